@@ -12,20 +12,17 @@ from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.spaces.hosted import Doubt
 from tupelo.federation.transactions import transaction
-from tupelo.space.blocking import Space, Transaction
+from tupelo.space.blocking import MatchSet, Reaction, Session, Space, Subscription, Transaction
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import ManualClock
-from tupelo.space.handles import MatchSet, Reaction, Session, Subscription
 from tupelo.space.order import Fifo, Key, Lifo, Order, Queue, Random, Stack, Vector
 from tupelo.space.protocol import SpaceLike
 from tupelo.space.reaction import Step
-from tupelo.values.change import Change
-from tupelo.values.coverage import Coverage
+from tupelo.values.change import Change, Notice
 from tupelo.values.field_parts import ANY, Between, Exactly, Not, OneOf, Where
 from tupelo.values.kind import entry
 from tupelo.values.lease import Lease, longest
-from tupelo.values.notice import Notice
-from tupelo.values.scope import HERE, Scope
+from tupelo.values.scope import HERE, Coverage, Scope
 from tupelo.values.template import Named, Template
 
 __version__ = "0.1.0"

@@ -17,8 +17,7 @@ import tupelo
 from tests.federation.company import Company
 from tupelo.apps import commands
 from tupelo.pipeline.commands import sqlprompt
-from tupelo.pipeline.commands.prompt import in_a_line
-from tupelo.pipeline.commands.showing import Format, show
+from tupelo.pipeline.commands.prompt import Format, in_a_line, show
 from tupelo.pipeline.commands.sqlprompt import sql
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal

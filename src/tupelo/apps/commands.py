@@ -14,13 +14,12 @@ from rich.console import Console
 
 import tupelo
 from tupelo.apps import spaces
-from tupelo.apps.files import check_file
 from tupelo.apps.hosting import LISTEN, run_host
-from tupelo.apps.spaces import clear_errors
+from tupelo.apps.spaces import check_file, clear_errors
 from tupelo.apps.tour import FILE_NAME, WIDTH, Tour
 from tupelo.store.checking import examine
 from tupelo.store.checking import salvage as salvage_to
-from tupelo.store.checksums import CHECKED_SINCE
+from tupelo.store.format import CHECKED_SINCE
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of a durable space.")]

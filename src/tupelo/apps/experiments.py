@@ -27,7 +27,7 @@ from uuid import uuid4
 from tupelo.errors import BadArgument, HostClosed, TupeloError
 from tupelo.federation.identity.keys import check_key
 from tupelo.models.melon import Melon
-from tupelo.space.checks import check_wait
+from tupelo.space.query import check_wait
 
 STOP_SECONDS = 5.0
 """So long a program has to end after it was told to; then it is killed."""

@@ -22,15 +22,35 @@ import msgspec
 import typer
 
 import tupelo
-from tupelo import Change, SpaceLike, TupeloError
-from tupelo.apps.files import open_space
+from tupelo import Change, Space, SpaceLike, TupeloError
 from tupelo.apps.hosting import trust_of
-from tupelo.errors import LogTrimmed
+from tupelo.errors import ForeignFile, JournalFailed, LogTrimmed
 from tupelo.federation.client.services import connect_to_host
 from tupelo.space.dual_api import run_sync
+from tupelo.store.sqlite import SqliteJournal
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.kind import always_stand_in
 from tupelo.values.text import as_json, entry_text, read_entry, read_template, shape_text
+
+
+def open_space(path: Path) -> Space:
+    """The space of a file that is there. Looking at its log trims nothing from it."""
+    check_file(path)
+    journal = SqliteJournal(path, "", "", "full", None)
+    name = journal.name
+    journal.stop()
+    return Space(name, path=path)
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is not there, or cannot be a journal."""
+    if not path.exists():
+        raise JournalFailed(f"{path} does not exist")
+    if not path.is_file():
+        raise ForeignFile(f"{path} is not a file")
+    if not path.stat().st_size:
+        raise ForeignFile(f"{path} is empty, and not a Tupelo journal")
+
 
 PAGE = 500
 SHOWN = 5

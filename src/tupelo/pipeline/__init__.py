@@ -27,7 +27,7 @@ def session(master: str | None = None, **options: str | int | bool) -> SparkSess
     """
     if find_spec("pyspark") is None:
         raise PipelineError('the pipeline needs pyspark: pip install "tupelo[pipeline]"')
-    from tupelo.pipeline.spark.starting import start
+    from tupelo.pipeline.spark import start
 
     return start(master, options)
 
@@ -38,13 +38,13 @@ def changes(spark: SparkSession, *locations: str, **options: str) -> DataFrame:
     What is sealed is read by Spark's own reader of Parquet, which is faster: it looks only at the
     columns that are used, and its rows do not go through Python.
     """
-    from tupelo.pipeline.source.tables import changes_of
+    from tupelo.pipeline.source.datasource import changes_of
 
     return changes_of(spark, locations, options)
 
 
 def template(template: object) -> str:
     """A template as the option of a reader: .option("template", template(Job(name="resize")))."""
-    from tupelo.pipeline.source.templates import as_option
+    from tupelo.pipeline.source.options import as_option
 
     return as_option(template)

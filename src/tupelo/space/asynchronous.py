@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from tupelo.errors import BadArgument, ListenerFailed, SpaceClosed, TupeloError
-from tupelo.space import blocking, handles
+from tupelo.space import blocking
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import await_at_once
@@ -28,15 +28,12 @@ from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.transaction import Vote
-from tupelo.space.waiting import Waiter
-from tupelo.space.writers import Writer
+from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
-from tupelo.values.change import Change
-from tupelo.values.coverage import Coverage
+from tupelo.values.change import Change, Notice
 from tupelo.values.entry import Entry
 from tupelo.values.lease import AsyncLease, Lease, LeasePolicy
-from tupelo.values.notice import Notice
-from tupelo.values.scope import Scope
+from tupelo.values.scope import Coverage, Scope
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -221,11 +218,11 @@ class Space(AsyncSpaceLike):
 
     async def _react(
         self, template: object, function: Function, once: bool, existing: bool, scope: Scope | None
-    ) -> handles.Reaction:
+    ) -> blocking.Reaction:
         self._port.require_here(scope)
         state, position = self._port.react(template, function, once, existing)
         await self._port.flushed(position)
-        return handles.Reaction(self._port, state)
+        return blocking.Reaction(self._port, state)
 
     # The log, closing
 
@@ -326,7 +323,7 @@ class Session(AsyncSessionLike):
         await self.close()
 
 
-class Subscription(handles.SubscriptionHandle):
+class Subscription(blocking.SubscriptionHandle):
     """Notices, in order: `async for notice in subscription`."""
 
     def __init__(
@@ -366,7 +363,9 @@ class Subscription(handles.SubscriptionHandle):
                 if asyncio.iscoroutine(answer):
                     await answer
         except Exception as error:
-            handles.logger.exception("a subscription's callback raised; the subscription is closed")
+            blocking.logger.exception(
+                "a subscription's callback raised; the subscription is closed"
+            )
             self._port.end_subscription(self._state, error)
         except BaseException as error:
             ended = ListenerFailed(repr(error))

@@ -8,9 +8,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tupelo.errors import BadArgument, SpaceFull
-from tupelo.space.protected import is_protected
 from tupelo.values.codec import encode_entry
-from tupelo.values.entry import Entry
+from tupelo.values.entry import Entry, Shape
+
+SUNK = "tupelo.sunk"
+"""Written by the pipeline's sink, with each part of a batch."""
+
+
+def is_protected(shape: Shape) -> bool:
+    return shape.kind is not None and shape.kind.name == SUNK
 
 
 @dataclass(frozen=True)

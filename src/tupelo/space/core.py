@@ -14,27 +14,44 @@ from typing import Any, Literal
 from weakref import ReferenceType
 
 from tupelo.errors import ReactionError
-from tupelo.space import leases, matchset, reaction, transaction, writers
+from tupelo.space import leases, matchset, reaction, transaction, waiting
 from tupelo.space.capacity import Capacity, CapacityLimit
-from tupelo.space.deadlines import Deadlines
-from tupelo.space.directed import DirectedIndex
-from tupelo.space.finding import search, stores_of
+from tupelo.space.leases import Deadlines
 from tupelo.space.log import Actor, CoreLog
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.order import Fifo, Order
 from tupelo.space.query import Query
 from tupelo.space.reaction import ReactionState
+from tupelo.space.search import SlicedSearch, search, stores_of
 from tupelo.space.session import Pruning, SessionState, read_unread
-from tupelo.space.sliced_search import SlicedSearch
 from tupelo.space.subscription import Subscriptions, SubscriptionState
 from tupelo.space.transaction import Txn
-from tupelo.space.waiting import Signal, Waiting
-from tupelo.space.writers import Asked, Items, Places, WriteOutcome
+from tupelo.space.waiting import Asked, Items, Places, Signal, Waiting, WriteOutcome
 from tupelo.store.index import Store
 from tupelo.store.watchers import Watchers
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, require_known
 from tupelo.values.lease import LeasePolicy
+
+
+class DirectedIndex:
+    """Those that are here, by the agents that they are for."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, dict[Entry, None]] = {}
+
+    def add(self, entry: Entry) -> None:
+        """It is here, or here again."""
+        if entry.to is not None:
+            self._entries.setdefault(entry.to, {})[entry] = None
+
+    def to(self, agent: str) -> list[Entry]:
+        """What is here for this agent, and not in anybody's hands."""
+        here = [entry for entry in self._entries.pop(agent, {}) if not entry.gone]
+        if here:
+            self._entries[agent] = dict.fromkeys(here)
+        return here
+
 
 _arrival = attrgetter("arrival")
 
@@ -196,7 +213,7 @@ class Core:
             entry = Entry(fields, shape, self.agent, n, n, until, txn=txn)
             entries.append(entry if mark is None else mark.put_on(entry))
             self.store.know(shape)
-        writers.admit(self, entries, at, txn)
+        waiting.admit(self, entries, at, txn)
         if payloads and self.books is not None:  # It may have marked them with their places.
             payloads = [encode_entry(entry.shape, entry.fields) for entry in entries]
         if txn is not None:
@@ -371,6 +388,34 @@ class Core:
         if home is None:
             self.directed.add(entry)
         return True
+
+    def undo(self, entry: Entry, query: Query) -> None:
+        """Return an entry that a query got, because its caller was lost before the answer."""
+        txn, session = query.txn, query.session
+        if query.test:
+            return
+        if not query.take:
+            if session is not None:
+                session.seen.discard(entry)
+                if not entry.gone:
+                    self.offer(entry)
+        elif txn is not None:
+            self.locks_changed = True
+            promised = txn.state != "active"
+            if not promised and entry in txn.taken and self.give_back(entry, txn.taken.pop(entry)):
+                self.visible_again(entry)
+        elif entry.expires is None or entry.expires > self.now():
+            self.store.restore(entry)
+            if self.room is not None:
+                self.room.add([entry])
+            self.deadlines.add(entry)
+            self.directed.add(entry)
+            self.log.add("returned", entry)
+            if not self.closed:
+                self.subscriptions.notify(entry, "available", returned=True)
+            self.offer(entry)
+        else:
+            self.received(entry)
 
     def visible_again(self, entry: Entry) -> None:
         if entry.gone:

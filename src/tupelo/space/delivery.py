@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from tupelo.errors import SpaceClosed
 from tupelo.space.query import Query
-from tupelo.space.undoing import undo
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
 
@@ -243,4 +242,4 @@ class Deliveries:
 
     def _take_back(self, delivery: Reserved) -> None:
         for entry in delivery.entries:
-            undo(self.engine.core, entry, delivery.query)
+            self.engine.core.undo(entry, delivery.query)

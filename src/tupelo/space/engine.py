@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -24,13 +24,12 @@ from tupelo.errors import (
     SpaceClosed,
     TupeloError,
 )
-from tupelo.space import recovery
 from tupelo.space.capacity import Capacity
-from tupelo.space.checks import check_count, check_limit, check_position
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.core import Core
 from tupelo.space.order import Order
-from tupelo.space.transaction import was_published
+from tupelo.space.query import check_count, check_limit, check_position
+from tupelo.space.transaction import Txn, hold, was_published
 from tupelo.space.waiting import Waiter
 from tupelo.store.checking import explained, salvage_in_place
 from tupelo.store.journal import Journal, MemoryJournal
@@ -39,6 +38,7 @@ from tupelo.store.tail import Tail, tail_in, tail_of
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, decode_entry
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
 from tupelo.values.lease import LeasePolicy
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class Engine:
         try:
             if saved.name != self.name:
                 raise BadArgument("name", f"{saved.name!r}, as it is in {saved.path}", self.name)
-            recovery.load(
+            _load(
                 self.core,
                 (
                     Entry(fields, shape, origin, n, arrival, expires, to=to)
@@ -136,7 +136,7 @@ class Engine:
                     for (n, expires, p), (origin, to) in zip(promise.written, marks, strict=True)
                     for shape, fields in (decode_entry(p),)
                 ]
-                recovery.restore_prepared(
+                _restore_prepared(
                     self.core, txn_id, written, promise.taken, promise.read, promise.holder
                 )
         except (BadBytes, KeyError) as error:
@@ -420,3 +420,53 @@ def _check_more_options(
         raise BadArgument("agent", "a text that is not empty", agent)
     if clock is not None and not all(hasattr(clock, m) for m in ("now", "acquire", "call_at")):
         raise BadArgument("clock", "a clock such as ManualClock()", clock)
+
+
+def _load(core: Core, entries: Iterable[Entry], arrivals: int, position: int) -> None:
+    """Take in the entries of a journal, in order of arrival."""
+    add, deadlines = core.store.add, core.deadlines
+    for entry in entries:
+        add(entry)
+        if entry.expires is not None:
+            deadlines.add(entry)
+        core.directed.add(entry)
+        _admit(core, entry)
+    core.arrivals = arrivals
+    core.log.position = position
+
+
+def _restore_prepared(
+    core: Core,
+    txn_id: str,
+    written: list[Entry],
+    taken: list[int],
+    read: list[int],
+    holder: Holder | None,
+) -> None:
+    """A transaction that had promised to commit, with its locks, as the crash found it."""
+    txn = Txn(txn_id)
+    txn.state = "prepared"
+    txn.holder = holder
+    core.transactions[txn] = None
+    held = {*taken, *read}
+    found = {entry.arrival: entry for entry in core.store if entry.arrival in held}
+    for arrival in read:
+        if arrival in found:
+            hold(core, txn, found[arrival])
+    for arrival in taken:
+        core.acquire(found[arrival], True, txn, None)
+    for entry in written:
+        core.arrivals = max(core.arrivals, entry.n) + 1
+        entry.arrival = core.arrivals
+        entry.txn = txn
+        core.store.know(entry.shape)
+        txn.store.add(entry)
+        core.deadlines.add(entry)
+        _admit(core, entry)
+
+
+def _admit(core: Core, entry: Entry) -> None:
+    if core.books is not None:
+        core.books.readmit(entry)
+    if core.room is not None:
+        core.room.add([entry])

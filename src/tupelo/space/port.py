@@ -25,47 +25,49 @@ from tupelo.errors import (
     Refused,
     TupeloError,
 )
-from tupelo.space import (
-    leases,
-    matchset,
-    reaction,
-    session,
-    sliced_search,
-    subscription,
-    transaction,
-)
-from tupelo.space.checks import check_count, check_limit, check_order, check_wait
+from tupelo.space import leases, matchset, reaction, search, session, subscription, transaction
 from tupelo.space.clock import Clock
 from tupelo.space.delivery import Deliveries, Delivery, Got, Prepared, ReservedDelivery
 from tupelo.space.engine import Engine
-from tupelo.space.finding import acceptance, stores_of
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.order import Key, Order, needed
 from tupelo.space.protocol import TransactionLike, names_of
-from tupelo.space.query import NOW, Query, deadline_of
+from tupelo.space.query import (
+    NOW,
+    Query,
+    check_count,
+    check_limit,
+    check_order,
+    check_wait,
+    deadline_of,
+)
 from tupelo.space.reaction import ReactionState
+from tupelo.space.search import SlicedSearch, Unfinished, acceptance, stores_of
 from tupelo.space.session import Seen, SessionState
-from tupelo.space.sliced_search import SlicedSearch, Unfinished
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
 from tupelo.space.transaction import Txn, Vote
-from tupelo.space.undoing import undo
-from tupelo.space.waiting import Signal, Waiter
-from tupelo.space.writers import Asked, Items, Places, WriteOutcome, Writer
+from tupelo.space.waiting import Asked, Items, Places, Signal, Waiter, WriteOutcome, Writer
 from tupelo.store.index import Accept
 from tupelo.store.sqlite import SqliteJournal
 from tupelo.store.tail import Tail
-from tupelo.values.change import Change, ChangeKind
+from tupelo.values.change import Change, ChangeKind, Notice
 from tupelo.values.codec import encode_entry
-from tupelo.values.coverage import Coverage, check_coverage
-from tupelo.values.entry import Entry, Shape, freeze, plain_shapes, thaw, types_of
+from tupelo.values.entry import (
+    Entry,
+    Shape,
+    about_bytes,
+    fitting,
+    freeze,
+    plain_shapes,
+    thaw,
+    types_of,
+)
 from tupelo.values.holder import Holder
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
-from tupelo.values.notice import Notice
-from tupelo.values.scope import HERE, Scope, check_scope
-from tupelo.values.size import about_bytes, fitting
+from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 
 if TYPE_CHECKING:
     from tupelo.space.capacity import Capacity, CapacityLimit
@@ -584,7 +586,7 @@ class Port:
         def work() -> None:
             for entry in entries:
                 if query.take or self._core.store.at(entry.arrival) is entry:
-                    undo(self._core, entry, query)
+                    self._core.undo(entry, query)
                 elif query.session is not None:  # It is gone, or of another space of this name.
                     query.session.seen.discard(entry)
 
@@ -649,7 +651,7 @@ class Port:
         core, order = self._core, query.order or self._core.order
         stores = stores_of(core, query.txn)
         if plain:  # Whatever the order, and whoever holds them: all count.
-            return sliced_search.begin(core, stores, query.template, None, None)
+            return search.begin(core, stores, query.template, None, None)
         if order is not None and order.head_only:
             return None
         after, state = 0, query.session
@@ -660,9 +662,7 @@ class Port:
         enough = query.limit if order is None else needed(order, query.limit)
         backwards = order is not None and order.backwards
         rank = order if type(order) is Key else None
-        return sliced_search.begin(
-            core, stores, query.template, accept, enough, backwards, after, rank
-        )
+        return search.begin(core, stores, query.template, accept, enough, backwards, after, rank)
 
     async def _in_slices(
         self,
@@ -1149,14 +1149,14 @@ class Port:
         limit: int | None,
         agent: str | None,
         bytes_max: int | None,
-        sliced_search: SlicedSearch | None = None,
+        search: SlicedSearch | None = None,
     ) -> tuple[list[Entry], bool, int]:
         """What a session has not seen, whether there is more than has room, and the position to
         make durable before it is shown."""
 
         def work() -> tuple[list[Entry], bool, int]:
             found, cut = session.unread(
-                self._core, template, state, limit, agent, bytes_max, sliced_search
+                self._core, template, state, limit, agent, bytes_max, search
             )
             return found, cut, self._engine.position_for(found)
 

@@ -33,16 +33,14 @@ from collections.abc import (
 )
 from typing import Any, Protocol, Self, TypeVar
 
+from tupelo.space.dual_api import async_many, async_matches, async_one, many, matches, one
 from tupelo.space.matchset import Skipped
 from tupelo.space.order import Order
 from tupelo.space.transaction import State, Vote
-from tupelo.space.typed import async_many, async_matches, async_one, many, matches, one
-from tupelo.values.change import Change
-from tupelo.values.coverage import Coverage
+from tupelo.values.change import Change, Notice
 from tupelo.values.lease import AsyncLease, Lease
-from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
-from tupelo.values.scope import Scope
+from tupelo.values.scope import Coverage, Scope
 
 T_co = TypeVar("T_co", covariant=True)
 

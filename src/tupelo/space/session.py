@@ -12,13 +12,12 @@ from pyroaring import BitMap64
 
 from tupelo.errors import LeaseLost
 from tupelo.store.index import Accept
-from tupelo.values.entry import Entry, require_known
-from tupelo.values.size import fitting
+from tupelo.values.entry import Entry, fitting, require_known
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.query import Query
-    from tupelo.space.sliced_search import SlicedSearch
+    from tupelo.space.search import SlicedSearch
 
 _PRUNE_AFTER = 1_024
 _CURSORS_MAX = 256

@@ -22,8 +22,8 @@ from tupelo.errors import (
     TransactionEnded,
     TransactionError,
 )
+from tupelo.space.blocking import ThreadSignal
 from tupelo.space.clock import Clock
-from tupelo.space.handles import ThreadSignal
 from tupelo.space.port import Port, Spanning
 from tupelo.space.tasks import in_a_thread
 from tupelo.space.transaction import LEASE_RAN_OUT, Txn

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
+from tupelo.values.change import Notice
 from tupelo.values.entry import Entry
 from tupelo.values.kind import is_typed, values_of
-from tupelo.values.notice import Notice
 from tupelo.values.template import Combined, Template
 
 if TYPE_CHECKING:

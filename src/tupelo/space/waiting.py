@@ -3,27 +3,360 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tupelo.errors import BadTemplate, Deadlock, TupeloError
+import msgspec
+
+from tupelo.errors import BadArgument, BadTemplate, Deadlock, Refused, TupeloError
 from tupelo.space import transaction
-from tupelo.space.choosing import Choosing
-from tupelo.space.finding import sees
-from tupelo.space.order import Order, hides
+from tupelo.space.order import Order, Queue, Stack, hides
+from tupelo.space.query import Query
+from tupelo.space.search import sees
 from tupelo.space.transaction import Txn, may_take
-from tupelo.space.undoing import undo
-from tupelo.space.writers import Writers
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
-from tupelo.values.entry import Entry, require_known
+from tupelo.values.entry import Entry, Shape, require_known
+from tupelo.values.parts import ANY
 from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.log import Actor
-    from tupelo.space.query import Query
+
+
+Items = list[tuple[Shape, tuple[Any, ...]]]
+Asked = float | None | list[float | None]
+"""The lease asked for: one for all, or one for each."""
+Places = Sequence[Any] | None
+"""Where each entry is to stand, as the space's order understands it."""
+
+
+class WriteOutcome(msgspec.Struct, frozen=True):
+    """Who has written an entry, and its number there if it comes from elsewhere; and the agent that
+    it is for."""
+
+    origin: str | None = None
+    n: int | None = None
+    to: str | None = None
+
+    def put_on(self, entry: Entry) -> Entry:
+        if self.origin is not None:
+            entry.origin = self.origin
+        if self.n is not None:
+            entry.n = self.n
+        entry.to = self.to
+        return entry
+
+
+def admit(core: Core, entries: list[Entry], at: Places, txn: Txn | None) -> None:
+    """Refuse what does not fit, before anything is done; else hold it from now on."""
+    if at is not None and (core.books is None or not core.books.keeps_books):
+        raise BadArgument("at", "left out: only a space whose order keeps places has them", at)
+    if core.room is not None:
+        taken = [entry for above in txn.line() for entry in above.taken] if txn else ()
+        core.room.require(entries, core.store, taken)
+    if core.books is not None:
+        for i, entry in enumerate(entries):
+            try:
+                core.books.admit(entry, None if at is None else at[i])
+            except BaseException:
+                for admitted in entries[:i]:
+                    core.books.forget(admitted)
+                raise
+    if core.room is not None:
+        core.room.add(entries)
+
+
+class Writer:
+    """A parked write. It is answered once: with the entries written or an error."""
+
+    __slots__ = (
+        "actor",
+        "at",
+        "done",
+        "entries",
+        "error",
+        "items",
+        "lease",
+        "mark",
+        "position",
+        "signal",
+        "txn",
+    )
+
+    def __init__(
+        self,
+        items: Items,
+        lease: Asked,
+        txn: Txn | None,
+        at: Places,
+        signal: Signal,
+        refusal: Refused,
+        mark: WriteOutcome | None,
+        actor: Actor,
+    ) -> None:
+        self.actor = actor
+        self.items = items
+        self.lease = lease
+        self.txn = txn
+        self.at = at
+        self.signal = signal
+        self.mark = mark
+        self.error: Exception = refusal  # the last one, until it is answered
+        self.done = False
+        self.entries: list[Entry] | None = None
+        self.position = 0
+
+    def wake(self) -> bool:
+        return self.signal.wake()
+
+
+class Writers:
+    """Everyone who waits to write at one space, in the order in which they came."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._waiting: dict[Writer, None] = {}
+        self._serving = False
+        self.may_go = False  # Something has left, or locks have changed.
+
+    @property
+    def ready(self) -> bool:
+        """Is there anyone to be tried again?"""
+        return self.may_go and bool(self._waiting) and not self._serving
+
+    def __iter__(self) -> Iterator[Writer]:
+        return iter(list(self._waiting))
+
+    def park(
+        self,
+        items: Items,
+        lease: Asked,
+        txn: Txn | None,
+        at: Places,
+        signal: Signal,
+        refusal: Refused,
+        mark: WriteOutcome | None = None,
+    ) -> Writer:
+        writer = Writer(items, lease, txn, at, signal, refusal, mark, self._core.log.actor)
+        self._waiting[writer] = None
+        self._core.watched += 1
+        return writer
+
+    def unpark(self, writer: Writer) -> None:
+        if self._waiting.pop(writer, True) is None:
+            self._core.watched -= 1
+
+    def serve(self) -> None:
+        """Something has left: who can write now does."""
+        self._serving = True  # What leaves while one of them writes is heeded after that.
+        try:
+            self.may_go = False
+            for writer in self:
+                if not writer.done:
+                    self._try(writer)
+        finally:
+            self._serving = False
+
+    def _try(self, writer: Writer) -> None:
+        core = self._core
+        before = core.log.position
+        try:
+            with core.log.by(writer.actor):
+                written = core.write_all(
+                    writer.items, writer.lease, writer.txn, writer.at, writer.mark
+                )
+        except Refused as error:
+            writer.error = error
+            if error.hopeless:
+                self._answer(writer)
+        except Exception as error:  # whatever it is, it is the writer's and not this step's
+            self.fail(writer, error)
+        else:
+            if not writer.done:
+                writer.entries = written
+                writer.position = core.log.position if core.log.position != before else 0
+                self._answer(writer)
+
+    def _answer(self, writer: Writer) -> None:
+        self.unpark(writer)
+        writer.done = True
+        self._core.woken.append(writer)
+
+    def fail(self, writer: Writer, error: Exception) -> None:
+        if not writer.done:
+            writer.error = error
+            self._answer(writer)
+
+    def end_within(self, txn: Txn) -> None:
+        for writer in self:
+            if writer.txn is txn:
+                self.fail(writer, txn.refusal())
+
+    def close(self, error: Exception) -> None:
+        for writer in self:
+            self.fail(writer, error)
+
+
+Head = tuple[Order | type[Order], "Txn | None"]
+"""What decides which entry is the head: the order, and the transaction in which it is asked."""
+
+_ticket = attrgetter("ticket")
+
+
+class Peek:
+    """A question whose order may leave matches out, of one who is told when there is a match."""
+
+    def __init__(self, raw: Any, order: Order, hint: Callable[[], object]) -> None:
+        self.order = order
+        self._raw = raw
+        self._hint = hint
+
+    def ask(self, core: Core) -> None:
+        try:
+            found = core.find(Query(self._raw, order=self.order, known=False))
+        except TupeloError:
+            self._hint()  # so that the one who is told finds the error
+        else:
+            if found:
+                self._hint()
+
+
+class Choosing:
+    """Operations that wait whose orders may leave matches out, and peeks: `count` of them."""
+
+    def __init__(self, core: Core, waiting: Waiting) -> None:
+        self._core = core
+        self._waiting = waiting
+        # Who waits for which head. An OrderedDict finds its first at once, also when many before
+        # that have gone.
+        self._heads: dict[Head, OrderedDict[Waiter, None]] = {}
+        self._for_heads = 0  # how many they are
+        self._others: dict[Waiter, None] = {}  # whose orders are not head-only
+        self._shown: dict[Head, Entry] = {}  # the heads of this moment
+        self._peeks: dict[Peek, None] = {}
+        self.count = 0
+
+    def add(self, waiter: Waiter) -> None:
+        """This one waits, in the order of its ticket; of no concern if its order shows all."""
+        if waiter.order is not None and waiter.order.head_only:
+            self._heads.setdefault(_head(waiter), OrderedDict())[waiter] = None
+            self._for_heads += 1
+            self.count += 1
+        elif hides(waiter.order):
+            self._others[waiter] = None
+            self.count += 1
+
+    def discard(self, waiter: Waiter) -> None:
+        """This one, which was added, waits no more."""
+        if not hides(waiter.order):
+            return
+        self.count -= 1
+        if waiter in self._others:
+            del self._others[waiter]
+        else:
+            head = _head(waiter)
+            waiters = self._heads[head]
+            del waiters[waiter]
+            self._for_heads -= 1
+            if not waiters:
+                del self._heads[head]
+
+    def peek(self, raw: Any, order: Order | None, hint: Callable[[], object]) -> Peek | None:
+        """Call `hint`, under the lock, whenever the order may show a match that it left out before.
+        None: the order shows every match, and nobody need be told."""
+        order = order or self._core.order
+        if order is None or not hides(order):
+            return None
+        peek = Peek(raw, order, hint)
+        self._peeks[peek] = None
+        self.count += 1
+        return peek
+
+    def end_peek(self, peek: Peek) -> None:
+        if self._peeks.pop(peek, peek) is None:
+            self.count -= 1
+
+    # Serving
+
+    def serve(self, fresh: list[Entry], left: bool) -> None:
+        """Serve all who wait, after these entries have become available and perhaps others have
+        `left`."""
+        while True:
+            offers = self._offers(fresh)
+            self._serve_readers(offers, left)
+            served = self._serve_first_taker(offers, left)
+            self._waiting.fail_those_who_raised()
+            if not served:
+                break
+            left = True
+        for peek in list(self._peeks):
+            if left or peek.order.keeps_books:
+                peek.ask(self._core)
+
+    def _offers(self, fresh: list[Entry]) -> list[Entry]:
+        """What may be wanted: what head-only orders show, and what is fresh, unless all who wait
+        have such orders."""
+        self._shown.clear()
+        for head, waiters in list(self._heads.items()):
+            one = next(iter(waiters))
+            try:
+                found = self._core.find(Query(ANY, txn=one.query.txn, order=one.order, known=False))
+            except TupeloError as error:
+                for waiter in list(waiters):
+                    self._waiting.fail(waiter, error)
+            else:
+                self._shown.update((head, entry) for entry in found)
+        offers = dict.fromkeys(self._shown.values())
+        if len(self._waiting.readers) + len(self._waiting.takers) > self._for_heads:
+            offers.update(dict.fromkeys(entry for entry in fresh if not entry.gone))
+        return list(offers)
+
+    def _serve_readers(self, offers: list[Entry], left: bool) -> None:
+        asked = {waiter: None for entry in offers for waiter in self._readers_of(entry)}
+        asked.update(
+            (one, None) for one in self._others if not one.query.take and _is_asked(one, left)
+        )
+        for waiter in sorted(asked, key=_ticket):
+            self._waiting.deliver(waiter)
+
+    def _readers_of(self, entry: Entry) -> Iterator[Waiter]:
+        return self._waiting.readers.wanting(entry, partial(self._may_have, entry))
+
+    def _serve_first_taker(self, offers: list[Entry], left: bool) -> bool:
+        """False if none can be served."""
+        others = [one for one in self._others if one.query.take and _is_asked(one, left)]
+        takers = self._waiting.takers
+        wanting = [takers.wanting(entry, partial(self._may_have, entry)) for entry in offers]
+        before = None
+        for waiter in heapq.merge(others, *wanting, key=_ticket):
+            if waiter is not before:
+                self._waiting.deliver(waiter)
+                if waiter.done:  # It was served, or has failed: either way it waits no more.
+                    return True
+            before = waiter
+        return False
+
+    def _may_have(self, entry: Entry, waiter: Waiter) -> bool:
+        order = waiter.order
+        if order is not None and order.head_only and self._shown.get(_head(waiter)) is not entry:
+            return False
+        return sees(entry, waiter) and (not waiter.query.take or may_take(entry, waiter.query.txn))
+
+
+def _head(waiter: Waiter) -> Head:
+    order = waiter.order
+    assert order is not None
+    return type(order) if type(order) in (Queue, Stack) else order, waiter.query.txn
+
+
+def _is_asked(waiter: Waiter, left: bool) -> bool:
+    assert waiter.order is not None
+    return left or waiter.order.keeps_books
 
 
 class Signal(Protocol):
@@ -317,7 +650,7 @@ class Waiting:
             self.unpark(waiter)
         entries, waiter.entries = waiter.entries, []
         for entry in entries:
-            undo(self._core, entry, waiter.query)
+            self._core.undo(entry, waiter.query)
 
     def close(self, error: Exception) -> None:
         """Whoever still waits is told, and what was not collected yet stays in the space."""

@@ -16,31 +16,28 @@ from uuid import uuid4
 
 import msgspec
 
-from tupelo.errors import DamagedFile, JournalError, JournalFailed, SpaceInUse
-from tupelo.errors.damage import Damage
-from tupelo.store.checksums import (
+from tupelo.errors import Damage, DamagedFile, JournalError, JournalFailed, SpaceInUse
+from tupelo.store.filelock import FileLock, draft_of, sync_folder
+from tupelo.store.format import (
+    CHANGE,
     CHECKED_SINCE,
+    KINDS,
+    add_functions,
     bounded,
+    check_header,
+    create,
+    delete_before,
     entry_crc,
     entry_weights,
     is_entry_crc,
     lease_crc,
+    make_checksums,
     meta_crc,
     promise_crc,
     promise_weight,
-)
-from tupelo.store.filelock import FileLock, draft_of, sync_folder
-from tupelo.store.format import (
-    CHANGE,
-    KINDS,
-    add_functions,
-    create,
-    delete_before,
-    make_checksums,
     require_crc,
     write_meta,
 )
-from tupelo.store.header import check_header
 from tupelo.store.highwater import ENDING, read_mark
 from tupelo.store.sqlite import SavedPromise
 from tupelo.values.change import ENDINGS

@@ -4,21 +4,155 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from operator import mul
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+from zlib import crc32
 
-from tupelo.store.checksums import (
-    change_crc,
-    entry_crc,
-    is_crc,
-    last_crc,
-    lease_crc,
-    meta_crc,
-    promise_crc,
-    row_crc,
-)
-from tupelo.store.header import APPLICATION_ID, FORMAT_VERSION
+import msgspec
+
+from tupelo.errors import DamagedFile, ForeignFile, JournalFailed
 from tupelo.values.change import ChangeKind
 from tupelo.values.holder import Holder, HolderKind
+
+CHECKED_SINCE = 6
+"""The format of files since which there are checksums."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_PRIME = 4_294_967_291
+_MASK = 2**63 - 1
+_FIRST, _SECOND = 0x1E37_79B9_7F4A_7C15, 0x3F58_476D_1CE4_E5B9
+
+
+def entry_crc(position: int, origin: str | None, n: int, payload: bytes, dest: str | None) -> int:
+    """Of an entry, as its row keeps it. TypeError for what cannot be the row of an entry."""
+    crc = crc32(payload, (position * 0x9E37_79B1 + n) % _PRIME)
+    if origin is not None or dest is not None:
+        crc = crc32(_encode((origin, dest)), crc)
+    return crc & 0x7FFF_FFFF
+
+
+def change_crc(change: Sequence[Any]) -> int:
+    """Of the columns of a change that never change, from `position` to `session`."""
+    return crc32(_encode(change))
+
+
+def last_crc(of_change: int, newest: int | None, living: int | None) -> int:
+    """Of a change that also says what the space is like, if it is the last of a commit."""
+    if newest is None and living is None:
+        return of_change
+    return crc32(_encode((newest, living)), of_change)
+
+
+def row_crc(of_change: int, of_entry: int) -> int:
+    """Of a row that wrote an entry. That of another change is `change_crc` itself."""
+    return of_entry << 32 | of_change
+
+
+def is_crc(crc: int, of_change: int) -> bool:
+    """Is this the checksum of a row with such a change?"""
+    return crc & 0xFFFF_FFFF == of_change
+
+
+def is_entry_crc(crc: int, of_entry: int) -> bool:
+    """Is this the checksum of a row with such an entry?"""
+    return crc >> 32 == of_entry
+
+
+def lease_crc(position: int, lease: float | None) -> int | None:
+    """Of the lease of an entry as it is now; None if it has no end."""
+    return None if lease is None else crc32(_encode((position, lease)))
+
+
+def promise_crc(txn: str, payload: bytes) -> int:
+    """Of a prepared transaction."""
+    return crc32(payload, crc32(txn.encode()))
+
+
+def meta_crc(meta: Mapping[str, Any]) -> int:
+    """Of what describes the whole file."""
+    return crc32(_encode(sorted((k, v) for k, v in meta.items() if k != "crc")))
+
+
+def entry_weight(arrival: int) -> int:
+    """What a living entry adds to `living`."""
+    return arrival * (_FIRST + arrival * _SECOND)
+
+
+def entry_weights(arrivals: list[int]) -> int:
+    """What these entries add together, which is quicker than one after the other."""
+    squares: int = sum(map(mul, arrivals, arrivals))
+    return _FIRST * sum(arrivals) + _SECOND * squares
+
+
+def promise_weight(txn: str) -> int:
+    """What a promise adds to `living`."""
+    return entry_weight(crc32(txn.encode()) + 2**48)
+
+
+def bounded(living: int) -> int:
+    """`living` as SQLite can keep it."""
+    return living & _MASK
+
+
+APPLICATION_ID = 0x7457_0E10
+FORMAT_VERSION = 6
+
+
+def check_header(path: Path) -> None:
+    """Refuse a file that SQLite should not even be asked to open. Reads 100 bytes, changes none."""
+    if not (path.is_file() or path.is_dir()) and path.exists():
+        # To open a FIFO would wait for whoever writes to it.
+        raise ForeignFile(f"{path} is no file, but a device, a socket or a FIFO")
+    with path.open("rb") as file:  # OSError, for a folder or one that may not be read
+        header = file.read(100)
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+        raise ForeignFile(f"{path} is not a Tupelo journal; it was left as it was")
+    if int.from_bytes(header[68:72]) != APPLICATION_ID:
+        raise ForeignFile(f"{path} is the database of another program; it was left as it was")
+    version = int.from_bytes(header[60:64])
+    if version > FORMAT_VERSION:
+        raise ForeignFile(
+            f"{path} has format {version}, and this Tupelo knows up to {FORMAT_VERSION};"
+            " it was left as it was"
+        )
+    wal = path.with_name(path.name + "-wal")
+    if wal.exists() and wal.stat().st_size:
+        return  # The log that SQLite replays makes up for what is missing here.
+    page = int.from_bytes(header[16:18])
+    expected = int.from_bytes(header[28:32]) * (65_536 if page == 1 else page)
+    if path.stat().st_size < expected:
+        raise DamagedFile(
+            f"{path} is torn: {path.stat().st_size} bytes of {expected}; it was left as it was"
+        )
+
+
+def is_damage(error: Exception) -> bool:
+    """Is it the file that is to blame? Not if it may not be read, is locked, or the disk fails."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _OF_THE_WORLD
+
+
+_OF_THE_WORLD = {
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+def refuse(path: Path, error: Exception) -> NoReturn:
+    if not is_damage(error):
+        raise JournalFailed(f"{path}: {error}") from error
+    raise DamagedFile(f"{path} is damaged ({error}); it was left as it was") from error
+
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -23,36 +23,36 @@ from uuid import uuid4
 import msgspec
 
 from tupelo.errors import DamagedFile, DiskFull, JournalFailed, SpaceInUse
-from tupelo.store.checksums import (
+from tupelo.store.diskroom import DiskRoom
+from tupelo.store.filelock import FileLock, draft_of, sync_folder
+from tupelo.store.format import (
+    CHANGE,
     CHECKED_SINCE,
+    FORMAT_VERSION,
+    KINDS,
+    add_functions,
     bounded,
     change_crc,
+    check_header,
+    create,
+    delete_before,
     entry_crc,
     entry_weight,
     entry_weights,
+    holder_in,
     is_entry_crc,
     last_crc,
     lease_crc,
     meta_crc,
     promise_crc,
     promise_weight,
-    row_crc,
-)
-from tupelo.store.diskroom import DiskRoom
-from tupelo.store.filelock import FileLock, draft_of, sync_folder
-from tupelo.store.format import (
-    CHANGE,
-    KINDS,
-    add_functions,
-    create,
-    delete_before,
-    holder_in,
+    refuse,
     require_crc,
+    row_crc,
     take_over,
     write_meta,
 )
 from tupelo.store.groupcommit import GroupCommit, execute_many
-from tupelo.store.header import FORMAT_VERSION, check_header, refuse
 from tupelo.store.highwater import HighWaterFile, HighWaterMark, file_of, read_mark, this_boot
 from tupelo.store.journal import require_kept
 from tupelo.values.change import ENDINGS, Change, Promise

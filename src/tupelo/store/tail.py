@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tupelo.errors import BadArgument, DamagedFile, JournalFailed
-from tupelo.store.format import KINDS
-from tupelo.store.header import is_damage
+from tupelo.store.format import KINDS, is_damage
 from tupelo.store.journal import MemoryJournal, require_kept
 from tupelo.values.change import Change
 from tupelo.values.codec import encode_entry

@@ -74,3 +74,24 @@ class Change(msgspec.Struct, frozen=True, eq=False):
         if self.shape is None or self.fields is None:
             return None
         return thaw(self.shape, self.fields)
+
+
+class Notice(msgspec.Struct, frozen=True, eq=False):
+    """One entry became visible, or (where asked for) available to takers again.
+
+    `event_id` names what was subscribed to; subscriptions to the same thing share it, and with it
+    the `sequence`, which has no gaps: a jump means that notices were dropped because the backlog
+    was full, and `missed` says how many before this one.
+    """
+
+    event_id: int
+    sequence: int
+    kind: Literal["visible", "available"]
+    subject: Entry
+    handback: Any = None
+    missed: int = 0
+
+    @property
+    def entry(self) -> Any:
+        """The entry, as a read would give it; UnknownType if its class is not known here."""
+        return thaw(self.subject.shape, self.subject.fields)

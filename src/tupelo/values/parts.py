@@ -10,9 +10,8 @@ from typing import Any, get_args
 from uuid import UUID
 
 from tupelo.errors import BadEntry, BadTemplate, UnknownType
-from tupelo.values.entry import SCALARS, Typed, freeze_value, same, thaw_value
+from tupelo.values.entry import SCALARS, Typed, about_bytes, freeze_value, same, thaw_value
 from tupelo.values.kind import Kind, class_if_known, is_typed, kind_of, name_of, values_of
-from tupelo.values.size import about_bytes
 
 INDEXABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, UUID})
 """Values of these types are found by their hash."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -40,3 +41,21 @@ def _named(name: object, argument: str) -> str:
     if not isinstance(name, str) or not name:
         raise BadArgument(argument, "a text that is not empty", name)
     return name
+
+
+class Coverage:
+    """Filled by the operation that it is given to: the names of the hosts that it `covered`, and of
+    those that are `missing` because they did not answer."""
+
+    def __init__(self) -> None:
+        self.covered: list[str] = []
+        self.missing: list[str] = []
+
+    def fill(self, covered: Iterable[str], missing: Iterable[str] = ()) -> None:
+        self.covered = list(covered)
+        self.missing = list(missing)
+
+
+def check_coverage(coverage: object) -> None:
+    if coverage is not None and not isinstance(coverage, Coverage):
+        raise BadArgument("coverage", "a Coverage(), or None", coverage)

@@ -20,14 +20,15 @@ from tupelo.errors import BadArgument, CannotReach, PipelineError, UnknownTable
 from tupelo.pipeline.commands.prompt import (
     Archive,
     Federation,
+    Format,
     Master,
     Password,
     Tls,
     complaints,
     packages,
     reading,
+    show,
 )
-from tupelo.pipeline.commands.showing import Format, show
 
 if TYPE_CHECKING:
     import pyarrow as pa

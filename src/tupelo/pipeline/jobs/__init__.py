@@ -9,20 +9,27 @@ A job may use the table more than once: `persist` one that is slow to read, or t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
 from tupelo.pipeline.jobs.audit import audit, require_sound, tally
-from tupelo.pipeline.jobs.delivery import delivery
-from tupelo.pipeline.jobs.job import Job
-from tupelo.pipeline.jobs.latency import latency
 from tupelo.pipeline.jobs.life import life
+from tupelo.pipeline.jobs.measures import delivery, latency, overhead, presence, throughput, waiting
 from tupelo.pipeline.jobs.ordered import order
-from tupelo.pipeline.jobs.overhead import overhead
-from tupelo.pipeline.jobs.presence import presence
-from tupelo.pipeline.jobs.throughput import throughput
-from tupelo.pipeline.jobs.waiting import waiting
 from tupelo.pipeline.titles import TITLES
+
+
+@dataclass(frozen=True)
+class Job:
+    """`run` makes a table of changes into the table that is the answer; it starts nothing. `title`
+    is one line for people, and `order` are the columns by which they read the answer."""
+
+    name: str
+    title: str
+    run: Callable[[DataFrame], DataFrame]
+    order: tuple[str, ...]
+
 
 __all__ = [
     "JOBS",

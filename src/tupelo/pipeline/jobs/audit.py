@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from tupelo.errors import AuditFailed
-from tupelo.pipeline.jobs.gaps import gaps
 from tupelo.pipeline.jobs.life import FAULTY, lives
-from tupelo.pipeline.jobs.ordered import reordered
+from tupelo.pipeline.jobs.ordered import gaps, reordered
 from tupelo.pipeline.jobs.stays import ENTRY, of_kind
-from tupelo.space.protected import SUNK
+from tupelo.space.capacity import SUNK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

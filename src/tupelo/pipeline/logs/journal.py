@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from tupelo.errors import DamagedFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, check_columns, fill, needed_for
-from tupelo.store.format import KINDS
-from tupelo.store.header import check_header, is_damage
+from tupelo.store.format import KINDS, check_header, is_damage
 from tupelo.store.tail import bounds_in
 from tupelo.values.codec import BadBytes
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tupelo.pipeline.commands.showing import text_of, values
+from tupelo.pipeline.commands.prompt import text_of, values
 from tupelo.pipeline.reports.sections import Plot, Section, Shown
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from tupelo.pipeline.jobs import JOBS, Job, audit, life
 from tupelo.pipeline.reports.page import page_of
 from tupelo.pipeline.reports.sections import Section, Shown, counts, section_of
 from tupelo.pipeline.schema import COLUMNS, TIME
-from tupelo.pipeline.source.tables import changes_of
+from tupelo.pipeline.source.datasource import changes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

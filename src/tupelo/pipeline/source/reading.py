@@ -10,21 +10,164 @@ from datetime import datetime
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tupelo.errors import BadArgument, LogTrimmed, PipelineError
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.logs.manifest import POSITION_MAX, Segment
-from tupelo.pipeline.logs.segments import ArchivedLog
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import POSITION_MAX, ArchivedLog, Segment
+from tupelo.pipeline.schema import TIME, check_columns
 from tupelo.pipeline.source.filters import RowFilter
 from tupelo.pipeline.source.locations import JoinedLog, LogLike, by_name, name_of, resolve
-from tupelo.pipeline.source.moments import living
-from tupelo.pipeline.source.options import ReadOptions
-from tupelo.pipeline.source.templates import from_option, matching
+from tupelo.pipeline.source.options import ReadOptions, from_option, matching
+from tupelo.values.change import ENDINGS
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
+
+
+_ABOUT = ["position", "arrival", "kind", "time", "expires"]
+_NEVER = np.iinfo(np.int64).max
+_NEAR = 4_096
+"""Entries that lie so many positions apart are read together."""
+
+
+def living(
+    log: LogLike, moment: int | datetime, columns: Sequence[str], entry: Declared | None
+) -> Iterator[pa.RecordBatch]:
+    """The entries that there were at a position, or at a time: the rows of their writing, with the
+    leases that they had then."""
+    columns = check_columns(columns, entry)
+    first, last = log.bounds()
+    if isinstance(moment, int):
+        if moment > last:
+            raise BadArgument("asOf", f"at most {last}, the last position of the log", moment)
+        last = moment
+    if first > 1:
+        _check_known(log, moment, first, last)
+    asked = list(dict.fromkeys([*columns, "arrival", "position", "kind", "expires"]))
+    before = list(_before(log, first, asked, entry))
+    history = _History(before)
+    for batch in log.batches(first, last, _ABOUT):
+        history.add(batch)
+    alive = history.alive(moment)
+    for batch in before:
+        yield from alive.of(batch, columns)
+    for begin, end in alive.ranges(first, last):
+        for batch in log.batches(begin, end, asked, entry):
+            yield from alive.of(batch, columns)
+
+
+def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) -> None:
+    """LogTrimmed if it cannot be told from a log that begins later. Of what was there before, its
+    file knows what was left when it began, but not since when: a time must be in the log."""
+    told = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
+    if not isinstance(log, JournalLog):
+        raise LogTrimmed(f"{told}, and what was there before is not known", first)
+    if isinstance(moment, int):
+        if last < first - 1:
+            raise LogTrimmed(told, first)
+        return
+    begun = [time for b in log.batches(first, first, ["time"]) for time in b.column("time")]
+    if not begun:
+        raise LogTrimmed(f"{told}, and nothing has happened since", first)
+    if pa.scalar(moment, TIME).value < begun[0].value:
+        raise LogTrimmed(f"{told}, with what happened at {begun[0]}", first)
+
+
+def _before(
+    log: LogLike, first: int, columns: Sequence[str], entry: Declared | None
+) -> Iterator[pa.RecordBatch]:
+    """What was written before the log begins, and was there then: the file keeps it."""
+    if first > 1 and isinstance(log, JournalLog):
+        yield log.before(columns, entry)
+
+
+class _Alive:
+    """The entries that were there: their arrivals, the positions at which they were written, and
+    when their leases would have ended."""
+
+    def __init__(self, arrivals: Any, positions: Any, expires: Any) -> None:
+        self._arrivals = arrivals
+        self._positions = np.sort(positions)
+        self._expires = expires
+
+    def ranges(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Where they were written, in ranges without long gaps."""
+        places = self._positions[(self._positions >= first) & (self._positions <= last)]
+        if len(places):
+            for run in np.split(places, np.flatnonzero(np.diff(places) > _NEAR) + 1):
+                yield int(run[0]), int(run[-1])
+
+    def of(self, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Those of these rows that wrote one of them."""
+        if not len(self._arrivals):
+            return
+        arrivals = batch.column("arrival").fill_null(-1).to_numpy()
+        places = np.minimum(np.searchsorted(self._arrivals, arrivals), len(self._arrivals) - 1)
+        written = pc.equal(batch.column("kind"), "written").to_numpy(zero_copy_only=False)
+        found = written & (self._arrivals[places] == arrivals)
+        if not found.any():
+            return
+        chosen = batch.filter(pa.array(found))
+        expires = self._expires[places[found]]
+        leases = pa.array(expires, pa.int64(), mask=expires == _NEVER).cast(TIME)
+        place = chosen.schema.get_field_index("expires")
+        yield chosen.set_column(place, chosen.schema.field(place), leases).select(list(columns))
+
+
+class _History:
+    """What became of every entry."""
+
+    def __init__(self, before: list[pa.RecordBatch]) -> None:
+        self._columns: list[tuple[Any, ...]] = []
+        for batch in before:
+            self._keep(batch, np.full(batch.num_rows, np.iinfo(np.int64).min))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._keep(batch, _micros(batch.column("time")))
+
+    def _keep(self, batch: pa.RecordBatch, times: Any) -> None:
+        about = batch.column("arrival").is_valid().to_numpy(zero_copy_only=False)
+        kind = batch.column("kind")
+        ended = pc.is_in(kind, pa.array(ENDINGS)).to_numpy(zero_copy_only=False)
+        written = pc.equal(kind, "written").to_numpy(zero_copy_only=False)
+        arrivals = batch.column("arrival").fill_null(-1).to_numpy()
+        positions = batch.column("position").to_numpy()
+        expires = _micros(batch.column("expires"))
+        columns = (arrivals, positions, times, ended, written, expires)
+        self._columns.append(tuple(column[about] for column in columns))
+
+    def alive(self, moment: int | datetime) -> _Alive:
+        if not self._columns:
+            nothing = np.empty(0, dtype=np.int64)
+            return _Alive(nothing, nothing, nothing)
+        arrivals, positions, times, ended, written, expires = (
+            np.concatenate(column) for column in zip(*self._columns, strict=True)
+        )
+        if isinstance(moment, datetime):
+            at = pa.scalar(moment, TIME).value
+            past = times <= at
+            arrivals, positions, ended = arrivals[past], positions[past], ended[past]
+            written, expires = written[past], expires[past]
+        else:
+            at = times.max(initial=np.iinfo(np.int64).min)
+        # The last thing that happened to each: the first when read backwards.
+        each, back = np.unique(arrivals[::-1], return_index=True)
+        newest = len(arrivals) - 1 - back
+        there = ~ended[newest] & (expires[newest] > at)
+        alive, leases = each[there], expires[newest][there]
+        begun = np.isin(arrivals, alive) & written
+        return _Alive(alive, positions[begun], leases)
+
+
+def _micros(column: pa.Array) -> Any:
+    """Microseconds since 1970; what is null is never."""
+    return column.cast(pa.int64()).fill_null(_NEVER).to_numpy()
+
 
 TASK_ROWS_MIN, TASK_ROWS_MAX = 50_000, 1_000_000
 TASKS_MAX = 10_000
@@ -220,12 +363,12 @@ def _may_match(segment: Segment, wanted: RowFilter) -> bool:
     if kinds is not None and kinds.isdisjoint(segment.kinds):
         return False
     low, high = wanted.between.get("time", (None, None))
-    return (low is None or _micros(low) <= segment.last_time) and (
-        high is None or _micros(high) >= segment.first_time
+    return (low is None or _micros_of(low) <= segment.last_time) and (
+        high is None or _micros_of(high) >= segment.first_time
     )
 
 
-def _micros(moment: datetime) -> int:
+def _micros_of(moment: datetime) -> int:
     scalar: Any = pa.scalar(moment, pa.timestamp("us", tz="UTC"))
     value: int = scalar.value
     return value
