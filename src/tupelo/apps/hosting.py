@@ -13,8 +13,6 @@ from typing import Any
 
 import tupelo
 from tupelo.errors import BadArgument
-from tupelo.federation.hosts.limits import raise_descriptors_max
-from tupelo.federation.identity.keys import default_folder
 from tupelo.values.text import one_line
 
 LISTEN = "127.0.0.1:7700"
@@ -30,6 +28,8 @@ def trust_of(encoded: str | None) -> tupelo.Trust | None:
     if encoded == "anyone":
         return tupelo.Trust.anyone()
     if encoded == "first-use":
+        from tupelo.federation.identity.keys import default_folder
+
         return tupelo.Trust.on_first_use(default_folder() / TRUST_FILE)
     file = Path(encoded)
     if not file.is_file():
@@ -68,6 +68,8 @@ def run_host(
     """Run a host until SIGINT or SIGTERM; then say goodbye. At SIGHUP the file of known identities
     is read again, and the links of those that are not in it any more end. It may open as many
     files and sockets as the system allows this process."""
+    from tupelo.federation.hosts.limits import raise_descriptors_max
+
     log_to_stderr()
     raise_descriptors_max()
     stop, reload, wake = threading.Event(), threading.Event(), threading.Event()

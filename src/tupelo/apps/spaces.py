@@ -22,24 +22,23 @@ import msgspec
 import typer
 
 import tupelo
-from tupelo import Change, Space, SpaceLike, TupeloError
 from tupelo.apps.hosting import trust_of
-from tupelo.errors import ForeignFile, JournalFailed, LogTrimmed
-from tupelo.federation.client.services import connect_to_host
-from tupelo.space.dual_api import run_sync
-from tupelo.store.sqlite import SqliteJournal
+from tupelo.errors import ForeignFile, JournalFailed, LogTrimmed, TupeloError
+from tupelo.values.change import Change
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.kind import always_stand_in
 from tupelo.values.text import as_json, entry_text, read_entry, read_template, shape_text
 
 
-def open_space(path: Path) -> Space:
-    """The space of a file that is there. Looking at its log trims nothing from it."""
+def open_space(path: Path) -> tupelo.Space:
+    """Open the space of an existing file. Reading its log trims nothing from it."""
     check_file(path)
+    from tupelo.store.sqlite import SqliteJournal
+
     journal = SqliteJournal(path, "", "", "full", None)
     name = journal.name
     journal.stop()
-    return Space(name, path=path)
+    return tupelo.Space(name, path=path)
 
 
 def check_file(path: Path) -> None:
@@ -254,8 +253,8 @@ def spaces(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
 
     Example: tupelo spaces tupelo://127.0.0.1:7700
     """
-    with clear_errors(), connect_to_host(url, **credentials(trust)) as host:
-        about = run_sync(host.told)
+    with clear_errors():
+        about = _about_host(url, trust)
         base = url.rstrip("/")
         rows = []
         for name in about["spaces"]:
@@ -273,8 +272,8 @@ def peers(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
 
     Example: tupelo peers tupelo://127.0.0.1:7700
     """
-    with clear_errors(), connect_to_host(url, **credentials(trust)) as host:
-        about = run_sync(host.told)
+    with clear_errors():
+        about = _about_host(url, trust)
         for name, id_ in sorted(about["hosts"].items()):
             print_row({"host": name, "id": id_}, json)
         for agent, name in sorted(about["clients"].items(), key=lambda item: item[1]):
@@ -307,8 +306,18 @@ def _get(
             raise typer.Exit(NO_MATCH)
 
 
+def _about_host(url: str, trust: str | None) -> dict[str, Any]:
+    """The spaces of a host, the hosts that it is engaged with, and its clients."""
+    from tupelo.federation.client.services import connect_to_host
+    from tupelo.space.dual_api import run_sync
+
+    with connect_to_host(url, **credentials(trust)) as host:
+        about: dict[str, Any] = run_sync(host.told)
+        return about
+
+
 @contextmanager
-def opened(space: str, trust: str | None = None) -> Iterator[SpaceLike]:
+def opened(space: str, trust: str | None = None) -> Iterator[tupelo.SpaceLike]:
     """The space of a file or of a URL. A password is in the environment: TUPELO_PASSWORD."""
     always_stand_in()
     if space.startswith("tupelo://"):
@@ -329,14 +338,14 @@ def credentials(trust: str | None) -> dict[str, Any]:
     return given
 
 
-def entries_of(space: SpaceLike) -> Iterator[Any]:
+def entries_of(space: tupelo.SpaceLike) -> Iterator[Any]:
     """Every entry of a space, page by page. A session gives each once, whatever comes and goes."""
     with space.session() as session:
         while page := session.read_all(limit=PAGE, wait=0):
             yield from page
 
 
-def changes(space: SpaceLike, since: int | None, follow: bool = False) -> Iterator[Change]:
+def changes(space: tupelo.SpaceLike, since: int | None, follow: bool = False) -> Iterator[Change]:
     """The changes of a space, page by page; from the oldest that is kept, if `since` is None."""
     try:
         page = space.changes(since=since or 0, limit=PAGE)

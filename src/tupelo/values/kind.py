@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -49,6 +50,8 @@ _values_of_class: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 _stand_ins: dict[Kind, type] = {}
 _OF_STAND_IN = "__tupelo_kind__"
 _only_stand_ins = False
+_PRESENCE = ("tupelo.host", "tupelo.agent", "tupelo.space")
+"""Entries of the presence space, whose classes are loaded when such an entry is first read."""
 
 
 def entry(name: str) -> Callable[[T], T]:
@@ -155,7 +158,11 @@ def class_of(kind: Kind) -> type:
 
 
 def _find_class(name: str) -> type | None:
-    """A dataclass of a module that is loaded, though it was not used as an entry yet."""
+    """An entry class of Tupelo itself, or a dataclass of a loaded module that was not used as an
+    entry before."""
+    if name in _PRESENCE:
+        import_module("tupelo.federation.hosts.presence")
+        return _class_of_name.get(name)
     module, dot, rest = name.rpartition(".")
     while dot and module not in sys.modules:
         module, dot, last = module.rpartition(".")
