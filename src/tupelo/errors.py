@@ -1,9 +1,9 @@
-"""Every error that Tupelo raises, and whose fault each one is.
+"""Every error that Tupelo raises.
 
 TupeloError
-├── BadInput            you passed something that cannot be used; nothing was done
+├── BadInput            an argument cannot be used; nothing was done
 │   ├── BadEntry            a value outside the closed set, or not an entry at all
-│   ├── BadTemplate         a template that can never be asked, or whose function failed
+│   ├── BadTemplate         a template that cannot be used, or whose function raised
 │   ├── BadSelector         a selector without its coordinator, or a coordinator without one
 │   └── BadArgument         any other argument
 ├── UnknownType         the entry's class is not known in this program; the entry stays where it is
@@ -13,82 +13,82 @@ TupeloError
 │   ├── SpaceFull           the space's capacity is reached and nothing may be evicted
 │   └── DuplicateKey        another entry has this key
 ├── CountNotMet         there were fewer entries than the selector asked for (XVSM)
-│   ├── EntryLocked         other transactions hold what a test asked for
-│   └── IndexOutOfRange     nothing stands at this index
-├── ContainerError      something about an XVSM container
-│   ├── ContainerNotFound   there is none of this name, or it was destroyed
+│   ├── EntryLocked         other transactions hold the entries that match a test
+│   └── IndexOutOfRange     no entry is at this index
+├── ContainerError      errors about XVSM containers
+│   ├── ContainerNotFound   no container has this name, or it was destroyed
 │   └── ContainerExists     another container has this name
-├── AspectError         an aspect stopped the operation; what can be undone was
-│   ├── AspectVeto          an aspect forbids it, and says why
+├── AspectError         an aspect stopped the operation, which was undone as far as possible
+│   ├── AspectVeto          an aspect forbids the operation
 │   ├── AspectFailed        an aspect raised; the cause is chained
-│   └── PutOff              aspects put it off until its time was up
-├── SpaceClosed         you closed the space (or it was closed while you waited)
+│   └── PutOff              aspects rescheduled the operation until its timeout
+├── SpaceClosed         the space was closed, before the operation or while it waited
 ├── TransactionError
 │   ├── TransactionEnded    the transaction was committed, aborted or has expired
 │   ├── Deadlock            transactions wait for each other; this operation gives way
 │   ├── CannotCommit        a participant refused or failed; all of them were aborted
 │   ├── CannotAbort         the transaction was committed before
-│   ├── TimeoutExpired      it was decided, and not everyone was told of it in time
-│   ├── OutcomeUnknown      whoever had to commit failed to answer: it may have, or not
-│   ├── CannotJoin          the participant came too late, or has lost what it did before
-│   └── UnknownTransaction  the manager has no transaction of this id (any more)
+│   ├── TimeoutExpired      it was decided, but not all participants were notified in time
+│   ├── OutcomeUnknown      the only participant with changes failed while it committed
+│   ├── CannotJoin          the participant came too late, or lost its earlier changes
+│   └── UnknownTransaction  no transaction has this id (any more)
 ├── ReactionError       the atomic step was undone
 │   ├── ReactionFailed      a reaction's function raised; the cause is chained
 │   └── Livelock            reactions fed each other beyond the bound
-├── LinkError           something about another program, or the line to it
-│   ├── CannotReach         nobody answers at this address, or not in our language
-│   ├── PeerLost            the other program was lost while it was needed
-│   ├── NotAllAnswered      some hosts answered and some did not; it says which
-│   ├── HostClosed          you closed the host
-│   ├── UnknownHost         no engaged host, or agent, is known by this name
+├── LinkError           errors about other programs and the connections to them
+│   ├── CannotReach         no program answers at this address, or not in our protocol
+│   ├── PeerLost            the other program was lost during the operation
+│   ├── NotAllAnswered      some hosts did not answer; it lists them
+│   ├── HostClosed          the host was closed
+│   ├── UnknownHost         no engaged host and no agent has this name
 │   ├── UnknownService      the host offers no service of this name
-│   ├── NotExported         the object, or its method, cannot be called; nothing was done
-│   ├── NoAnswer            a call was not answered in time: it may have been done or not
-│   ├── RemoteError         the called method raised, at its host
-│   ├── TokenAway           whoever has the token is out of reach, or does not let go of it
-│   │   └── SessionLost     the host that used a shared session last is gone: it can be resumed
-│   ├── SourceAway          the hosts at which the events live are out of reach: nothing was removed
+│   ├── NotExported         the object or method cannot be called; nothing was done
+│   ├── NoAnswer            a call was not answered in time; it may have been executed
+│   ├── RemoteError         the called method raised at its host
+│   ├── TokenAway           the holder of the token is out of reach, or still uses it
+│   │   └── SessionLost     the last host of a shared session is gone; it can be resumed
+│   ├── SourceAway          the hosts of the events are out of reach; nothing was removed
 │   ├── CannotSend          too large for a frame, or not valid Unicode; nothing was done
-│   ├── AnswerTooLarge      it was done, but the answer is too large for a frame
-│   └── BadFrame            the other program said what cannot be understood; the link was closed
-├── LimitReached        a budget of the host, or of your connection to it, is used up
-├── AccessError         you were recognised, or not, and refused
-│   ├── NotAllowed          the space's rules do not allow you this operation
-│   ├── WrongPassword       the space is protected, and this is not its password
-│   ├── Stranger            the identity is not one that is known there
-│   ├── IdentityChanged     the one who answers is not who it was the last time
+│   ├── AnswerTooLarge      the operation was done, but its answer is too large for a frame
+│   └── BadFrame            a message was invalid; the connection was closed
+├── LimitReached        a limit of the host, or of this connection to it, is reached
+├── AccessError         refusals that depend on the identity of the caller
+│   ├── NotAllowed          the space's rules do not allow the caller this operation
+│   ├── WrongPassword       the password of the space is missing or wrong
+│   ├── Stranger            the other program does not know this identity
+│   ├── IdentityChanged     the program at a known name has another identity than before
 │   ├── NotForUs            the sealed message is addressed to another identity
-│   └── BadSeal             the sealed message was altered, or is not what or whose it claims
-├── IdentityUnusable    the file of an identity is damaged, or open to others
-├── LimeError           something about a LIME agent, its spaces or its journey
-│   ├── PrivateSpace        the space is not shared, so nobody could end the wait
+│   └── BadSeal             the sealed message was altered, or its signature is wrong
+├── IdentityUnusable    the file of an identity is damaged, or readable by others
+├── LimeError           errors about LIME agents, their spaces and migrations
+│   ├── PrivateSpace        the space is private, so no other agent could end the wait
 │   ├── NotOwner            the space belongs to another agent
-│   ├── AgentEnded          the agent has ended, or gone on to another host
-│   ├── LoadFailed          no agent was loaded at the other host; it says why
-│   └── MigrationFailed     the agent did not move: it goes on where it was
-│       └── UnknownAgentClass   the host does not know the agent's class
+│   ├── AgentEnded          the agent has ended or migrated
+│   ├── LoadFailed          no agent was loaded at the other host
+│   └── MigrationFailed     the agent did not migrate, and continues where it is
+│       └── UnknownAgentClass   the host does not have the agent's class
 ├── HeapDestroyed       the event heap was destroyed, here or at another host
-├── DiscoveryFailed     no lookup service is at this address
+├── DiscoveryFailed     no lookup service has this address
 ├── ListenerFailed      a listener raised too often, and was dropped
-├── UnknownEvent        raised by a listener that wants to be told no more
+├── UnknownEvent        raised by a listener to cancel its registration
 ├── InvalidIterator     an iterator over a mailbox's events was closed or replaced
-├── EvalFailed          a live tuple's function raised; described, not silent
-├── PipelineError       something about the change log on Spark
-│   ├── NoJava              there is no Java that Spark runs on; it says what to install
-│   ├── CorruptSegment      a file of an archive is torn, altered or gone
-│   ├── WrongSchema         it has a version of the schema that this Tupelo does not know
+├── EvalFailed          a live tuple's function raised
+├── PipelineError       errors of the pipeline
+│   ├── NoJava              no suitable Java is installed; it says what to install
+│   ├── CorruptSegment      a file of an archive is torn, altered or missing
+│   ├── WrongSchema         the file has a newer version of the schema
 │   ├── CannotSink          these rows cannot become entries; nothing was written
-│   ├── UnknownTable        the SQL names a table that is not there; it says which are
-│   └── AuditFailed         the log says what cannot be; it says what, and how often
-└── JournalError        the world outside broke it
+│   ├── UnknownTable        the SQL names an unknown table; it lists the known ones
+│   └── AuditFailed         the audit found faults; it counts them by name
+└── JournalError        errors of the journal, its file or the disk
     ├── SpaceInUse          another space has the file open
-    ├── ForeignFile         the file is not a Tupelo journal; it was left as it was
-    ├── DamagedFile         the file is torn or corrupt; it was left as it was
+    ├── ForeignFile         the file is not a Tupelo journal; it was not changed
+    ├── DamagedFile         the file is torn or corrupt; it was not changed
     ├── JournalFailed       the disk refused; the space is closed, reopen it to recover
-    ├── DiskFull            the disk has no room; the space goes on when it has
-    └── LogTrimmed          the changes asked for are no longer (or were never) kept
+    ├── DiskFull            the disk is full; writes work again when there is room
+    └── LogTrimmed          the requested changes are no longer (or were never) kept
 
-"No match" is an answer, not an error.
+"No match" is a result, not an error.
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ class BadEntry(BadInput):
 
 
 class BadTemplate(BadInput):
-    """A template that cannot be asked, or whose `Where` function raised (chained)."""
+    """A template that cannot be used, or whose `Where` function raised; that error is the cause."""
 
 
 class BadArgument(BadInput):
-    """Any other argument that cannot be used."""
+    """Any other argument that cannot be used; `argument` names it."""
 
     def __init__(self, argument: str, expected: str, got: object) -> None:
         super().__init__(f"{argument}= must be {expected}, not {got!r}")
@@ -128,13 +128,13 @@ class BadArgument(BadInput):
 
 
 class BadSelector(BadInput):
-    """A selector for which the container has no coordinator, or a coordinator that needs one."""
+    """The container has no coordinator for this selector, or a coordinator needs a selector."""
 
 
 class UnknownType(TupeloError):
-    """The entry's class is not known here, so it cannot be built; it stays in the space.
+    """The entry's class is not known in this program; the entry stays in the space.
 
-    `name` is the class, and `fields` are the names of its fields, as they are in the entry.
+    `name` is the name of the class, `fields` the names of its fields in the entry.
     """
 
     def __init__(self, name: str, reason: str = "", fields: tuple[str, ...] = ()) -> None:
@@ -148,16 +148,16 @@ class UnknownType(TupeloError):
 
 
 class LeaseLost(TupeloError):
-    """What was leased is gone: it expired, was cancelled, taken or evicted."""
+    """The leased object is gone: it expired, or was cancelled, taken or evicted."""
 
 
 class MatchSetInvalid(LeaseLost):
-    """The match set is over, so what it held is not to be relied on."""
+    """The match set has ended: one of its entries was taken, its lease ran out or it was closed."""
 
 
 class Refused(TupeloError):
-    """The space cannot take what was to be written, and nothing was. What is refused now may be
-    taken when something has left, so a write can wait, unless it is `hopeless`."""
+    """The space refused a write, and nothing was written. A write with `wait=` is tried again when
+    entries leave the space, unless the refusal is `hopeless`: no such entry will ever fit."""
 
     def __init__(self, message: str = "", *, hopeless: bool = False) -> None:
         super().__init__(message)
@@ -169,7 +169,7 @@ class SpaceFull(Refused):
 
 
 class DuplicateKey(Refused):
-    """Keys are unique here, and another entry has this `key`."""
+    """Keys are unique in this space, and another entry has this `key`."""
 
     def __init__(self, key: object, *, hopeless: bool = False) -> None:
         super().__init__(f"there is an entry with the key {key!r} already", hopeless=hopeless)
@@ -177,7 +177,7 @@ class DuplicateKey(Refused):
 
 
 class CountNotMet(TupeloError):
-    """An XVSM selector asked for more entries than there were in time."""
+    """An XVSM selector found fewer entries than it requires: `found` of the `wanted` number."""
 
     def __init__(self, message: str, *, wanted: int, found: int) -> None:
         super().__init__(message)
@@ -186,19 +186,19 @@ class CountNotMet(TupeloError):
 
 
 class EntryLocked(CountNotMet):
-    """What an XVSM test asked for is there, and other transactions hold it."""
+    """Entries match an XVSM test, but other transactions hold them."""
 
 
 class IndexOutOfRange(CountNotMet):
-    """Nothing stands at this index of a vector."""
+    """No entry is at this index of a vector."""
 
 
 class ContainerError(TupeloError):
-    """Something about an XVSM container."""
+    """Base class of errors about XVSM containers."""
 
 
 class ContainerNotFound(ContainerError):
-    """There is no container of this name, or it was destroyed."""
+    """No container has this name, or it was destroyed."""
 
 
 class ContainerExists(ContainerError):
@@ -206,11 +206,11 @@ class ContainerExists(ContainerError):
 
 
 class AspectError(TupeloError):
-    """An aspect stopped the operation; what can be undone was."""
+    """An aspect stopped the operation, which was undone as far as possible."""
 
 
 class AspectVeto(AspectError):
-    """An aspect forbids the operation; `reason` says why."""
+    """An aspect forbids the operation at `point`; `reason` explains it."""
 
     def __init__(self, point: str, reason: str) -> None:
         super().__init__(f"vetoed at {point}: {reason}")
@@ -223,19 +223,19 @@ class AspectFailed(AspectError):
 
 
 class PutOff(AspectError):
-    """Aspects put the operation off, again and again, until its time was up."""
+    """Aspects rescheduled the operation until its timeout."""
 
 
 class SpaceClosed(TupeloError):
-    """The space was closed, before or while this operation waited."""
+    """The space was closed before the operation or while it waited."""
 
 
 class TransactionError(TupeloError):
-    """Something about a transaction."""
+    """Base class of errors about transactions."""
 
 
 class TransactionEnded(TransactionError):
-    """The transaction can do no more: `state` says what became of it."""
+    """The transaction has ended; `state` is its outcome and `reason` explains it."""
 
     def __init__(self, txn_id: str, state: str, reason: str = "") -> None:
         super().__init__(f"transaction {txn_id} is {state}" + (f": {reason}" if reason else ""))
@@ -258,8 +258,8 @@ class Deadlock(TransactionError):
 
 
 class CannotCommit(TransactionError):
-    """Nothing was committed: `participant` refused or failed, which is the cause if it raised.
-    It is empty if the transaction was aborted for another reason."""
+    """Nothing was committed, because `participant` refused or failed; if it raised, that error is
+    the cause. `participant` is empty if the transaction was aborted for another reason."""
 
     def __init__(self, txn_id: str, participant: str, reason: str) -> None:
         whose = f"{participant} could not promise to commit: " if participant else ""
@@ -269,7 +269,7 @@ class CannotCommit(TransactionError):
 
 
 class CannotAbort(TransactionError):
-    """The transaction was committed before, and cannot be aborted any more."""
+    """The transaction was committed and cannot be aborted."""
 
     def __init__(self, txn_id: str) -> None:
         super().__init__(f"transaction {txn_id} was committed; it cannot be aborted any more")
@@ -277,8 +277,8 @@ class CannotAbort(TransactionError):
 
 
 class TimeoutExpired(TransactionError):
-    """The transaction came to its end, which `state` names, but the time to wait was over before
-    the `untold` participants were told of it."""
+    """The transaction ended (`state` is its outcome), but the timeout was over before the `untold`
+    participants were notified."""
 
     def __init__(self, txn_id: str, state: str, untold: list[str]) -> None:
         names = f": {', '.join(untold)}" if untold else ""
@@ -291,23 +291,23 @@ class TimeoutExpired(TransactionError):
 
 
 class OutcomeUnknown(TransactionError):
-    """The only one who had something to commit did not answer; ask it what became of it."""
+    """The only participant with changes failed while it committed; whether it did is not known."""
 
     def __init__(self, txn_id: str, participant: str, reason: str) -> None:
         super().__init__(
             f"it is not known whether transaction {txn_id} was committed: {participant} failed "
-            f"while it was told: {reason}"
+            f"during the commit: {reason}"
         )
         self.txn_id = txn_id
         self.participant = participant
 
 
 class CannotJoin(TransactionError):
-    """A participant cannot take part in this transaction."""
+    """The participant cannot join this transaction."""
 
 
 class UnknownTransaction(TransactionError):
-    """No transaction of this id is known: it never was, or has ended and been forgotten."""
+    """No transaction has this id: it never existed, or has ended and was forgotten."""
 
     def __init__(self, txn_id: object) -> None:
         super().__init__(f"no transaction {txn_id!r} is known here")
@@ -315,7 +315,7 @@ class UnknownTransaction(TransactionError):
 
 
 class ReactionError(TupeloError):
-    """A reaction stopped the atomic step, which was undone as a whole."""
+    """A reaction failed, so the whole atomic step was undone."""
 
 
 class ReactionFailed(ReactionError):
@@ -323,7 +323,7 @@ class ReactionFailed(ReactionError):
 
 
 class Livelock(ReactionError):
-    """Reactions fed each other beyond the space's bound."""
+    """Reactions triggered each other more often than `bound` times in one step."""
 
     def __init__(self, bound: int) -> None:
         super().__init__(
@@ -333,11 +333,11 @@ class Livelock(ReactionError):
 
 
 class LinkError(TupeloError):
-    """Something about another program, or the line to it."""
+    """Base class of errors about other programs and the connections to them."""
 
 
 class CannotReach(LinkError):
-    """Nobody answers at this `address`, or what answers does not speak our language."""
+    """No program answers at this `address`, or it does not speak Tupelo's protocol."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address} cannot be reached: {reason}")
@@ -345,8 +345,8 @@ class CannotReach(LinkError):
 
 
 class PeerLost(LinkError):
-    """`peer` was lost during an operation. If it is `in_doubt`, it may have been done or not; else
-    it was not."""
+    """`peer` was lost during an operation. With `in_doubt` the operation may have been done;
+    otherwise it was not."""
 
     def __init__(self, peer: str, during: str, reason: str = "", *, in_doubt: bool = False) -> None:
         super().__init__(
@@ -360,8 +360,7 @@ class PeerLost(LinkError):
 
 
 class NotAllAnswered(LinkError):
-    """There was no match at the hosts that answered, `covered`; the `missing` ones did not answer,
-    so there may be one there."""
+    """The hosts that answered (`covered`) have no match; the `missing` hosts did not answer."""
 
     def __init__(self, during: str, covered: list[str], missing: list[str]) -> None:
         super().__init__(
@@ -374,7 +373,7 @@ class NotAllAnswered(LinkError):
 
 
 class UnknownHost(LinkError):
-    """No engaged host, or agent, is known by this `name`."""
+    """No engaged host and no agent has this `name`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no host or agent {name!r} is engaged")
@@ -382,7 +381,7 @@ class UnknownHost(LinkError):
 
 
 class UnknownService(LinkError):
-    """The host offers no service of this name: `service` and `peer`, the host's address."""
+    """The host at the address `peer` offers no `service` of this name."""
 
     def __init__(self, service: str, peer: str = "") -> None:
         where = f" {peer}" if peer else ""
@@ -394,8 +393,7 @@ class UnknownService(LinkError):
 
 
 class NotExported(LinkError):
-    """`what` was to be called, an object or a method of it, is not exported there, or not any more.
-    Nothing was done."""
+    """The object or method `what` is not exported at its host (any more). Nothing was done."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is not exported there (any more): nothing was done")
@@ -403,7 +401,7 @@ class NotExported(LinkError):
 
 
 class NoAnswer(LinkError):
-    """A call was not answered in time: it may have been done, or be done later, or not."""
+    """A call was not answered in time: it may have been executed, now or later, or not."""
 
     def __init__(self, during: str) -> None:
         super().__init__(f"{during} was not answered in time: it may have been done or not")
@@ -411,7 +409,7 @@ class NoAnswer(LinkError):
 
 
 class RemoteError(LinkError):
-    """The called `method` raised at its host: an error of the class `kind`, which says `text`."""
+    """The `method` raised at its host: an error of class `kind` with the message `text`."""
 
     def __init__(self, method: str, kind: str, text: str) -> None:
         super().__init__(f"{method} raised {kind} at its host: {text}")
@@ -421,8 +419,8 @@ class RemoteError(LinkError):
 
 
 class TokenAway(LinkError):
-    """The `token` did not come in time: its `holder`, if one is known, is out of reach, or does not
-    let go of it."""
+    """The `token` did not arrive in time: its `holder`, if known, is out of reach or still uses
+    it."""
 
     def __init__(self, token: str, holder: str | None) -> None:
         where = f"the host {holder!r}" if holder else "a host that is not known here"
@@ -432,33 +430,33 @@ class TokenAway(LinkError):
 
 
 class SessionLost(TokenAway):
-    """The `holder` of a shared `session`, which kept it in no folder, has crashed, or at least is
-    gone: nobody else knows all that was read. Whoever knows that it is gone for good can `resume()`
-    the session; those who share it are told so by this error, once (`resumed`), before they go on:
-    what the holder got last, and told nobody of, may be given again."""
+    """The `holder` of a shared `session` is gone and did not keep the session in a folder, so some
+    of the session's record is lost. If the holder will not come back, `resume()` continues the
+    session. Each program that shares a resumed session gets this error once, with `resumed`:
+    entries that the holder read last may be returned again."""
 
     def __init__(self, session: str, holder: str | None, *, resumed: bool = False) -> None:
         super().__init__(f"session {session}", holder)
         self.session = session
         self.resumed = resumed
-        again = "what it got last, and told nobody of, may be given again"
+        again = "entries that it read last may be returned again"
         self.args = (
-            f"the host {holder!r}, which had the shared session {session!r}, is gone, and somebody "
-            f"has resumed the session: {again}; read on, or share a new one, by share()"
+            f"the host {holder!r} with the shared session {session!r} is gone, and the session was "
+            f"resumed: {again}; read on, or share a new one, by share()"
             if resumed
-            else f"the shared session {session!r} is lost with the host {holder!r}, which had it "
-            f"in no folder, and is gone; resume() goes on with what is known of it: {again}; or "
-            "share a new one, by share()",
+            else f"the shared session {session!r} is lost with the host {holder!r}, which has no "
+            f"folder for it; resume() continues it: {again}; or share a new one, by share()",
         )
 
 
 class SourceAway(LinkError):
-    """There are events that match, but the `hosts` at which they live are out of reach, and only
-    there they can be removed. Nothing was done."""
+    """Events match, but they can only be removed at their `hosts`, which are out of reach. Nothing
+    was done."""
 
     def __init__(self, hosts: list[str], names: Mapping[str, str] | None = None) -> None:
-        called = [f"{names[one]!r} ({one})" if names and one in names else one for one in hosts]
-        super().__init__(f"events match, but live at hosts out of reach: {', '.join(called)}")
+        names = names or {}
+        labels = [f"{names[host]!r} ({host})" if host in names else host for host in hosts]
+        super().__init__(f"events match, but live at hosts out of reach: {', '.join(labels)}")
         self.hosts = hosts
 
 
@@ -467,22 +465,22 @@ class HostClosed(LinkError):
 
 
 class CannotSend(LinkError):
-    """This cannot be sent to another program, here or from there: it is too large for a frame, or
-    not valid Unicode. Nothing was done."""
+    """The message cannot be sent, because it is too large for a frame or not valid Unicode. Nothing
+    was done."""
 
 
 class AnswerTooLarge(LinkError):
-    """What was asked for was done, but the answer is too large for a frame: the message says what
-    was done, and what is not known of it."""
+    """The operation was done, but its answer is too large for a frame; the message gives
+    details."""
 
 
 class BadFrame(LinkError):
-    """What came over a link cannot be understood, or is larger than allowed."""
+    """A message from the other program is invalid or too large; the connection was closed."""
 
 
 class LimitReached(TupeloError):
-    """A budget of the host, or of your connection to it, is used up: there are `limit` of `what`
-    already. Nothing was done."""
+    """A limit of the host, or of this connection to it, is reached: there are already `limit` of
+    `what`. Nothing was done."""
 
     def __init__(self, what: str, limit: int) -> None:
         super().__init__(
@@ -494,11 +492,11 @@ class LimitReached(TupeloError):
 
 
 class AccessError(TupeloError):
-    """Refused because of who asks."""
+    """Base class of refusals that depend on the caller's identity."""
 
 
 class NotAllowed(AccessError):
-    """The rules of the `space` do not allow the one who asks this `operation`."""
+    """The rules of the `space` do not allow the caller (`who`) this `operation`."""
 
     def __init__(self, operation: str, space: str, who: str) -> None:
         super().__init__(f"{who} is not allowed to {operation} in the space {space!r}")
@@ -508,7 +506,7 @@ class NotAllowed(AccessError):
 
 
 class WrongPassword(AccessError):
-    """The space is protected by a password, and none or another one was given."""
+    """The space is protected by a password, and the password is missing or wrong."""
 
     def __init__(self, space: str) -> None:
         super().__init__(f"the space {space!r} is protected, and this is not its password")
@@ -516,15 +514,15 @@ class WrongPassword(AccessError):
 
 
 class Stranger(AccessError):
-    """The identity is not one that is known there."""
+    """The other program does not know this identity."""
 
 
 class IdentityChanged(AccessError):
-    """Who answers at a known name has another identity than before."""
+    """The program at a known name has another identity than before."""
 
 
 class NotForUs(AccessError):
-    """The message is sealed for another: the `addressee`."""
+    """The message is sealed for another identity, the `addressee`."""
 
     def __init__(self, addressee: str) -> None:
         super().__init__(f"this message is sealed for {addressee}")
@@ -532,19 +530,20 @@ class NotForUs(AccessError):
 
 
 class BadSeal(AccessError):
-    """The sealed message was altered, belongs elsewhere, or was not sealed by who it names."""
+    """The sealed message was altered, was sent to the wrong place, or has a wrong signature."""
 
 
 class IdentityUnusable(TupeloError):
-    """The file of an identity is damaged, or others may read it."""
+    """The file of an identity is damaged, or other users can read it."""
 
 
 class LimeError(TupeloError):
-    """Something about a LIME agent, its interface tuple spaces or its journey."""
+    """Base class of errors about LIME agents, their interface tuple spaces and migrations."""
 
 
 class PrivateSpace(LimeError):
-    """The interface tuple space is private: only its agent could write what it would wait for."""
+    """The interface tuple space is private, so only the waiting agent itself could write a
+    match."""
 
     def __init__(self, operation: str, space: str) -> None:
         super().__init__(
@@ -556,7 +555,7 @@ class PrivateSpace(LimeError):
 
 
 class NotOwner(LimeError):
-    """An interface tuple space is its agent's alone: nobody else may use it."""
+    """Only its own agent may use an interface tuple space."""
 
     def __init__(self, space: str, owner: str, reason: str = "") -> None:
         super().__init__(
@@ -567,7 +566,7 @@ class NotOwner(LimeError):
 
 
 class AgentEnded(LimeError):
-    """The `agent` is not here (any more): it has ended, or gone on to another host."""
+    """The `agent` is not at this host (any more): it has ended or migrated."""
 
     def __init__(self, agent: str) -> None:
         super().__init__(f"the agent {agent} has ended here, or gone on to another host")
@@ -575,7 +574,7 @@ class AgentEnded(LimeError):
 
 
 class MigrationFailed(LimeError):
-    """The agent was not moved to `host`; it goes on where it was."""
+    """The agent did not migrate to `host`; it continues at its host."""
 
     def __init__(self, agent: str, host: str, reason: str) -> None:
         super().__init__(f"the agent {agent} stays where it is, and not at {host}: {reason}")
@@ -585,7 +584,7 @@ class MigrationFailed(LimeError):
 
 
 class UnknownAgentClass(MigrationFailed):
-    """The `host` does not know the agent's class, and code is never shipped."""
+    """The `host` does not have the agent's class, and code is never sent."""
 
     def __init__(self, agent: str, host: str, class_name: str) -> None:
         super().__init__(agent, host, f"it knows no agent class named {class_name!r}")
@@ -611,7 +610,7 @@ class HeapDestroyed(TupeloError):
 
 
 class DiscoveryFailed(TupeloError):
-    """Nobody is there: no lookup service has claimed this `address` in this process."""
+    """No lookup service has registered this `address` in this process."""
 
     def __init__(self, address: str) -> None:
         super().__init__(f"there is no lookup service at {address}; start one there first")
@@ -619,28 +618,28 @@ class DiscoveryFailed(TupeloError):
 
 
 class ListenerFailed(TupeloError):
-    """A listener, or a callback, was dropped; what it raised last is the cause."""
+    """A listener or callback raised too often and was dropped; its last error is the cause."""
 
 
 class UnknownEvent(TupeloError):
-    """Raised by a listener that does not want this event: it is told no more."""
+    """A listener raises this to cancel its registration for the event."""
 
 
 class InvalidIterator(TupeloError):
-    """The iterator hands out no more events of its mailbox: it was closed, another took its place,
-    events are delivered to a listener instead, or the registration is gone."""
+    """The iterator returns no more events of its mailbox: it was closed, a newer iterator or a
+    listener replaced it, or the registration is gone."""
 
 
 class EvalFailed(TupeloError):
-    """A live tuple could not be computed; the reason is in the message."""
+    """A live tuple could not be computed; the message gives the reason."""
 
 
 class PipelineError(TupeloError):
-    """Something about the change log on Spark."""
+    """Base class of errors of the pipeline."""
 
 
 class NoJava(PipelineError):
-    """Spark needs a Java, of version `least` or newer; `tried` says what was found."""
+    """Spark needs Java `least` or newer; `tried` lists the versions that were found."""
 
     def __init__(self, least: int, tried: list[str]) -> None:
         found = "; ".join(tried) or "there is none in JAVA_HOME or PATH"
@@ -653,7 +652,7 @@ class NoJava(PipelineError):
 
 
 class CorruptSegment(PipelineError):
-    """The file `path` of an archive is torn, altered or gone; nothing of it was used."""
+    """The file `path` of an archive is torn, altered or missing; none of it was used."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path} is damaged: {why}")
@@ -661,7 +660,7 @@ class CorruptSegment(PipelineError):
 
 
 class WrongSchema(PipelineError):
-    """The file `path` has `version` of the schema, and this Tupelo does not know that one."""
+    """The file `path` has `version` of the schema, which this release does not know."""
 
     def __init__(self, path: str, version: int, known: int) -> None:
         super().__init__(
@@ -672,11 +671,11 @@ class WrongSchema(PipelineError):
 
 
 class CannotSink(PipelineError):
-    """The rows cannot become entries, or not these ones: nothing of them was written."""
+    """These rows cannot become entries; none of them was written."""
 
 
 class UnknownTable(PipelineError):
-    """There is no table of this `name`; `tables` are those that there are."""
+    """No table has this `name`; `tables` lists the existing ones."""
 
     def __init__(self, name: str, tables: list[str], *, quote: bool = False) -> None:
         hint = f"write it as `{name}`" if quote else f"there are {', '.join(tables)}"
@@ -686,18 +685,18 @@ class UnknownTable(PipelineError):
 
 
 class AuditFailed(PipelineError):
-    """The logs say what cannot be: `faults` is how often, by the name of the fault."""
+    """The audit found faults; `faults` counts them by name."""
 
     def __init__(self, faults: dict[str, int]) -> None:
-        told = ", ".join(f"{name} {count}" for name, count in sorted(faults.items()))
-        super().__init__(f"the audit failed: {told}")
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(faults.items()))
+        super().__init__(f"the audit failed: {counts}")
         self.faults = faults
 
 
 class Damage(NamedTuple):
-    """One thing that is wrong with a journal. `lost` is what is lost with it: "entry", "change",
-    "promise", "description" or, if no more than the order of the file is disturbed, "nothing".
-    `first` and `last` are the positions that are meant, 0 if there are none."""
+    """One damage of a journal. `lost` is "entry", "change", "promise", "description" or, if only
+    the order of the file is wrong, "nothing". `first` and `last` are the affected positions, or
+    0."""
 
     lost: str
     first: int
@@ -709,20 +708,19 @@ class Damage(NamedTuple):
 
 
 class JournalError(TupeloError):
-    """The file, the disk or another program stands in the way."""
+    """The journal's file cannot be used, because of its content, the disk or another program."""
 
 
 class SpaceInUse(JournalError):
-    """Another space, here or in another process, has this file open."""
+    """Another space, in this or another process, has this file open."""
 
 
 class ForeignFile(JournalError):
-    """Not a Tupelo journal, or one of a newer version; it was left as it was."""
+    """The file is not a Tupelo journal, or has a newer format; it was not changed."""
 
 
 class DamagedFile(JournalError):
-    """A Tupelo journal that is torn or corrupt; it was left as it was. `found` is what is wrong,
-    each with a `text` and the positions that are meant."""
+    """The journal is torn or corrupt, and was not changed. `found` lists the damages."""
 
     def __init__(self, message: str, found: Sequence[Damage] = ()) -> None:
         super().__init__(message)
@@ -730,9 +728,9 @@ class DamagedFile(JournalError):
 
 
 class DiskFull(JournalError):
-    """The disk has no room for changes; what was there before can be read, and when there is room
-    again the space goes on. Nothing was done, unless it is `in_doubt`: then it was done in memory,
-    and is kept as soon as there is room."""
+    """The disk is full. Entries can be read; writes work again when there is room. Nothing was
+    done, unless `in_doubt`: then the change was made in memory and is stored as soon as there is
+    room."""
 
     def __init__(self, message: str, *, in_doubt: bool = False) -> None:
         super().__init__(message)
@@ -740,11 +738,11 @@ class DiskFull(JournalError):
 
 
 class JournalFailed(JournalError):
-    """The disk refused a commit. The space is closed; reopen it to recover."""
+    """The disk refused a commit, and the space was closed; reopen it to recover."""
 
 
 class LogTrimmed(JournalError):
-    """The changes asked for are not kept; `first` is the earliest position that is."""
+    """The requested changes are not kept; `first` is the earliest position that is."""
 
     def __init__(self, message: str, first: int) -> None:
         super().__init__(message)

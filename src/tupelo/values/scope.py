@@ -1,4 +1,4 @@
-"""Scopes: which hosts and agents an operation looks at. Without one it is the whole federation."""
+"""Scopes: the hosts and agents that an operation considers. The default is all engaged hosts."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tupelo.errors import BadArgument
 
 
 class Scope(msgspec.Struct, frozen=True, array_like=True):
-    """Where to look: `HERE`, `Scope.host(name)` or `Scope.agent(id)`."""
+    """The hosts to search: `HERE`, `Scope.host(name)` or `Scope.agent(id)`."""
 
     kind: Literal["here", "host", "agent"]
     name: str = ""
 
     @staticmethod
     def host(name: str) -> Scope:
-        """What the host of this name keeps."""
+        """The entries at the host of this name."""
         return Scope("host", _named(name, "name"))
 
     @staticmethod
     def agent(agent_id: str) -> Scope:
-        """What was written for the agent with this id, where that agent is."""
+        """The entries for the agent with this id, at the agent's host."""
         return Scope("agent", _named(agent_id, "agent_id"))
 
 
 HERE = Scope("here")
-"""What the host keeps that is asked, and no other."""
+"""Only the entries at the host that gets the request."""
 
 
 def check_scope(scope: object) -> Scope | None:
@@ -44,8 +44,8 @@ def _named(name: object, argument: str) -> str:
 
 
 class Coverage:
-    """Filled by the operation that it is given to: the names of the hosts that it `covered`, and of
-    those that are `missing` because they did not answer."""
+    """The result of an operation with a scope: the names of the hosts that it `covered`, and of the
+    `missing` ones, which did not answer. Pass an empty one to the operation, which fills it."""
 
     def __init__(self) -> None:
         self.covered: list[str] = []
