@@ -1,4 +1,4 @@
-"""Tupelo: programs meet in spaces. They write entries, and find them by content, not by address."""
+"""Tupelo: programs coordinate through spaces, in which entries are found by their content."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -115,8 +115,8 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is first used: a command that only reads a file need not
-        load what a host needs."""
+        """Import a public name when it is first used, so that a command that reads a file does not
+        load the code of hosts."""
         if name in ("aio", "errors"):
             return import_module(f"tupelo.{name}")
         if name not in _MODULES:

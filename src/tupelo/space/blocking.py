@@ -1,4 +1,4 @@
-"""The blocking door: a space for threads."""
+"""The blocking API of a space, for threads, and the handles that it returns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = logging.getLogger("tupelo")
 
 
 class ThreadSignal:
-    """Wakes a thread that blocks on the lock."""
+    """Wakes a thread that waits for a lock."""
 
     __slots__ = ("lock",)
 
@@ -51,7 +51,7 @@ class ThreadSignal:
 
 
 class ClosingHandle:
-    """What is closed at the end of a `with` block."""
+    """Closes itself at the end of a `with` block."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -64,8 +64,8 @@ class ClosingHandle:
 
 
 class Session(ClosingHandle, SessionLike):
-    """Reads that never give the same entry twice. Threads may share it; `clone` makes another
-    that has seen the same."""
+    """Returns each entry at most once. Threads may share it; `clone` makes another session that has
+    seen the same entries."""
 
     def __init__(self, space: Space, state: SessionState) -> None:
         self._space = space
@@ -90,7 +90,7 @@ class Session(ClosingHandle, SessionLike):
 
     @property
     def seen(self) -> int:
-        """How many entries it remembers; those that are gone are forgotten in time."""
+        """The number of remembered entries; removed entries are forgotten after a while."""
         return len(self._state.seen)
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Session(ClosingHandle, SessionLike):
 
 
 class SubscriptionHandle:
-    """What both doors' subscriptions tell of themselves."""
+    """Common part of blocking and async subscriptions."""
 
     def __init__(self, port: Port, state: SubscriptionState) -> None:
         self._port = port
@@ -115,18 +115,18 @@ class SubscriptionHandle:
 
     @property
     def active(self) -> bool:
-        """May more notices come than those that wait?"""
+        """Whether more notices can come than those in the backlog."""
         self._port.expire()
         return not self._state.ended
 
     @property
     def error(self) -> Exception | None:
-        """Why it ended, if something went wrong."""
+        """The error that ended the subscription, if any."""
         return self._state.error
 
 
 class Subscription(ClosingHandle, SubscriptionHandle):
-    """Notices, in order. It ends with its lease, its transaction, its space, or `close()`."""
+    """Notices in order, until its lease, transaction or space ends, or `close()`."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Subscription(ClosingHandle, SubscriptionHandle):
             ).start()
 
     def get(self, *, wait: float | None = None) -> Notice | None:
-        """The next notice; None if none came in time, or if there will be no more."""
+        """The next notice; None after the timeout or at the end."""
         clock = self._port.clock
         deadline = deadline_of(clock, wait)
         while True:
@@ -171,7 +171,7 @@ class Subscription(ClosingHandle, SubscriptionHandle):
         except Exception as error:
             logger.exception("a subscription's callback raised; the subscription is closed")
             self._port.end_subscription(self._state, error)
-        except BaseException as error:  # It has ended its thread.
+        except BaseException as error:  # It has ended the thread of the listener.
             self._port.end_subscription(self._state, ListenerFailed(repr(error)))
 
     @property
@@ -183,10 +183,10 @@ class Subscription(ClosingHandle, SubscriptionHandle):
 
 
 class MatchSet(ClosingHandle, Generic[T_co]):
-    """What matched, in order of arrival: iterate, or call `next` until it answers None.
+    """The matches in order of arrival: iterate, or call `next` until it returns None.
 
-    MatchSetInvalid is raised once an entry of the set was taken, or its lease has ended. An entry
-    that has expired meanwhile, or whose class this program lacks, is left out: see `skipped`.
+    MatchSetInvalid is raised once an entry of the set was taken, or the lease has ended. Entries
+    that expired, or whose class this program does not have, are left out: see `skipped`.
     """
 
     def __init__(self, port: Port, state: MatchSetState) -> None:
@@ -209,11 +209,11 @@ class MatchSet(ClosingHandle, Generic[T_co]):
 
     @property
     def skipped(self) -> list[Skipped]:
-        """What was left out so far, and why."""
+        """The entries that were left out so far, with the reasons."""
         return self._state.left_out
 
     def close(self) -> None:
-        """It is not needed any more."""
+        """End the match set."""
         self._port.end_match_set(self._state)
 
     def __iter__(self) -> Iterator[T_co]:
@@ -222,7 +222,7 @@ class MatchSet(ClosingHandle, Generic[T_co]):
 
 
 class Reaction:
-    """A registered reaction."""
+    """A registered reaction; `cancel()` ends it."""
 
     def __init__(self, port: Port, state: ReactionState) -> None:
         self._port = port
@@ -234,7 +234,7 @@ class Reaction:
 
     @property
     def error(self) -> Exception | None:
-        """What its function raised the last time that it did."""
+        """The last error that its function raised."""
         return self._state.error
 
     def cancel(self) -> None:
@@ -242,14 +242,14 @@ class Reaction:
 
 
 class Space(ClosingHandle, SpaceLike):
-    """One named set of entries, found by content, in this process: in memory, or durable in a file.
+    """A named set of entries, found by content, in this process: in memory, or durable in a file.
 
-    `wait` is how many seconds to wait for a match: None for ever, 0 not at all. `lease` is how
-    many seconds something lives: None for ever. Every operation may be called from any thread.
+    `wait` is the number of seconds to wait for a match: None for ever, 0 not at all. `lease` is the
+    lifetime in seconds: None for ever. Every operation is thread-safe.
 
-    A damaged file is refused. With `damaged="salvage"` the file is checked as a whole; if something
-    is wrong, what is good is put in its place, and the damaged file is kept beside it with a text
-    that says what is lost, `FILE.damaged-1` and `FILE.damaged-1.txt`.
+    A damaged file is refused. With `damaged="salvage"` the whole file is checked; if it is damaged,
+    a new file with the undamaged part replaces it. The damaged file and a report of the losses are
+    kept as `FILE.damaged-1` and `FILE.damaged-1.txt`.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class Space(ClosingHandle, SpaceLike):
             if not writer.done:
                 assert isinstance(writer.signal, ThreadSignal)
                 self._port.clock.acquire(writer.signal.lock, wait)
-        except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
+        except BaseException:  # KeyboardInterrupt, or another exception that ends this thread
             self._port.stop_writing(writer)
             raise
         return self._port.written(writer)
@@ -367,7 +367,7 @@ class Space(ClosingHandle, SpaceLike):
         return MatchSet(self._port, self._port.open_match_set(*asked))
 
     def _value(self, query: Query) -> Any:
-        """The answer to a query for one entry."""
+        """The result of a query for one entry."""
         found, position = self._port.get(query, ThreadSignal)
         if type(found) is Waiter:
             found, position = self._await(found)
@@ -386,14 +386,15 @@ class Space(ClosingHandle, SpaceLike):
         if type(found) is Waiter:
             waiter = found
             found, position = self._await(waiter)
-            if query.many and query.if_exists and not waiter.done:  # What is there now?
+            if query.many and query.if_exists and not waiter.done:  # only the present matches
                 return self._entries(query.replace(deadline=NOW, if_exists=False))
         if position and found:
             self._flush_got(found, position, query)  # type: ignore[arg-type]
         return found  # type: ignore[return-value]
 
     def _flush_got(self, entries: list[Entry], position: int, query: Query) -> None:
-        """Wait for the disk; a caller that is interrupted meanwhile has not got the entries."""
+        """Wait for the disk; if the caller is interrupted, the entries are returned to the
+        space."""
         delivery = self._port.deliveries.begin(entries, query)
         try:
             self._flush(position)
@@ -405,7 +406,7 @@ class Space(ClosingHandle, SpaceLike):
         delivery.confirm()
 
     def _await(self, waiter: Waiter) -> tuple[list[Entry], int]:
-        """Block until the waiter is answered or its deadline has come."""
+        """Block until the waiter is answered or its deadline has passed."""
         port = self._port
         try:
             if not waiter.done:
@@ -416,7 +417,7 @@ class Space(ClosingHandle, SpaceLike):
             return port.collect(waiter)
         except TupeloError:
             raise
-        except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
+        except BaseException:  # KeyboardInterrupt, or another exception that ends this thread
             port.flush_undone(port.vanish(waiter))
             raise
 
@@ -469,12 +470,12 @@ class Space(ClosingHandle, SpaceLike):
 
 
 def fetch(space: Space, query: Query) -> list[Entry]:
-    """What matches, until the deadline: `Port.fetch`, for threads."""
+    """`Port.fetch` for threads: the matches, waiting until the query's deadline."""
     return space._entries(query)
 
 
 class Transaction(TransactionHandle):
-    """All or nothing. As a context manager it commits at the end, or aborts on an error."""
+    """A transaction. `with` commits at the end, or aborts on an error."""
 
     @property
     def lease(self) -> Lease:
@@ -487,13 +488,13 @@ class Transaction(TransactionHandle):
         self._port.flush(self._port.abort(self._state))
 
     def prepare(self) -> Vote:
-        """Phase one: promise to commit, whatever comes. "not changed" needs no second phase."""
+        """Phase one: promise to commit. After "not changed" no second phase is needed."""
         vote, position = self._port.prepare(self._state)
         self._port.flush(position)
         return vote
 
     def transaction(self, *, lease: float | None = None) -> Transaction:
-        """A nested transaction: it sees what this one sees, and commits into it."""
+        """Begin a nested transaction: it sees what this one sees, and commits into it."""
         return Transaction(self._port, self._port.begin(lease, self._state))
 
     def __enter__(self) -> Self:
@@ -501,7 +502,7 @@ class Transaction(TransactionHandle):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            with suppress(SpaceClosed):  # That would hide the error, and has ended it anyway.
+            with suppress(SpaceClosed):  # Closing has aborted it.
                 if self.state == "active":
                     self.abort()
         elif self.must_commit:

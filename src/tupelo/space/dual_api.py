@@ -1,12 +1,13 @@
-"""Either door by one text: an operation is written once, as a coroutine.
+"""One implementation for the blocking and the async API: an operation is written once, as a
+coroutine.
 
-On a blocking space nothing in it ever has to wait for a loop, so the coroutine runs to its end at
-once and its answer is returned; on an async space it is returned to be awaited. To a type checker
-the answer is Any; the protocols in `tupelo.space.protocol` say what it is at each door.
+On a blocking space the coroutine never has to wait for a loop, so it runs to its end at once and
+its result is returned; on an async space the coroutine is returned, to be awaited. To a type
+checker the result is Any; the protocols in `tupelo.space.protocol` give the types.
 
-Ctrl-C is noticed at some steps of the interpreter. None of these comes after a coroutine was made
-and before it runs, nor after it has ended and before its answer is returned: so no coroutine is
-left behind, and no answer is lost on its way.
+Python raises KeyboardInterrupt only at certain bytecodes. None of them is between the creation of a
+coroutine and its start, nor between its end and the return of its result, so no coroutine is left
+unstarted and no result is lost.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Dataclass(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-# Not a tuple or a union of types: within a tuple they are templates, and have other types.
+# No tuples and no types: inside a tuple these are templates, with other overloads.
 Value = (
     str | float | bytes | datetime | UUID | Decimal | list[Any] | dict[Any, Any] | Dataclass | None
 )
@@ -121,7 +122,7 @@ class Many(Protocol[P]):
 
 
 class AsyncOne(Protocol[P]):
-    """One match, or None, to be awaited."""
+    """One match or None, as a coroutine."""
 
     @overload
     def __call__(
@@ -150,7 +151,7 @@ class AsyncOne(Protocol[P]):
 
 
 class AsyncMany(Protocol[P]):
-    """All matches, to be awaited."""
+    """All matches, as a coroutine."""
 
     @overload
     def __call__(
@@ -198,7 +199,7 @@ class Matches(Protocol[P]):
 
 
 class AsyncMatches(Protocol[P]):
-    """A match set, to be awaited."""
+    """A match set, as a coroutine."""
 
     @overload
     def __call__(
@@ -241,21 +242,21 @@ def async_matches(method: Method[Self_, P]) -> AsyncMatches[P]:
 
 
 class Blocking:
-    """The door for threads, as a type: `JavaSpace05[Blocking]`, or `JavaSpace05`."""
+    """Type argument for the blocking API: `JavaSpace05[Blocking]`, or `JavaSpace05`."""
 
 
 class Async:
-    """The door for coroutines, as a type: `JavaSpace05[Async]`."""
+    """Type argument for the async API: `JavaSpace05[Async]`."""
 
 
 class OnDoor(Generic[DoorT]):
-    """What stands at one of the doors, and is written once for both."""
+    """Base of generic classes with one implementation for both APIs."""
 
     is_async: bool
 
 
 class EitherOne(Protocol[P]):
-    """One match, or None; at the async door to be awaited."""
+    """One match or None; a coroutine in the async API."""
 
     @overload
     def __get__(self, thing: OnDoor[Blocking], owner: Any) -> One[P]: ...
@@ -268,7 +269,7 @@ class EitherOne(Protocol[P]):
 
 
 class EitherMany(Protocol[P]):
-    """All matches; at the async door to be awaited."""
+    """All matches; a coroutine in the async API."""
 
     @overload
     def __get__(self, thing: OnDoor[Blocking], owner: Any) -> Many[P]: ...
@@ -289,7 +290,7 @@ def either_many(method: Method[Self_, P]) -> EitherMany[P]:
 
 
 class DualApi(Protocol):
-    """What stands on a blocking or on an async space."""
+    """An object on a blocking or an async space."""
 
     @property
     def is_async(self) -> bool: ...
@@ -300,7 +301,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class DualMethod(Protocol[E_contra, P, R_co]):
-    """A method of both doors, to a type checker: what it returns depends on the door."""
+    """The type of a method of both APIs: its return type depends on the API."""
 
     @overload
     def __get__(self, thing: None, owner: Any) -> Callable[Concatenate[E_contra, P], Any]: ...
@@ -317,7 +318,7 @@ class DualMethod(Protocol[E_contra, P, R_co]):
 def dual_api(
     method: Callable[Concatenate[E_contra, P], Coroutine[Any, Any, R_co]],
 ) -> DualMethod[E_contra, P, R_co]:
-    """Make a coroutine a method of both doors, with the same parameters."""
+    """Decorator: makes a coroutine function a method of both APIs."""
 
     @wraps(method)
     def call(self: E_contra, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -329,8 +330,8 @@ def dual_api(
 
 
 def run_sync(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Make a coroutine that never has to wait for a loop, and run it to its end."""
-    for work in iter(make, None):  # An interrupt is noticed after a call, but not in a loop's head.
+    """Call a function that returns a coroutine which never waits for a loop, and run it."""
+    for work in iter(make, None):  # No KeyboardInterrupt is raised in the head of a loop.
         try:
             work.send(None)
         except StopIteration as end:
@@ -341,7 +342,7 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 class Closing:
-    """What is closed at the end of a `with`, or an `async with`."""
+    """Closes itself at the end of a `with` or `async with`."""
 
     def close(self) -> Any:
         raise NotImplementedError
@@ -360,17 +361,17 @@ class Closing:
 
 
 async def maybe_await(answer: Any) -> Any:
-    """The answer of a space at either door."""
+    """Await the result of a space of either API."""
     return await answer if isawaitable(answer) else answer
 
 
 def run_coroutine(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never has to wait for a loop."""
+    """Run a coroutine that never waits for a loop."""
     return run_sync(lambda: work)
 
 
 def await_at_once(thing: T) -> Generator[Any, None, T]:
-    """For `__await__` of a thing that is there at once, where others of its kind have to come from
-    elsewhere: `await space.transaction()` works on every kind of space."""
+    """`__await__` of an object that exists already, so that `await space.transaction()` works on
+    every kind of space."""
     return thing
-    yield  # It makes this a generator.
+    yield  # makes this a generator

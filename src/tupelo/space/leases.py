@@ -1,4 +1,4 @@
-"""Leases: granting, renewing, cancelling and ending, one mechanism for everything leased."""
+"""Leases: granting, renewing, cancelling and ending, the same for everything leased."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SWEEP_MIN = 1_024
 
 
 class HasDeadline(Protocol):
-    """Anything with a lease: it lives until `expires`, if it is not `ended` before."""
+    """A leased object: it lives until `expires`, unless it `ended` before."""
 
     expires: float | None
 
@@ -34,7 +34,8 @@ class HasDeadline(Protocol):
 
 
 class Deadlines:
-    """A heap of moments; `due` gives what has ended, `next` the moment at which to look again."""
+    """A heap of deadlines; `due` returns what has expired, `next` the next deadline. A renewed
+    lease leaves its old deadline in the heap, where it is skipped."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, HasDeadline]] = []
@@ -51,7 +52,7 @@ class Deadlines:
             self._sweep()
 
     def left(self) -> None:
-        """Something ended, perhaps before its deadline: it is not kept for that."""
+        """Count an object that ended, perhaps early; sweep the heap when these are many."""
         self._left += 1
         if self._left >= _SWEEP_MIN and 2 * self._left > len(self.heap):
             self._sweep()
@@ -63,7 +64,7 @@ class Deadlines:
         self._sweep_at = max(_SWEEP_MIN, 2 * len(self.heap))
 
     def due(self, now: float) -> Iterator[HasDeadline]:
-        """What has ended by now, in order."""
+        """The objects that have expired by now, in order."""
         heap = self.heap
         while heap and heap[0][0] <= now:
             deadline = heapq.heappop(heap)
@@ -91,12 +92,12 @@ _KINDS: dict[type, str] = {
 
 
 def kind_of(thing: object) -> str:
-    """What sort of thing is leased, as a lease policy knows it."""
+    """The kind of a leased object, for the lease policy."""
     return _KINDS.get(type(thing), "")
 
 
 def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float) -> float | None:
-    """Until when: what was asked for, or less if the space's policy says so."""
+    """The end of a lease: as requested, unless the policy grants less."""
     if asked == ANY_LEASE:
         preferred = getattr(policy, "preferred", None)
         asked = None if preferred is None else check_lease(preferred(kind), "lease_policy")
@@ -110,7 +111,7 @@ def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float
 def grant_entries(
     policy: LeasePolicy | None, items: Items, asked: list[float | None], now: float
 ) -> list[float | None]:
-    """Until when each of these entries lives; the policy has no say about protected entries."""
+    """The ends of the leases of these entries; the policy does not apply to protected entries."""
     expires = [grant(policy, "entry", seconds, now) for seconds in asked]
     if policy is not None:
         for i, (shape, _) in enumerate(items):
@@ -158,7 +159,7 @@ def end(core: Core, thing: HasDeadline, how: Literal["expired", "cancelled"], re
 
 def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -> None:
     core.locks_changed = True
-    if entry.gone:  # A transaction holds it; it will not come back when that ends.
+    if entry.gone:  # A transaction holds it; it will not be returned when that ends.
         return
     within: Txn | None = entry.txn
     (core.store if within is None else within.store).remove(entry)
@@ -174,7 +175,7 @@ def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -
 
 
 def _require_undecided(entry: Entry) -> None:
-    """What a transaction has promised to write is not changed any more."""
+    """Raise an error for entries of a prepared transaction, which cannot change any more."""
     writer: Txn | None = entry.txn
     if writer is not None and not transaction.was_published(entry):
         writer.require("active")
