@@ -225,9 +225,7 @@ class _Alarm:
             self._timer = self._clock._loop.call_at(moment, self._ring)
 
     def _ring(self) -> None:
-        if (
-            self._clock.now() < self._when
-        ):  # A loop may call early, within the resolution of its clock.
+        if self._clock.now() < self._when:  # The clock of a loop is coarse.
             self.arm()
             return
         callback, self._callback = self._callback, None
