@@ -10,7 +10,7 @@ NEEDED = ("typer", "rich")
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # An entry may hold what a terminal cannot show.
+        if isinstance(stream, TextIOWrapper):  # Some terminals cannot show all characters.
             stream.reconfigure(errors="backslashreplace")
     try:
         from tupelo.apps.commands import app

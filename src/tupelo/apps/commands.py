@@ -1,4 +1,4 @@
-"""The commands of `tupelo`: take the tour, run a host, look into the file of a durable space."""
+"""The commands of `tupelo`: the tour, a host, and checking the file of a durable space."""
 
 from __future__ import annotations
 

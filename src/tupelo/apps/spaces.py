@@ -1,8 +1,8 @@
-"""The commands that use one space: read, take, write, count, watch, show and log; and what a host
-says of itself: spaces and peers.
+"""The commands that use one space: read, take, write, count, watch, show and log; and those that
+describe a host: spaces and peers.
 
 A space is named by its file, or by the URL at which a host keeps it. On a terminal the commands
-print text, in a pipe one JSON object a line; `--json` and `--text` decide otherwise.
+print text, in a pipe one JSON object per line; `--json` and `--text` override that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def open_space(path: Path) -> tupelo.Space:
 
 
 def check_file(path: Path) -> None:
-    """Refuse what is not there, or cannot be a journal."""
+    """Raise an error if the file does not exist or cannot be a journal."""
     if not path.exists():
         raise JournalFailed(f"{path} does not exist")
     if not path.is_file():
@@ -261,7 +261,7 @@ def spaces(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
             try:
                 with opened(f"{base}/{name}", trust) as there:
                     rows.append({"space": name, "entries": there.count(scope=tupelo.HERE)})
-            except TupeloError as error:  # It may have a password, or rules.
+            except TupeloError as error:  # It may have a password, or access rules.
                 rows.append({"space": name, "entries": None, "refused": str(error)})
         for row in rows:
             print_row(row, json)
@@ -318,7 +318,7 @@ def _about_host(url: str, trust: str | None) -> dict[str, Any]:
 
 @contextmanager
 def opened(space: str, trust: str | None = None) -> Iterator[tupelo.SpaceLike]:
-    """The space of a file or of a URL. A password is in the environment: TUPELO_PASSWORD."""
+    """Open the space of a file or a URL. The password is in the environment: TUPELO_PASSWORD."""
     always_stand_in()
     if space.startswith("tupelo://"):
         with tupelo.connect(space, **credentials(trust)) as remote:
@@ -329,7 +329,7 @@ def opened(space: str, trust: str | None = None) -> Iterator[tupelo.SpaceLike]:
 
 
 def credentials(trust: str | None) -> dict[str, Any]:
-    """How the commands connect: they give up at once, and say so, if the host is not there."""
+    """Arguments to connect: fail at once if the host is not there."""
     given: dict[str, Any] = {"name": CLIENT_NAME, "reconnect": 0}
     if password := os.environ.get("TUPELO_PASSWORD"):
         given["password"] = password
@@ -339,14 +339,14 @@ def credentials(trust: str | None) -> dict[str, Any]:
 
 
 def entries_of(space: tupelo.SpaceLike) -> Iterator[Any]:
-    """Every entry of a space, page by page. A session gives each once, whatever comes and goes."""
+    """Every entry of a space, page by page. The session returns each once, whatever changes."""
     with space.session() as session:
         while page := session.read_all(limit=PAGE, wait=0):
             yield from page
 
 
 def changes(space: tupelo.SpaceLike, since: int | None, follow: bool = False) -> Iterator[Change]:
-    """The changes of a space, page by page; from the oldest that is kept, if `since` is None."""
+    """The changes of a space, page by page; from the oldest one if `since` is None."""
     try:
         page = space.changes(since=since or 0, limit=PAGE)
     except LogTrimmed as trimmed:
@@ -433,11 +433,11 @@ def complain(what: object) -> None:
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """What stands in the way is said in one line, not in a traceback."""
+    """Print errors as one line instead of a traceback."""
     try:
         yield
     except (TupeloError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            raise  # The reader has seen enough, as in `tupelo log FILE | head`.
+            raise  # The pipe was closed, as in `tupelo log FILE | head`.
         complain(error)
         raise typer.Exit(1) from error

@@ -1,7 +1,7 @@
 """The tour: producers, workers, a worker that dies, a process that is killed, and recovery.
 
-Everything it says is measured. A child process (the workshop) owns a durable space and reports
-what was acknowledged to it; the tour kills it, opens the file, and compares the two.
+All figures are measured. A child process (the workshop) owns a durable space and reports the
+operations that were acknowledged; the tour kills it, opens the file, and compares the two.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ EVENT = (str, int, str)
 
 
 class TourFailed(Exception):
-    """The tour cannot go on, or found something that must not be."""
+    """The tour cannot continue, or found an inconsistency."""
 
 
 class Child:
-    """A process of its own that owns the space's file. What it reports goes to `heard`."""
+    """A process that owns the space's file. Its reports are added to `heard`."""
 
     def __init__(self, path: Path, seed: int, pace: Pace, heard: Heard) -> None:
         arguments = [str(path), str(seed), msgspec.json.encode(pace).decode()]
@@ -52,16 +52,16 @@ class Child:
 
     def tell(self, command: str) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # It has ended; the next event says so.
+        with suppress(BrokenPipeError):  # It has ended, which the next event says.
             self._process.stdin.write(f"{command}\n".encode())
             self._process.stdin.flush()
 
     def events(self) -> Iterator[tuple[str, int, str]]:
-        """What it reports, as it comes."""
+        """Its reports, as they come."""
         return events(self._inbox, self._heard)
 
     def kill(self) -> int:
-        """SIGKILL, and hear what it had still said before that. The answer is its exit code."""
+        """Send SIGKILL, and read its remaining reports. Returns the exit code."""
         self._process.kill()
         code = self._process.wait()
         self._listener.join()
@@ -81,7 +81,7 @@ class Child:
 
 
 def events(inbox: Space, heard: Heard) -> Iterator[tuple[str, int, str]]:
-    """What comes into the inbox, noted as heard."""
+    """The reports in the inbox, also added to `heard`."""
     while True:
         event = inbox.take(EVENT, wait=SILENCE_MAX_SECONDS)
         if event is None:
@@ -95,7 +95,7 @@ def events(inbox: Space, heard: Heard) -> Iterator[tuple[str, int, str]]:
 
 @dataclass
 class Heard:
-    """What the producers and workers have told, each thing after it was acknowledged to them."""
+    """The reports of producers and workers, each made after the acknowledgement."""
 
     written: set[int] = field(default_factory=set)
     begun: Counter[int] = field(default_factory=Counter)
@@ -120,7 +120,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What a space holds, and what its log says has happened in it."""
+    """The content of a space, and of its log."""
 
     written: Counter[int]
     taken: Counter[int]
@@ -130,12 +130,12 @@ class FileFacts:
     changes: int
 
     def lost(self, promised: set[int]) -> set[int]:
-        """Jobs that were promised, or written, and are neither waiting nor done."""
+        """Jobs that were acknowledged as written, and are neither waiting nor done."""
         return (promised | set(self.written)) - set(self.waiting) - set(self.results)
 
     @property
     def repeated(self) -> set[int]:
-        """Jobs that were done twice, or that are done and wait to be done again."""
+        """Jobs that were done twice, or are done and waiting."""
         counts = (self.taken, self.results, self.waiting + self.results)
         return {job for count in counts for job, times in count.items() if times > 1}
 
@@ -154,7 +154,7 @@ def look(space: Space) -> FileFacts:
 
 
 def examine(heard: Heard, found: FileFacts) -> list[tuple[str, bool]]:
-    """What must hold at any time, and whether it does."""
+    """The invariants, and whether they hold."""
     return [
         (
             "every write that a producer saw acknowledged is in the log",
@@ -197,7 +197,7 @@ class Tour:
         self.began = time.monotonic()
 
     def run(self) -> bool:
-        """Take the tour. False if it found something that must not be."""
+        """Take the tour. False if an invariant does not hold."""
         self._welcome()
         try:
             with self._child() as child:
@@ -224,7 +224,7 @@ class Tour:
         finally:
             child.kill()
 
-    # The parts
+    # Parts
 
     def _welcome(self) -> None:
         text = (
@@ -326,7 +326,7 @@ class Tour:
     def _finish(self, space: Space, found: FileFacts) -> None:
         self._part("6. The rest is done", "New workers, in this process, finish what is left.")
         inbox = Space("inbox")
-        # The results that are there have been counted, in the steps that wrote them.
+        # The existing results were counted in the steps that wrote them.
         space.react(workshop.RESULT, workshop.count_result, existing=False)
 
         def report(what: str, job: int, by: str) -> None:
@@ -345,7 +345,7 @@ class Tour:
                     break
         self._say("The same checks, now that all is done:")
 
-    # Telling
+    # Output
 
     def _check(self, found: FileFacts) -> None:
         wrong = 0

@@ -1,4 +1,10 @@
-"""The format of a journal's file: its tables, and how files of older formats are taken over."""
+"""The format of a journal's file: tables, checksums, and upgrades from older formats.
+
+Checksums detect flipped bits, lost rows and lost pages. The checksum of a row has two halves, for
+the change and for the entry that it wrote, so that opening a file reads only the entries. One
+number, `living`, is the sum over living entries and promises after each commit: a missing or
+resurrected row changes it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,7 @@ from tupelo.values.change import ChangeKind
 from tupelo.values.holder import Holder, HolderKind
 
 CHECKED_SINCE = 6
-"""The format of files since which there are checksums."""
+"""The first format with checksums."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _PRIME = 4_294_967_291
@@ -25,7 +31,7 @@ _FIRST, _SECOND = 0x1E37_79B9_7F4A_7C15, 0x3F58_476D_1CE4_E5B9
 
 
 def entry_crc(position: int, origin: str | None, n: int, payload: bytes, dest: str | None) -> int:
-    """Of an entry, as its row keeps it. TypeError for what cannot be the row of an entry."""
+    """Checksum of an entry. Raises TypeError for values that no row of an entry has."""
     crc = crc32(payload, (position * 0x9E37_79B1 + n) % _PRIME)
     if origin is not None or dest is not None:
         crc = crc32(_encode((origin, dest)), crc)
@@ -33,65 +39,65 @@ def entry_crc(position: int, origin: str | None, n: int, payload: bytes, dest: s
 
 
 def change_crc(change: Sequence[Any]) -> int:
-    """Of the columns of a change that never change, from `position` to `session`."""
+    """Checksum of the constant columns of a change, from `position` to `session`."""
     return crc32(_encode(change))
 
 
 def last_crc(of_change: int, newest: int | None, living: int | None) -> int:
-    """Of a change that also says what the space is like, if it is the last of a commit."""
+    """Checksum of the last change of a commit, which also describes the space."""
     if newest is None and living is None:
         return of_change
     return crc32(_encode((newest, living)), of_change)
 
 
 def row_crc(of_change: int, of_entry: int) -> int:
-    """Of a row that wrote an entry. That of another change is `change_crc` itself."""
+    """Checksum of a row that wrote an entry; for other changes it is `change_crc`."""
     return of_entry << 32 | of_change
 
 
 def is_crc(crc: int, of_change: int) -> bool:
-    """Is this the checksum of a row with such a change?"""
+    """Whether this is the checksum of a row with such a change."""
     return crc & 0xFFFF_FFFF == of_change
 
 
 def is_entry_crc(crc: int, of_entry: int) -> bool:
-    """Is this the checksum of a row with such an entry?"""
+    """Whether this is the checksum of a row with such an entry."""
     return crc >> 32 == of_entry
 
 
 def lease_crc(position: int, lease: float | None) -> int | None:
-    """Of the lease of an entry as it is now; None if it has no end."""
+    """Checksum of the present lease of an entry; None if it has no end."""
     return None if lease is None else crc32(_encode((position, lease)))
 
 
 def promise_crc(txn: str, payload: bytes) -> int:
-    """Of a prepared transaction."""
+    """Checksum of a prepared transaction."""
     return crc32(payload, crc32(txn.encode()))
 
 
 def meta_crc(meta: Mapping[str, Any]) -> int:
-    """Of what describes the whole file."""
+    """Checksum of the description of the file."""
     return crc32(_encode(sorted((k, v) for k, v in meta.items() if k != "crc")))
 
 
 def entry_weight(arrival: int) -> int:
-    """What a living entry adds to `living`."""
+    """The summand of a living entry in `living`."""
     return arrival * (_FIRST + arrival * _SECOND)
 
 
 def entry_weights(arrivals: list[int]) -> int:
-    """What these entries add together, which is quicker than one after the other."""
+    """The sum for these entries, faster than one by one."""
     squares: int = sum(map(mul, arrivals, arrivals))
     return _FIRST * sum(arrivals) + _SECOND * squares
 
 
 def promise_weight(txn: str) -> int:
-    """What a promise adds to `living`."""
+    """The summand of a promise in `living`."""
     return entry_weight(crc32(txn.encode()) + 2**48)
 
 
 def bounded(living: int) -> int:
-    """`living` as SQLite can keep it."""
+    """`living` reduced to the integers of SQLite."""
     return living & _MASK
 
 
@@ -100,11 +106,11 @@ FORMAT_VERSION = 6
 
 
 def check_header(path: Path) -> None:
-    """Refuse a file that SQLite should not even be asked to open. Reads 100 bytes, changes none."""
+    """Refuse a file that SQLite should not even open. Reads 100 bytes, and changes nothing."""
     if not (path.is_file() or path.is_dir()) and path.exists():
-        # To open a FIFO would wait for whoever writes to it.
+        # Opening a FIFO would wait for its writer.
         raise ForeignFile(f"{path} is no file, but a device, a socket or a FIFO")
-    with path.open("rb") as file:  # OSError, for a folder or one that may not be read
+    with path.open("rb") as file:  # OSError for a folder, or without permission
         header = file.read(100)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
         raise ForeignFile(f"{path} is not a Tupelo journal; it was left as it was")
@@ -118,7 +124,7 @@ def check_header(path: Path) -> None:
         )
     wal = path.with_name(path.name + "-wal")
     if wal.exists() and wal.stat().st_size:
-        return  # The log that SQLite replays makes up for what is missing here.
+        return  # SQLite's log, which it replays, has the rest.
     page = int.from_bytes(header[16:18])
     expected = int.from_bytes(header[28:32]) * (65_536 if page == 1 else page)
     if path.stat().st_size < expected:
@@ -128,7 +134,7 @@ def check_header(path: Path) -> None:
 
 
 def is_damage(error: Exception) -> bool:
-    """Is it the file that is to blame? Not if it may not be read, is locked, or the disk fails."""
+    """Whether the file is damaged, rather than unreadable, locked, or on a failing disk."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _OF_THE_WORLD
 
@@ -188,7 +194,7 @@ _ADDED = (
     *((6, f"{name} INTEGER") for name in ("crc", "lease_crc", "newest", "living")),
 )
 CHANGE = "position, time, kind, arrival, agent, txn, waited, expires, session"
-"""The columns of a change that never change."""
+"""The constant columns of a change."""
 _CRC = f"row_crc({CHANGE}, newest, living, origin, n, payload, dest)"
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 """The kinds of changes, in the order of their numbers in a file."""
@@ -206,12 +212,12 @@ def create(db: sqlite3.Connection) -> None:
 
 
 def take_over(db: sqlite3.Connection, form: int) -> None:
-    """A file of an older format gets the columns that have come since, and has ours. The columns of
-    the last change are left empty: `meta` says what they would."""
+    """Upgrade a file of an older format. The columns of the last change stay empty: `meta` has
+    their values."""
     for since, column in _ADDED:
         if form < since:
             db.execute(f"ALTER TABLE change ADD COLUMN {column}")
-    if form < 4:  # Till then `expires` of a written entry was its lease as it is now.
+    if form < 4:  # Before, `expires` of a written entry was its present lease.
         db.execute("UPDATE change SET lease = expires WHERE payload IS NOT NULL AND ended IS NULL")
     if form < 6:
         db.execute("ALTER TABLE promise ADD COLUMN crc INTEGER")
@@ -221,13 +227,13 @@ def take_over(db: sqlite3.Connection, form: int) -> None:
 
 
 def make_checksums(db: sqlite3.Connection) -> None:
-    """Give all changes their checksums."""
+    """Compute the checksums of all changes."""
     db.execute("UPDATE change SET lease = NULL WHERE ended IS NOT NULL")
     db.execute(f"UPDATE change SET crc = {_CRC}, lease_crc = lease_crc(position, lease)")
 
 
 def add_functions(db: sqlite3.Connection) -> None:
-    """Let statements of SQL that change many rows make their checksums."""
+    """Define the checksum functions in SQL, for statements that change many rows."""
     for name, count, function in (
         ("row_crc", 15, _row_crc),
         ("lease_crc", 2, lease_crc),
@@ -243,7 +249,7 @@ def _row_crc(*row: Any) -> int:
 
 
 def require_crc(row: Sequence[Any]) -> None:
-    """ValueError if the checksum is not that of a change: its columns were read, and after them
+    """Raise ValueError if the checksum of a change is wrong. The row has its columns, then
     `newest`, `living` and `crc`."""
     *change, newest, living, crc = row
     if not is_crc(crc, last_crc(change_crc(change), newest, living)):
@@ -251,15 +257,15 @@ def require_crc(row: Sequence[Any]) -> None:
 
 
 def write_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    """Keep what describes the whole file, with its checksum."""
+    """Write the description of the file, with its checksum."""
     meta = {**dict(db.execute("SELECT key, value FROM meta")), **values}
     meta["crc"] = meta_crc(meta)
     db.executemany("REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
 
 
 def delete_before(db: sqlite3.Connection, position: int) -> None:
-    """Forget the changes before a position, and the ended entries that only they speak of."""
-    # Where a renewal is forgotten, the row of the entry says what became of its lease.
+    """Delete the changes before a position, and ended entries without later changes."""
+    # Without its renewals, the row of the entry must have the renewed lease.
     renewed = (
         "SELECT arrival, expires, max(position) FROM change WHERE position < ? AND kind = ?"
         " GROUP BY arrival"
