@@ -18,12 +18,11 @@ __all__ = ["changes", "session", "template"]
 
 
 def session(master: str | None = None, **options: str | int | bool) -> SparkSession:
-    """A Spark session with the format "tupelo".
+    """Start a Spark session with the format "tupelo", or return the existing session unchanged.
 
     `master` is Spark's ("local[4]", "spark://host:7077") or an address of Spark Connect
-    ("sc://host"); None is this machine, all of it. The options are Spark's, and win over ours:
-    session(**{"spark.sql.shuffle.partitions": 8}). A session that is there already is used as
-    it is.
+    ("sc://host"); by default all cores of this machine. The options are Spark's, and override ours:
+    session(**{"spark.sql.shuffle.partitions": 8}).
     """
     if find_spec("pyspark") is None:
         raise PipelineError('the pipeline needs pyspark: pip install "tupelo[pipeline]"')
@@ -33,10 +32,10 @@ def session(master: str | None = None, **options: str | int | bool) -> SparkSess
 
 
 def changes(spark: SparkSession, *locations: str, **options: str) -> DataFrame:
-    """The changes of some logs, as spark.read.format("tupelo") has them, with the same options.
+    """The changes of some logs as a table; the options are those of spark.read.format("tupelo").
 
-    What is sealed is read by Spark's own reader of Parquet, which is faster: it looks only at the
-    columns that are used, and its rows do not go through Python.
+    Sealed segments are read by Spark's own Parquet reader, which is faster: it reads only the used
+    columns, and its rows do not go through Python.
     """
     from tupelo.pipeline.source.datasource import changes_of
 

@@ -1,5 +1,5 @@
-"""The commands of `tupelo pipeline`. They are found by their entry point: no layer below knows
-them. What they need is loaded when one of them is run."""
+"""The commands of `tupelo pipeline`, found by their entry point. Their dependencies are loaded when
+a command runs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def report(
 
 
 SHOWN_MAX = 100
-"""So many rows are shown, if nobody says otherwise."""
+"""The default number of rows shown."""
 
 To = Annotated[
     Path | None,
@@ -158,7 +158,7 @@ app.command()(report)
 
 
 class PipelineCommand:
-    """Some logs, as a command names them, and where the answer goes."""
+    """The logs that a command names, and where the result goes."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class PipelineCommand:
         self._how = how
 
     def answer(self, name: str, run: Callable[[DataFrame], DataFrame]) -> None:
-        """Run a job, and show its answer or write it."""
+        """Run a job, and show its result or write it."""
         from tupelo.pipeline import changes, session
         from tupelo.pipeline.jobs import JOBS
 
@@ -187,7 +187,7 @@ class PipelineCommand:
         self._require_spaces()
         spark = session(self._master)
         with spark_progress(spark, JOBS[name].title), complaints():
-            # Read once: a log that lives grows, and each use of it would see another end.
+            # Read once: a log that grows would have a different end at each use.
             read = changes(spark, *self._logs, **self._options).drop("payload").persist()
             table = run(read)
             if file is not None:
@@ -199,8 +199,7 @@ class PipelineCommand:
             complain(f"there are more than these {self._limit} rows; see --limit and --to")
 
     def _require_spaces(self) -> None:
-        """BadArgument if a space is named that has no log here: its answer would be an empty one,
-        and look as if all were well."""
+        """Raise BadArgument for a space without a log here: its empty result would look fine."""
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
@@ -286,7 +285,7 @@ def throughput(
 
 
 def _add(name: str, title: str) -> None:
-    """A command for a job that has no options of its own."""
+    """Add the command of a job without options of its own."""
 
     def command(
         logs: Logs,
@@ -319,8 +318,8 @@ LOOK_SECONDS = 0.2
 
 @contextmanager
 def spark_progress(spark: SparkSession, what: str) -> Iterator[None]:
-    """While Spark works: on a terminal a bar, else nothing. Through Spark Connect it is not known
-    how far it is, only that it goes on."""
+    """Shows a progress bar on a terminal while Spark works. With Spark Connect the progress is not
+    known."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(
@@ -341,7 +340,7 @@ def spark_progress(spark: SparkSession, what: str) -> Iterator[None]:
 
 def _watch(spark: SparkSession, progress: Progress, bar: TaskID, over: threading.Event) -> None:
     tracker: Any = spark.sparkContext.statusTracker()
-    seen: dict[int, tuple[int, int]] = {}  # of each stage, the tasks that are done, and all
+    seen: dict[int, tuple[int, int]] = {}  # by stage: completed tasks, all tasks
     while not over.wait(LOOK_SECONDS):
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)

@@ -1,4 +1,4 @@
-"""What the commands on Spark share: how logs are named, and what is said when it goes wrong."""
+"""Common part of the commands on Spark: options, error messages and output of rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def reading(
     tls: bool | None = None,
     **others: str | None,
 ) -> dict[str, str]:
-    """The options of a reader that were given."""
+    """The options that were given."""
     given: Mapping[str, str | None] = {
         "archive": archive,
         "federation": "true" if federation else None,
@@ -73,7 +73,7 @@ def reading(
 
 @contextmanager
 def packages() -> Iterator[None]:
-    """What is not installed is named, with how to install it."""
+    """Names a package that is not installed, and how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -84,7 +84,7 @@ def packages() -> Iterator[None]:
 
 @contextmanager
 def complaints() -> Iterator[None]:
-    """What Spark complains of at length is said in a line."""
+    """Turns Spark's long error messages into one line."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -95,7 +95,7 @@ def complaints() -> Iterator[None]:
 
 
 def in_a_line(complaint: str) -> str:
-    """What we said ourselves, inside of Spark; or what its worker raised; or its first line."""
+    """Our own message inside Spark's, or the error of its worker, or its first line."""
     ours = _OURS.findall(complaint)
     if ours:
         return str(ours[-1])
@@ -108,11 +108,11 @@ def in_a_line(complaint: str) -> str:
 
 
 WIDTH_MAX = 100_000
-"""A line in a file is broken after so many characters."""
+"""The width of a table that is written to a file or pipe."""
 
 
 class Format(Enum):
-    """How rows are shown."""
+    """Output formats of rows."""
 
     TABLE = "table"
     CSV = "csv"
@@ -121,7 +121,7 @@ class Format(Enum):
 
 def show(rows: pa.Table, how: Format) -> None:
     if not rows.num_columns:
-        return  # The statement did something, and has no answer.
+        return  # a statement without a result
     match how:
         case Format.TABLE:
             _show_table(rows)
@@ -134,20 +134,20 @@ def show(rows: pa.Table, how: Format) -> None:
 
 
 def values(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """The rows, as Python has them."""
+    """The rows as Python values."""
     for batch in rows.to_batches():
         columns = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
         yield from zip(*columns, strict=True)
 
 
 def text_of(value: object) -> str:
-    """A value in a cell; nothing is null."""
+    """A value as text; null is empty."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value
     if isinstance(value, float):
-        return repr(value)  # also what is not finite, which JSON cannot say
+        return repr(value)  # also for infinity and NaN, which JSON lacks
     return msgspec.json.encode(value).decode().strip('"')
 
 
@@ -159,14 +159,14 @@ def _show_table(rows: pa.Table) -> None:
     for row in values(rows):
         table.add_row(*(Text(_printable(text_of(value))) for value in row))
     console = Console()
-    if not console.is_terminal:  # There is no edge at which to break.
+    if not console.is_terminal:  # no line width to respect
         wide = console.options.update(max_width=WIDTH_MAX)
         console.width = console.measure(table, options=wide).maximum
     console.print(table)
 
 
 def _printable(text: str) -> str:
-    """An entry may hold what would move the cursor."""
+    """Escape control characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""Latency: how long it took from the writing of an entry until a reader had it."""
+"""Measures: latency, delivery, waiting, throughput, overhead and presence."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PERCENTILES = (50, 90, 99)
 
 
 def latency(changes: DataFrame) -> DataFrame:
-    """One row for a reader and a way of getting, read or taken: percentiles of the seconds since
-    the entry was first written, at whichever host. The first read of a reader counts, and the last
-    take that was not returned."""
+    """One row per reader and kind of access, read or taken: percentiles of the seconds since the
+    entry was first written, at any host. The first read of a reader counts, and the last take that
+    was not returned."""
     writes = changes.where(of_kind("written") & f.col("n").isNotNull())
     written = writes.groupBy(*ENTRY).agg(f.min("time").alias("written_at"))
     got = (
@@ -44,22 +44,22 @@ def latency(changes: DataFrame) -> DataFrame:
 
 
 def seconds_of(column: str) -> Column:
-    """A time as seconds since 1970."""
+    """A time in seconds since 1970."""
     return f.unix_micros(column) / 1e6
 
 
 def percentiles(column: str) -> list[Column]:
-    """p50, p90 and p99, to within one part in ten thousand of the rank."""
+    """p50, p90 and p99, with an error of at most 1/10000 of the rank."""
     return [
         f.percentile_approx(column, share / 100, 10_000).alias(f"p{share}") for share in PERCENTILES
     ]
 
 
 def delivery(changes: DataFrame) -> DataFrame:
-    """One row for a writer, a shape of entries and a reader: how many were written, how many of
-    these the reader has read or taken, and the rate. A template is not in the log, but the shape
-    of what it matched is. Of what nobody got the reader is null; who took what was returned did not
-    get it. Reads count where the space logs them."""
+    """One row per writer, shape and reader: the number of entries written, the number that the
+    reader has read or taken, and the rate. Templates are not in the log, but the shapes of their
+    matches are. The reader is null for entries that nobody got; a take that was returned does not
+    count. Reads count where the space logs them."""
     stream = ["space", "shape", "origin"]
     written = (
         changes.where(of_kind("written") & f.col("n").isNotNull())
@@ -88,10 +88,9 @@ def delivery(changes: DataFrame) -> DataFrame:
 
 
 def waiting(changes: DataFrame) -> DataFrame:
-    """One row for a space and a shape of entries: how often one was read or taken, how often it had
-    to be waited for, percentiles of the seconds of those who waited, and how many waited at once,
-    at most. A template is not in the log, but the shape of what it matched is; who waited in vain
-    is not there either."""
+    """One row per space and shape: the number of reads and takes, how many of them waited,
+    percentiles of their waiting times, and the largest number that waited at once. Templates are
+    not in the log, but the shapes of their matches are; waits that timed out are not in the log."""
     kind = ["space", "shape"]
     got = changes.where(of_kind("read", "taken") & f.col("n").isNotNull())
     waited = got.where(f.col("waited") > 0)
@@ -109,7 +108,7 @@ def waiting(changes: DataFrame) -> DataFrame:
             )
         ).alias("moment"),
     ).select(*kind, "moment.at", "moment.step")
-    # Who goes makes room before another comes at the same time.
+    # At equal times, ends come before begins.
     so_far = (
         Window.partitionBy(*kind)
         .orderBy("at", "step")
@@ -135,8 +134,8 @@ def waiting(changes: DataFrame) -> DataFrame:
 
 
 def throughput(changes: DataFrame, *, seconds: int = 1) -> DataFrame:
-    """One row for a time and a kind of change: how many there were in the `seconds` from then on,
-    at all hosts. A time at which nothing happened has no row."""
+    """One row per interval and kind of change: the number of changes at all hosts in the interval
+    of `seconds`. Intervals without changes have no row."""
     if seconds < 1:
         raise BadArgument("seconds", "1 or more", seconds)
     since = f.floor(f.unix_micros("time") / (seconds * 1_000_000)) * seconds
@@ -153,10 +152,9 @@ _TEXTS = ("origin", "agent", "session", "txn", "to")
 
 
 def overhead(changes: DataFrame) -> DataFrame:
-    """One row for a log and a kind of change: `payload` is the bytes of the entries, which are kept
-    once, where they are written; `log` is the bytes of the changes with all that they say, numbers
-    as 8 bytes and texts as long as they are, before anything is packed; and `overhead` is what
-    comes to each byte of the log's entries."""
+    """One row per log and kind of change: `payload` is the size of the entries, which are stored
+    once, with their writing; `log` is the size of the changes, uncompressed, with 8 bytes per
+    number; and `overhead` is the part of `log` beyond `payload`, per byte of the log's entries."""
     said = sum((f.coalesce(f.octet_length(name), f.lit(0)) for name in _TEXTS), f.lit(_NUMBERS))
     payload = f.when(of_kind("written"), f.coalesce("bytes", f.lit(0))).otherwise(0)
     each = changes.groupBy("host", "space", "kind").agg(
@@ -170,8 +168,8 @@ def overhead(changes: DataFrame) -> DataFrame:
 
 
 def presence(changes: DataFrame) -> DataFrame:
-    """One row for each time that a host was engaged with another: since when and until when (null:
-    it is), by its own clock, and how it ended: "goodbye", "closed" or "silent"."""
+    """One row per engagement of a host with another: begin and end (null: still engaged), by its
+    own clock, and how it ended: "goodbye", "closed" or "silent"."""
     met = changes.where((f.col("space") == PRESENCE) & of_kind("engaged", "disengaged")).select(
         "host",
         "position",

@@ -1,4 +1,4 @@
-"""The format "tupelo" of Spark: the change log as a table, as a stream, and a place to write to."""
+"""The format "tupelo" of Spark: the change log as a table or a stream, and the sink."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TupeloSource(DataSource):
 
 
 def _columns(schema: StructType, options: ReadOptions) -> list[str]:
-    """The columns that are wanted: Spark has been told by the user, or by us."""
+    """The requested columns, by the user's or our own schema."""
     names: list[str] = schema.fieldNames()
     check_columns(names, options.entry)
     ours = schema_of(names, options.entry)
@@ -69,9 +69,9 @@ def _columns(schema: StructType, options: ReadOptions) -> list[str]:
 
 
 _CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
-"""What was altered on the disk is an error, as it is when we read it ourselves."""
+"""Altered data on disk is an error, as in our own reader."""
 _PATTERN = frozenset("[]{}*?\\")
-"""What makes a path a pattern for Spark."""
+"""Characters that make a path a pattern for Spark."""
 
 
 def changes_of(
@@ -81,14 +81,14 @@ def changes_of(
     asked = ReadOptions.read(given)
     through_us = spark.read.format("tupelo").options(**given)
     if asked.after or asked.entry or asked.template or asked.as_of is not None:
-        return through_us.load()  # Spark knows nothing of entries.
+        return through_us.load()  # Spark cannot decode entries.
     logs = resolve(asked)
     sealed = {name_of(log): found for log in logs if (found := _sealed(log)) is not None}
     files = [file for log in sealed.values() for file in _files(log)]
     if not files or any(not _PATTERN.isdisjoint(file) for file in files):
         return through_us.load()
     if len({name_of(log) for log in logs}) < len(logs):
-        return through_us.load()  # Where names are shared, nobody could say what is left.
+        return through_us.load()  # With equal names the rest could not be told apart.
     table = spark.read.options(**_CHECKED).schema(ddl_of(CHANGES)).parquet(*files)
     if asked.kinds is not None:
         table = table.where(table["kind"].isin(*asked.kinds))
@@ -100,7 +100,7 @@ def changes_of(
 
 
 def _sealed(log: LogLike) -> ArchivedLog | None:
-    """What is sealed of a log, at this moment."""
+    """The sealed part of a log, at this moment."""
     if isinstance(log, JoinedLog):
         return log.sealed()
     return log if isinstance(log, ArchivedLog) else None
@@ -112,4 +112,4 @@ def _files(log: ArchivedLog) -> Iterator[str]:
         size = file.stat().st_size if file.exists() else 0
         if size != segment.bytes:
             raise CorruptSegment(str(file), f"it has {size} bytes of {segment.bytes}")
-        yield f"file:{file}"  # whatever the default of the cluster is
+        yield f"file:{file}"  # whatever the default file system of the cluster

@@ -1,4 +1,4 @@
-"""The options of a reader: texts, as Spark hands them over, and what they say."""
+"""The options of a reader, which Spark passes as strings."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _decode = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
 
 
 def as_option(template: object) -> str:
-    """A template as the text of an option. BadTemplate if it holds code."""
+    """A template as the string of an option. Raises BadTemplate if it contains a function."""
     wired = msgspec.msgpack.encode(template_to_wire(template))
     return _SPELLED + b64encode(wired).decode()
 
 
 def from_option(text: str) -> Template:
-    """The template that is written in an option."""
+    """The template in an option."""
     if not text.startswith(_SPELLED):
         return read_template(text)
     try:
@@ -48,7 +48,7 @@ def from_option(text: str) -> Template:
 
 
 def matching(template: Template, payloads: pa.Array) -> pa.Array:
-    """Which of these entries match, as a mask. What is no entry does not."""
+    """A mask of the entries that match. Null does not."""
     found = np.zeros(len(payloads), dtype=bool)
     for place, payload in enumerate(payloads.to_pylist()):
         if payload is not None:
@@ -59,7 +59,7 @@ def matching(template: Template, payloads: pa.Array) -> pa.Array:
 
 
 ROWS_A_TASK = 250_000
-"""So many changes of a stream a task reads at most, if nobody says otherwise."""
+"""The default largest number of changes that a task of a stream reads."""
 
 WAY = Way()
 _DIGITS_MAX = 18
@@ -127,7 +127,7 @@ class ReadOptions:
             check_columns(columns, declared)
         template = given.get("template")
         if template is not None:
-            from_option(template)  # refuses what is none before anything is read
+            from_option(template)  # raises an error before anything is read
         return cls(
             locations=locations,
             archive=given.get("archive"),
@@ -201,7 +201,7 @@ def _count(name: str, value: str | None) -> int | None:
 
 
 def _number(value: str) -> int | None:
-    """None if it is none, or larger than any position."""
+    """None if it is not a number, or larger than any position."""
     if value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX:
         return int(value)
     return None

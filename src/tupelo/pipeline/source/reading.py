@@ -1,4 +1,4 @@
-"""Reading logs in one go: which parts of them, in which tasks, and what of every row."""
+"""Reading logs as a table: which parts of them, in which tasks, and which columns and rows."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 _ABOUT = ["position", "arrival", "kind", "time", "expires"]
 _NEVER = np.iinfo(np.int64).max
 _NEAR = 4_096
-"""Entries that lie so many positions apart are read together."""
+"""Entries within so many positions are read together."""
 
 
 def living(
     log: LogLike, moment: int | datetime, columns: Sequence[str], entry: Declared | None
 ) -> Iterator[pa.RecordBatch]:
-    """The entries that there were at a position, or at a time: the rows of their writing, with the
-    leases that they had then."""
+    """The entries at a position or time: the rows of their writing, with the leases that they had
+    then."""
     columns = check_columns(columns, entry)
     first, last = log.bounds()
     if isinstance(moment, int):
@@ -62,8 +62,8 @@ def living(
 
 
 def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) -> None:
-    """LogTrimmed if it cannot be told from a log that begins later. Of what was there before, its
-    file knows what was left when it began, but not since when: a time must be in the log."""
+    """Raise LogTrimmed if the log begins too late. Its file has the entries that existed when the
+    log begins, but not since when: a time must be within the log."""
     told = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
     if not isinstance(log, JournalLog):
         raise LogTrimmed(f"{told}, and what was there before is not known", first)
@@ -81,14 +81,14 @@ def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) ->
 def _before(
     log: LogLike, first: int, columns: Sequence[str], entry: Declared | None
 ) -> Iterator[pa.RecordBatch]:
-    """What was written before the log begins, and was there then: the file keeps it."""
+    """The entries that were written before the log begins and existed then, from the file."""
     if first > 1 and isinstance(log, JournalLog):
         yield log.before(columns, entry)
 
 
 class _Alive:
-    """The entries that were there: their arrivals, the positions at which they were written, and
-    when their leases would have ended."""
+    """The entries that existed: their arrivals, the positions of their writing, and the ends of
+    their leases."""
 
     def __init__(self, arrivals: Any, positions: Any, expires: Any) -> None:
         self._arrivals = arrivals
@@ -96,14 +96,14 @@ class _Alive:
         self._expires = expires
 
     def ranges(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Where they were written, in ranges without long gaps."""
+        """The positions of their writing, as ranges without long gaps."""
         places = self._positions[(self._positions >= first) & (self._positions <= last)]
         if len(places):
             for run in np.split(places, np.flatnonzero(np.diff(places) > _NEAR) + 1):
                 yield int(run[0]), int(run[-1])
 
     def of(self, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Those of these rows that wrote one of them."""
+        """The rows among these that wrote one of them."""
         if not len(self._arrivals):
             return
         arrivals = batch.column("arrival").fill_null(-1).to_numpy()
@@ -120,7 +120,7 @@ class _Alive:
 
 
 class _History:
-    """What became of every entry."""
+    """The last change of every entry."""
 
     def __init__(self, before: list[pa.RecordBatch]) -> None:
         self._columns: list[tuple[Any, ...]] = []
@@ -155,7 +155,7 @@ class _History:
             written, expires = written[past], expires[past]
         else:
             at = times.max(initial=np.iinfo(np.int64).min)
-        # The last thing that happened to each: the first when read backwards.
+        # The last change of each entry is the first one in reverse.
         each, back = np.unique(arrivals[::-1], return_index=True)
         newest = len(arrivals) - 1 - back
         there = ~ended[newest] & (expires[newest] > at)
@@ -165,18 +165,18 @@ class _History:
 
 
 def _micros(column: pa.Array) -> Any:
-    """Microseconds since 1970; what is null is never."""
+    """Microseconds since 1970; null is never."""
     return column.cast(pa.int64()).fill_null(_NEVER).to_numpy()
 
 
 TASK_ROWS_MIN, TASK_ROWS_MAX = 50_000, 1_000_000
 TASKS_MAX = 10_000
-"""So many tasks has a query at most: then each has more rows."""
+"""The largest number of tasks of a query; tasks then have more rows."""
 
 
 @dataclass(frozen=True)
 class LogPart:
-    """Some of a log: from one position to another, both included."""
+    """A part of a log between two positions, both included."""
 
     log: LogLike
     first: int
@@ -188,14 +188,14 @@ class LogPart:
 
 
 class ReadTask(InputPartition):
-    """What one task of Spark reads, in this order."""
+    """The parts that one task of Spark reads, in this order."""
 
     def __init__(self, parts: Sequence[LogPart]) -> None:
         self.parts = list(parts)
 
 
 class Rows:
-    """What is wanted of the rows: some columns, and of some rows only."""
+    """The wanted columns and rows."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class Rows:
             yield from self.chosen(self._whole(part))
 
     def _whole(self, part: LogPart) -> Iterator[pa.RecordBatch]:
-        """All rows of a part. What ends too early is not passed off as all there is."""
+        """All rows of a part. Raises an error if the log ends too early."""
         rows = 0
         for batch in part.log.batches(part.first, part.last, self.needed, self.entry):
             rows += batch.num_rows
@@ -243,7 +243,7 @@ class Rows:
 
 
 class TableReader(DataSourceReader):
-    """Reads changes; or, `asOf` a moment, the entries that there were."""
+    """Reads changes, or with `asOf` the entries at a moment."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -251,7 +251,7 @@ class TableReader(DataSourceReader):
         self._rows = Rows(columns, options.entry, self._wanted, options.template)
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        """Those that are left to Spark. Only who asks for it gets more: up to 4.3, Spark keeps the
+        """The filters that are left to Spark. Only applied on request: up to 4.3, Spark uses the
         filters of one use of a table for all its other uses, which then miss rows."""
         for wish in filters:
             if not (self._options.pushdown and self._wanted.add(wish)):
@@ -303,7 +303,7 @@ class TableReader(DataSourceReader):
 
 
 def wanted_by(options: ReadOptions) -> RowFilter:
-    """What the options say of rows."""
+    """The rows that the options select."""
     wanted = RowFilter()
     if options.kinds is not None:
         wanted.only("kind", options.kinds)
@@ -311,8 +311,8 @@ def wanted_by(options: ReadOptions) -> RowFilter:
 
 
 def parts_of(log: LogLike, wanted: RowFilter, after: int | None = None) -> list[LogPart]:
-    """What of a log, after a position, may hold rows that are wanted. LogTrimmed if what comes
-    after it is no longer all kept."""
+    """The parts of a log after a position that may have wanted rows. Raises LogTrimmed if changes
+    after that position are no longer kept."""
     first, last = bounds_of(log)
     if after is None:
         after = first - 1
@@ -333,7 +333,7 @@ def parts_of(log: LogLike, wanted: RowFilter, after: int | None = None) -> list[
 
 
 def bounds_of(log: LogLike) -> tuple[int, int]:
-    """What it says of itself, if it can be true: it may be a host's answer."""
+    """The bounds of a log, checked, because they may come from a host."""
     first, last = log.bounds()
     if not 1 <= first <= last + 1 <= POSITION_MAX + 1:
         raise PipelineError(f"{log!r} says that it goes from {first} to {last}")
@@ -341,7 +341,7 @@ def bounds_of(log: LogLike) -> tuple[int, int]:
 
 
 def _sealed_parts(log: ArchivedLog, wanted: RowFilter, after: int) -> list[LogPart]:
-    """The segments that need to be looked at; the manifest says what is in them."""
+    """The segments that may have wanted rows, by the manifest."""
     parts: list[LogPart] = []
     for segment in log.segments:
         if _may_match(segment, wanted):
@@ -375,9 +375,9 @@ def _micros_of(moment: datetime) -> int:
 
 
 def tasks_of(parts: Iterable[LogPart], rows: int) -> list[ReadTask]:
-    """Tasks of so many rows each, at most: what is longer is cut, what is short goes together.
+    """Tasks of at most so many rows: long parts are split, short ones combined.
 
-    The same parts always become the same tasks: a sink that has seen one knows it again.
+    Equal parts always give equal tasks, so that a sink recognises a repeated one.
     """
     parts = list(parts)
     rows = max(rows, ceil(sum(part.rows for part in parts) / TASKS_MAX))
