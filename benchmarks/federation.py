@@ -26,7 +26,7 @@ from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.loop import run as run_virtually
 from tupelo.lab.network import VirtualNetwork
 from tupelo.lab.world import SpaceUnderTest
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 SIZES = (2, 5, 20)
 COUNTED = 50

@@ -18,7 +18,7 @@ from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionCall, ReactionRecord
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.spaces import InterfaceSpace
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 SPACE = "s"
 TEMPLATE = ("reading", int, str)

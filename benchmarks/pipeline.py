@@ -23,8 +23,7 @@ from benchmarks.logs import SPACE, TYPES, MadeLog, fields
 from benchmarks.measure import Line, Settings, Target, compare, require
 from benchmarks.report import OUT
 from tupelo.pipeline.logs.journal import JournalLog
-from tupelo.pipeline.logs.manifest import MANIFEST
-from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.logs.segments import MANIFEST, seal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

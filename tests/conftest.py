@@ -27,6 +27,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "replay"))
 # A shell lets what it starts in the background ignore Ctrl-C, which some tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Where Python may not write bytecode beside the sources, each process that a test starts would
+# compile all of Tupelo again.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "tupelo-tests-bytecode"))
+
 PATIENCE_SECONDS = 60.0
 
 ON_SPARK = re.compile(

@@ -1,4 +1,4 @@
-"""The async door: the names of `tupelo`, as coroutines."""
+"""The async API: the names of `tupelo`, with coroutines."""
 
 from tupelo.federation.client.connect import connect_async as connect
 from tupelo.federation.hosts.doors import AsyncHost as Host

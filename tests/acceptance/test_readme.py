@@ -13,16 +13,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from tupelo.apps.commands import add_groups, app
+from tupelo.apps.commands import app
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -180,15 +178,9 @@ def test_a_command_exists(block, line):
         unknown = make_targets_named(arguments) - make_targets()
         assert not unknown, f"{place} names no target of the Makefile: {', '.join(unknown)}"
     else:
-        result = CliRunner().invoke(whole_command_line(), [*arguments, "--help"])
+        result = CliRunner().invoke(app, [*arguments, "--help"])
         assert result.exit_code == 0, f"{place} {line}\n{result.output}"
         assert "usage" in result.output.lower(), f"{place} {line}\n{result.output}"
-
-
-@cache
-def whole_command_line() -> typer.Typer:
-    add_groups()
-    return app
 
 
 def words(line: str) -> list[str]:

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from tupelo import Space
 from tupelo.apps import tour, workshop
-from tupelo.apps.audit import FileFacts, Heard, examine, look
 from tupelo.apps.commands import app
+from tupelo.apps.tour import FileFacts, Heard, examine, look
 
 PARTS = (
     "1. Producers write jobs",

@@ -11,7 +11,7 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
 from tupelo.lab.world import SpaceUnderTest
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 
 class Field:

@@ -18,8 +18,7 @@ from tests.federation.raw import PLAIN, Raw, encoded
 from tupelo.errors import BadFrame, LinkError
 from tupelo.federation.client.connect import connect
 from tupelo.federation.links import reception, tcp, wire
-from tupelo.values.coverage import Coverage
-from tupelo.values.scope import HERE, Scope
+from tupelo.values.scope import HERE, Coverage, Scope
 
 PATIENCE = 60.0
 JOBS = encoded("job", int)

@@ -26,8 +26,7 @@ from tupelo.errors import (
 from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.presence import AgentPresence, HostPresence, SpacePresence
 from tupelo.federation.spaces.hosted import Doubt
-from tupelo.values.coverage import Coverage
-from tupelo.values.scope import HERE, Scope
+from tupelo.values.scope import HERE, Coverage, Scope
 
 PATIENCE = 60.0
 GLIMPSE = 0.05

@@ -27,7 +27,7 @@ from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import tcp, wire
-from tupelo.values.coverage import Coverage
+from tupelo.values.scope import Coverage
 
 PATIENCE = 60.0
 

@@ -19,8 +19,7 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.links import calls, wire
 from tupelo.federation.spaces.doubts import DoubtfulDeliveries
 from tupelo.federation.spaces.hosted import Doubt
-from tupelo.values.coverage import Coverage
-from tupelo.values.scope import HERE, Scope
+from tupelo.values.scope import HERE, Coverage, Scope
 
 PATIENCE = 60.0
 GLIMPSE = 0.05

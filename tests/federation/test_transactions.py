@@ -30,8 +30,8 @@ from tupelo.federation.deciders import DeciderElsewhere
 from tupelo.federation.hosts.doors import Host
 from tupelo.federation.links import wire
 from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transaction
-from tupelo.space.decisions import DecisionLog
 from tupelo.space.dual_api import run_coroutine
+from tupelo.space.twophase import DecisionLog
 
 PATIENCE_SECONDS = 60.0
 TOKEN = ("token", 1)

@@ -4,7 +4,7 @@ from typing import Any
 
 import tupelo
 from tupelo.space.dual_api import run_coroutine
-from tupelo.space.weak import WeakReaction
+from tupelo.space.reaction import WeakReaction
 
 
 def test_a_reaction_that_fires_once_leaves_the_notices_that_already_wait():

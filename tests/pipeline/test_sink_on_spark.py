@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 import tupelo
 from tests.federation.company import Company
 from tupelo.federation.identity.access import Access
-from tupelo.pipeline.sink.writing import Sunk
+from tupelo.pipeline.sink import Sunk
 
 
 @pytest.fixture

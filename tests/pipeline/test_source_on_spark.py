@@ -17,8 +17,7 @@ from tests.federation.company import Company
 from tupelo import pipeline
 from tupelo.errors import CorruptSegment
 from tupelo.pipeline.logs.journal import JournalLog
-from tupelo.pipeline.logs.manifest import MANIFEST
-from tupelo.pipeline.logs.segments import Archive, seal
+from tupelo.pipeline.logs.segments import MANIFEST, Archive, seal
 
 AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 

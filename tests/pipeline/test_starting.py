@@ -12,17 +12,17 @@ import pytest
 import tupelo
 from tupelo import pipeline
 from tupelo.errors import PipelineError
-from tupelo.pipeline.spark import starting
+from tupelo.pipeline import spark
 
 
 def test_what_spark_is_told():
-    here = starting.defaults("local[2]")
+    here = spark.defaults("local[2]")
     assert here["spark.sql.python.filterPushdown.enabled"] == "true"
     assert here["spark.driver.host"] == "127.0.0.1"
     assert here["spark.ui.enabled"] == "false"
-    assert int(here["spark.driver.memory"].removesuffix("m")) >= starting.MEMORY_MIN_MB
-    assert starting.defaults("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
-    there = starting.defaults("spark://cluster:7077")
+    assert int(here["spark.driver.memory"].removesuffix("m")) >= spark.MEMORY_MIN_MB
+    assert spark.defaults("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
+    there = spark.defaults("spark://cluster:7077")
     assert "spark.driver.host" not in there and "spark.sql.shuffle.partitions" not in there
 
 
@@ -34,12 +34,12 @@ def test_what_spark_is_told():
     ],
 )
 def test_whether_workers_run_on_this_machine(master, here):
-    assert starting.is_here(master) is here
+    assert spark.is_here(master) is here
 
 
 def test_the_package_in_one_file_can_be_imported(tmp_path):
     """It comes before the one that is installed, and needs no module of that one."""
-    file = starting.package_file(tmp_path)
+    file = spark.package_file(tmp_path)
     program = """
 import sys, tupelo.pipeline.source.datasource
 for name, module in sys.modules.items():

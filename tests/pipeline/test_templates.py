@@ -8,7 +8,7 @@ import pytest
 
 import tupelo
 from tupelo.errors import BadTemplate
-from tupelo.pipeline.source.templates import as_option, from_option, matching
+from tupelo.pipeline.source.options import as_option, from_option, matching
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import freeze
 

@@ -43,9 +43,8 @@ from tupelo.errors import (
 )
 from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.identity.access import Access
-from tupelo.pipeline.sink import writing
-from tupelo.pipeline.sink.rows import encoding_of
-from tupelo.pipeline.sink.writing import BatchWriter, SinkTask, Sunk, WriteOptions
+from tupelo.pipeline import sink
+from tupelo.pipeline.sink import BatchWriter, SinkTask, Sunk, WriteOptions, encoding_of
 from tupelo.values.lease import longest
 
 JOB = "tests.pipeline.test_writing:Errand"
@@ -256,9 +255,9 @@ def test_a_host_that_is_away_is_waited_for(tmp_path, company, later):
     child = company.child("kitchen", path=str(tmp_path))
     there = SimpleNamespace(url=f"tupelo://{child.address}/")
     child.kill()
-    writing = later(task(there, reconnect="20").write, rows(*range(8)))
+    sink = later(task(there, reconnect="20").write, rows(*range(8)))
     child = company.child("kitchen", path=str(tmp_path), listen=port_of(child.address))
-    assert writing.result().rows == 8
+    assert sink.result().rows == 8
     assert child.do("here", "job") == [["job", n] for n in range(8)]
 
 
@@ -356,7 +355,7 @@ def test_a_batch_that_nobody_can_write_again_is_forgotten_in_time(company, clock
         for _ in range(2):  # A task that is tried again.
             writer.write(rows(number))
     assert sorted(numbers(jobs)) == [0, 1, 2]
-    clock.advance(writing.FORGET_SECONDS + 1)
+    clock.advance(sink.FORGET_SECONDS + 1)
     assert memory(jobs) == [("write night", 0, 0, 1)]
 
 
@@ -396,7 +395,7 @@ def test_one_who_is_about_to_for_too_long_is_not_taken_for_none(
     monkeypatch.setattr(RemoteTransaction, "commit", slow)
     first = later(task(host).write, rows(*range(5)))
     until(lambda: arrived)
-    monkeypatch.setattr(writing, "RIVAL_SECONDS", 0.3)
+    monkeypatch.setattr(sink, "RIVAL_SECONDS", 0.3)
     with pytest.raises(CannotSink, match="under way, and does not end"):
         task(host).write(rows(*range(5)))
     go.append(True)
@@ -452,7 +451,7 @@ def test_if_the_answer_to_a_commit_is_lost_it_is_found_out(host, jobs, monkeypat
 
 
 def test_a_host_that_dies_before_the_commit_has_nothing_of_it(tmp_path, company, monkeypatch):
-    monkeypatch.setattr(writing, "RIVAL_SECONDS", 10.0)
+    monkeypatch.setattr(sink, "RIVAL_SECONDS", 10.0)
     child = company.child("kitchen", path=str(tmp_path))
     there = SimpleNamespace(url=f"tupelo://{child.address}/")
 

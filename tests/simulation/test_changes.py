@@ -18,7 +18,7 @@ from tupelo.lab.network import VirtualNetwork
 from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionRecord
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.spaces import InterfaceSpace
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 4 * HEARTBEAT_SECONDS

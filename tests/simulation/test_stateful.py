@@ -27,8 +27,8 @@ from tests.simulation.domain import Asking, Ordering, Reacting
 from tests.simulation.replay import Replay
 from tupelo import aio
 from tupelo.errors import TupeloError
-from tupelo.space import deadlines, session
-from tupelo.store import index, plan, run
+from tupelo.space import leases, session
+from tupelo.store import index, plan
 
 EXAMPLES = int(os.environ.get("TUPELO_EXAMPLES", "0"))
 STEPS = int(os.environ.get("TUPELO_STEPS", "50"))
@@ -208,7 +208,7 @@ class Programs(RuleBasedStateMachine):
 
     def lower_the_thresholds(self) -> None:
         """Small programs are to build indexes, sweep and prune as large ones do."""
-        for module in (index, plan, run, deadlines, session):
+        for module in (index, plan, leases, session):
             for name in set(vars(module)) & set(LOW_THRESHOLDS):
                 self.patch.setattr(module, name, LOW_THRESHOLDS[name])
 

@@ -30,9 +30,9 @@ from typing import Any
 import tupelo
 from tests.simulation.kill_child import guard, say
 from tupelo.models.javaspaces import TransactionManager
-from tupelo.space.decisions import DecisionLog
 from tupelo.space.engine import Engine
 from tupelo.space.shared import Branch
+from tupelo.space.twophase import DecisionLog
 
 WORKERS = 3
 TOKENS = 9

@@ -12,7 +12,7 @@ import pytest
 import tupelo
 from tupelo import aio
 from tupelo.lab.loop import VirtualLoop
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 PATIENCE_SECONDS = 60.0
 

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tupelo.store.run import Run
+from tupelo.store.index import Run
 from tupelo.values.entry import Entry, shape_of
 
 SHAPE = shape_of(None, (int,))

@@ -1,1 +1,1 @@
-"""What people run: the command line, and the tour."""
+"""The command line, the tour, and experiments on many hosts."""

@@ -1,4 +1,4 @@
-"""The command `tupelo`. What it does is in `commands`; this is what works without its packages."""
+"""The entry point of the command `tupelo`, which names the packages that are not installed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ NEEDED = ("typer", "rich")
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # An entry may hold what a terminal cannot show.
+        if isinstance(stream, TextIOWrapper):  # Some terminals cannot show all characters.
             stream.reconfigure(errors="backslashreplace")
     try:
-        from tupelo.apps.commands import add_groups, app
+        from tupelo.apps.commands import app
 
-        add_groups()
+        app(prog_name="tupelo")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in NEEDED:
@@ -25,7 +25,6 @@ def main() -> None:
             ' pip install "tupelo[cli]"\n'
         )
         sys.exit(2)
-    app(prog_name="tupelo")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,56 @@
-"""The commands of `tupelo`: take the tour, run a host, look into the file of a durable space."""
+"""The commands of `tupelo`: the tour, a host, and checking the file of a durable space."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
+from typer.main import get_group
 
 import tupelo
 from tupelo.apps import spaces
-from tupelo.apps.files import check_file
 from tupelo.apps.hosting import LISTEN, run_host
-from tupelo.apps.spaces import clear_errors
-from tupelo.apps.tour import FILE_NAME, WIDTH, Tour
-from tupelo.store.checking import examine
-from tupelo.store.checking import salvage as salvage_to
-from tupelo.store.checksums import CHECKED_SINCE
+from tupelo.apps.spaces import check_file, clear_errors
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of a durable space.")]
+
+
+class Commands(TyperGroup):
+    """Our commands, and those of the layers above, which declare them as entry points. The latter
+    are loaded to list all commands, or if a command is not one of ours."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._load_others()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            self._load_others()
+        return super().get_command(ctx, cmd_name)
+
+    def _load_others(self) -> None:
+        from importlib.metadata import entry_points
+
+        others = typer.Typer()
+        for found in sorted(entry_points(group="tupelo.commands"), key=lambda point: point.name):
+            if found.name in self.commands:
+                continue
+            commands = found.load()
+            if isinstance(commands, typer.Typer):
+                others.add_typer(commands, name=found.name)
+            else:
+                others.command(found.name)(commands)
+        self.commands.update(get_group(others).commands)
+
+
+app = typer.Typer(
+    cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
+)
 
 
 def print_version(wanted: bool) -> None:
@@ -42,16 +69,6 @@ def common(
     """Programs meet in spaces: they write entries, and find them by content."""
 
 
-def add_groups() -> None:
-    """The commands of layers above this one: they say that they are there, by an entry point."""
-    for found in sorted(entry_points(group="tupelo.commands"), key=lambda point: point.name):
-        commands = found.load()
-        if isinstance(commands, typer.Typer):
-            app.add_typer(commands, name=found.name)
-        else:
-            app.command(found.name)(commands)
-
-
 @app.command()
 def tour(
     seed: Annotated[int, typer.Option(help="Which jobs there are, and when the crash comes.")] = 1,
@@ -63,6 +80,10 @@ def tour(
     ] = None,
 ) -> None:
     """Half a minute with a durable space: producers, workers, a crash, and recovery."""
+    from rich.console import Console
+
+    from tupelo.apps.tour import FILE_NAME, WIDTH, Tour
+
     with clear_errors(), directory(keep) as place:
         path = place / FILE_NAME
         if path.exists():
@@ -146,9 +167,12 @@ def check(
     ] = None,
 ) -> None:
     """Check every change and entry of a space's file, and say what is lost. Changes nothing."""
+    from tupelo.store import checking
+    from tupelo.store.format import CHECKED_SINCE
+
     with clear_errors():
         check_file(file)
-        examination = examine(file) if salvage is None else salvage_to(file, salvage)
+        examination = checking.salvage(file, salvage) if salvage else checking.examine(file)
         print(f"space    {examination.name!r}, format {examination.format}")
         print(f"changes  {examination.changes} good, from {examination.first}")
         print(f"entries  {examination.entries} good")

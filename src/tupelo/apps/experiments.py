@@ -1,14 +1,13 @@
-"""Experiments: programs that run on many hosts, begin at once, and report to one place.
+"""Experiments: programs that run on many hosts, start together, and report to one place.
 
-This is the coordination framework of section 6.4 of MELON's dissertation, by the messages of its
-table 6.1. At each host stands a `Client`; a `Coordinator` anywhere among them says what each kind
-of client is to run, waits until all are ready, lets them go, collects what they print in its order,
-and stops them.
+This is the coordination framework of section 6.4 of MELON's dissertation, with the messages of its
+table 6.1. Each host runs a `Client`; a `Coordinator` at any host sends each kind of client its
+program, waits until all are ready, starts them, collects their output in order, and stops them.
 
-A client runs programs, so it heeds one coordinator only, by its identity, and the coordinator
-believes what comes from the identities of its clients: all that they say to each other is directed.
-Only the word to go, or that nobody will, is for all at once, and names what nobody else knows until
-then.
+A client runs programs, so it obeys one coordinator only, by its identity, and the coordinator
+accepts messages from the identities of its clients only: all messages between them are directed.
+Only the start signal, or its cancellation, is for all at once, and contains a name that is secret
+until then.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from uuid import uuid4
 from tupelo.errors import BadArgument, HostClosed, TupeloError
 from tupelo.federation.identity.keys import check_key
 from tupelo.models.melon import Melon
-from tupelo.space.checks import check_wait
+from tupelo.space.query import check_wait
 
 STOP_SECONDS = 5.0
-"""So long a program has to end after it was told to; then it is killed."""
+"""Seconds that a program has to end after it was asked to; then it is killed."""
 _LOOK_SECONDS = 0.02
 
 # One experiment after another, each with a name of its own; the words are those of the table.
@@ -45,8 +44,8 @@ DISMISSED = ""  # in place of a program
 
 @dataclass(frozen=True)
 class Program:
-    """What a client runs. If it says when it is `ready`, by this line, it is started before the
-    others go and gets a line, "go", when they do; else it is started then."""
+    """The program of a client. With a `ready` line it is started before the others, prints this
+    line when it is ready, and gets a line "go" at the start; otherwise it is started then."""
 
     arguments: Sequence[str]
     ready: str = ""
@@ -61,13 +60,13 @@ class Program:
 
 @dataclass
 class Outcome:
-    """What came of the program of one client: what it printed, and its exit code; None if the
-    client has not answered."""
+    """The result of the program of one client: its output and exit code; None if the client did not
+    answer."""
 
     lines: list[str] = field(default_factory=list)
     code: int | None = None
     stopped: bool = False
-    """Was it told to end, because time was up?"""
+    """Whether it was stopped because the time was up."""
 
 
 class Coordinator:
@@ -89,9 +88,9 @@ class Coordinator:
         wait: float | None = None,
         ready_wait: float | None = None,
     ) -> dict[str, Outcome]:
-        """Run for each kind of client its program, and see what comes of it. Those that have not
-        ended after `wait` seconds are stopped; if after `ready_wait` seconds not all are ready,
-        those that are go without the others."""
+        """Run the program of each kind of client, and return the outcomes. Programs that have not
+        ended after `wait` seconds are stopped; clients that are not ready after `ready_wait`
+        seconds are left out."""
         if not isinstance(programs, Mapping) or not _are_programs(programs.values()):
             raise BadArgument("programs", "a dict of kinds and their Program(...)", programs)
         check_wait(wait)
@@ -115,7 +114,7 @@ class Coordinator:
         for client, code in done.items():
             outcomes[client].code = code
             outcomes[client].stopped = client in late
-        # Each has stored its lines before it was done, and the oldest come first.
+        # Each client stored its lines before DONE, and the oldest come first.
         for client, key in self._clients.items():
             told = self._melon.take_all((RESULT, experiment, client, str), wait=0, sender=key)
             outcomes[client].lines += [line for *_, line in told]
@@ -132,7 +131,7 @@ class Coordinator:
     def _await(
         self, word: str, experiment: str, clients: Iterable[str], wait: float | None
     ) -> dict[str, int]:
-        """What these say, as far as they do in time."""
+        """The messages of these clients that come in time."""
         until = None if wait is None else monotonic() + wait
         said: dict[str, int] = {}
         for client in clients:
@@ -144,13 +143,13 @@ class Coordinator:
         return said
 
     def dismiss(self, *kinds: str) -> None:
-        """Let the clients of these kinds go home."""
+        """End the clients of these kinds."""
         self._command(uuid4().hex, {kind: Program([DISMISSED]) for kind in kinds})
 
 
 class Client:
-    """Runs at one host what clients of its kind are told to, by the `coordinator` of this
-    identity."""
+    """Runs at one host the programs for its kind, as the `coordinator` with this identity
+    commands."""
 
     def __init__(self, melon: Melon, name: str, kind: str = "client", *, coordinator: str) -> None:
         _check_melon(melon)
@@ -163,8 +162,8 @@ class Client:
         self.kind = kind
 
     def serve(self) -> int:
-        """Take part in one experiment after the other, until it is dismissed or its host is
-        closed; how many there were."""
+        """Take part in one experiment after the other, until it is dismissed or its host is closed.
+        Returns their number."""
         count = 0
         with suppress(HostClosed):
             while True:
@@ -206,7 +205,7 @@ class Client:
 
 
 class Part:
-    """A program that runs once, unless it is to end before."""
+    """One run of a program, unless it is ended before."""
 
     def __init__(self, arguments: list[str], ready: str) -> None:
         self._arguments = arguments
@@ -218,7 +217,7 @@ class Part:
         self._over = False
 
     def get_ready(self) -> None:
-        """Start it, if it says when it is ready, and wait until it does."""
+        """Start it, if it has a `ready` line, and wait for that line."""
         try:
             if self._ready:
                 _await_line(self._start(subprocess.PIPE), self._ready)
@@ -226,7 +225,7 @@ class Part:
             self._failure = str(error)
 
     def go(self) -> Iterable[str]:
-        """What it prints, line by line."""
+        """Its output, line by line."""
         try:
             if not self._ready:
                 self._start(subprocess.DEVNULL)
@@ -249,7 +248,7 @@ class Part:
             return self._running
 
     def end(self) -> None:
-        """Let it end, and start it no more."""
+        """End it, and do not start it any more."""
         with self._lock:
             self._over = True
             running = self._running
@@ -257,9 +256,9 @@ class Part:
             _end(running)
 
     def close(self) -> int:
-        """It has ended, or must; its exit code, -1 if it did not run."""
+        """It has ended, or is ended now. Returns its exit code, -1 if it did not run."""
         with self._lock:
-            # Who is told to end it later ends nothing: its number may be another's by then.
+            # A later `end` must not signal this process id, which may be another's by then.
             running, self._running = self._running, None
         if running is not None:
             _end(running)
@@ -289,7 +288,7 @@ def _start(arguments: list[str], stdin: int) -> subprocess.Popen[str]:
         text=True,
         encoding="utf-8",
         errors="replace",
-        start_new_session=True,  # It ends with all that it has started.
+        start_new_session=True,  # It ends together with its children.
     )
 
 
@@ -303,13 +302,13 @@ def _await_line(running: subprocess.Popen[str], ready: str) -> None:
 
 def _say_go(running: subprocess.Popen[str]) -> None:
     assert running.stdin is not None
-    with suppress(BrokenPipeError):  # It has ended; what it said is told all the same.
+    with suppress(BrokenPipeError):  # It has ended; its output is sent in any case.
         running.stdin.write("go\n")
         running.stdin.flush()
 
 
 def _end(running: subprocess.Popen[str]) -> None:
-    """Ask it and what it has started to end, and make them."""
+    """Ask it and its children to end, then kill them."""
     until = monotonic() + STOP_SECONDS
     _signal(running, kill=False)
     with suppress(subprocess.TimeoutExpired):
@@ -323,7 +322,7 @@ def _end(running: subprocess.Popen[str]) -> None:
 if sys.platform == "win32":
 
     def _signal(running: subprocess.Popen[str], *, kill: bool) -> None:
-        """There are no groups here: what it has started is not ended."""
+        """Without process groups its children are not ended."""
         (running.kill if kill else running.terminate)()
 
     def _has_group(running: subprocess.Popen[str]) -> bool:
@@ -332,11 +331,11 @@ if sys.platform == "win32":
 else:
 
     def _signal(running: subprocess.Popen[str], *, kill: bool) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # None of them is there.
+        with suppress(ProcessLookupError, PermissionError):  # None of them is running.
             os.killpg(running.pid, signal.SIGKILL if kill else signal.SIGTERM)
 
     def _has_group(running: subprocess.Popen[str]) -> bool:
-        """Is something there that it has started?"""
+        """Whether a child of it is running."""
         try:
             os.killpg(running.pid, 0)
         except (ProcessLookupError, PermissionError):

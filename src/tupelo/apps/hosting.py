@@ -1,4 +1,4 @@
-"""The command `tupelo host`: run a host until it is told to stop, and say who comes and goes."""
+"""The command `tupelo host`: runs a host until it is stopped, and prints engaged and lost peers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 
 import tupelo
 from tupelo.errors import BadArgument
-from tupelo.federation.hosts.limits import raise_descriptors_max
-from tupelo.federation.identity.keys import default_folder
 from tupelo.values.text import one_line
 
 LISTEN = "127.0.0.1:7700"
-"""Where a host can be reached, if nobody says otherwise."""
+"""The default address of a host."""
 TRUST_FILE = "known_hosts"
 
 
 def trust_of(encoded: str | None) -> tupelo.Trust | None:
-    """How strangers are met: "first-use", "anyone", or a file with an identity on each line, and
-    perhaps a moment until which it is trusted."""
+    """The trust for "first-use", "anyone", or a file with an identity on each line, optionally with
+    a moment until which it is trusted."""
     if encoded is None:
         return None
     if encoded == "anyone":
         return tupelo.Trust.anyone()
     if encoded == "first-use":
+        from tupelo.federation.identity.keys import default_folder
+
         return tupelo.Trust.on_first_use(default_folder() / TRUST_FILE)
     file = Path(encoded)
     if not file.is_file():
@@ -65,9 +65,11 @@ def run_host(
     archive: Path | None,
     local_trust: bool = True,
 ) -> None:
-    """Run a host until SIGINT or SIGTERM; then say goodbye. At SIGHUP the file of known identities
-    is read again, and the links of those that are not in it any more end. It may open as many
-    files and sockets as the system allows this process."""
+    """Run a host until SIGINT or SIGTERM. On SIGHUP the file of known identities is read again, and
+    the connections of identities that were removed end. The limit of open files is raised to the
+    system's maximum."""
+    from tupelo.federation.hosts.limits import raise_descriptors_max
+
     log_to_stderr()
     raise_descriptors_max()
     stop, reload, wake = threading.Event(), threading.Event(), threading.Event()
@@ -100,7 +102,7 @@ def run_host(
         said = _PeerLines(host.id)
         host.presence.subscribe(tupelo.HostPresence(), lambda notice: said.print(notice.entry))
         for seen in host.presence.read_all(tupelo.HostPresence()):
-            said.print(seen)  # It may have come before we subscribed.
+            said.print(seen)  # It may have come before the subscription.
         with suppress(KeyboardInterrupt):
             while not stop.is_set():
                 wake.wait()
@@ -112,7 +114,7 @@ def run_host(
 
 
 def _reload(host: tupelo.Host, encoded: str | None) -> None:
-    """Read again who is trusted. If that cannot be read, all stays as it is."""
+    """Read the trusted identities again. On an error nothing changes."""
     try:
         trust = trust_of(encoded)
     except (BadArgument, OSError, ValueError) as error:
@@ -142,8 +144,8 @@ class _PeerLines:
 
 
 class OneLine(logging.Formatter):
-    """A line for each message, whatever clients and other hosts call themselves; what follows of an
-    error is indented."""
+    """Formats each message as one line, whatever names other programs choose; tracebacks are
+    indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         return one_line(super().formatMessage(record))
@@ -154,7 +156,7 @@ class OneLine(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Say what Tupelo warns of, unless the program has made arrangements of its own."""
+    """Log Tupelo's warnings to stderr, unless the program has configured a handler."""
     root = logging.getLogger("tupelo")
     if not root.hasHandlers():
         handler = logging.StreamHandler()

@@ -1,8 +1,8 @@
-"""The commands that use one space: read, take, write, count, watch, show and log; and what a host
-says of itself: spaces and peers.
+"""The commands that use one space: read, take, write, count, watch, show and log; and those that
+describe a host: spaces and peers.
 
 A space is named by its file, or by the URL at which a host keeps it. On a terminal the commands
-print text, in a pipe one JSON object a line; `--json` and `--text` decide otherwise.
+print text, in a pipe one JSON object per line; `--json` and `--text` override that.
 """
 
 from __future__ import annotations
@@ -22,15 +22,34 @@ import msgspec
 import typer
 
 import tupelo
-from tupelo import Change, SpaceLike, TupeloError
-from tupelo.apps.files import open_space
 from tupelo.apps.hosting import trust_of
-from tupelo.errors import LogTrimmed
-from tupelo.federation.client.services import connect_to_host
-from tupelo.space.dual_api import run_sync
+from tupelo.errors import ForeignFile, JournalFailed, LogTrimmed, TupeloError
+from tupelo.values.change import Change
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.kind import always_stand_in
 from tupelo.values.text import as_json, entry_text, read_entry, read_template, shape_text
+
+
+def open_space(path: Path) -> tupelo.Space:
+    """Open the space of an existing file. Reading its log trims nothing from it."""
+    check_file(path)
+    from tupelo.store.sqlite import SqliteJournal
+
+    journal = SqliteJournal(path, "", "", "full", None)
+    name = journal.name
+    journal.stop()
+    return tupelo.Space(name, path=path)
+
+
+def check_file(path: Path) -> None:
+    """Raise an error if the file does not exist or cannot be a journal."""
+    if not path.exists():
+        raise JournalFailed(f"{path} does not exist")
+    if not path.is_file():
+        raise ForeignFile(f"{path} is not a file")
+    if not path.stat().st_size:
+        raise ForeignFile(f"{path} is empty, and not a Tupelo journal")
+
 
 PAGE = 500
 SHOWN = 5
@@ -234,15 +253,15 @@ def spaces(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
 
     Example: tupelo spaces tupelo://127.0.0.1:7700
     """
-    with clear_errors(), connect_to_host(url, **credentials(trust)) as host:
-        about = run_sync(host.told)
+    with clear_errors():
+        about = _about_host(url, trust)
         base = url.rstrip("/")
         rows = []
         for name in about["spaces"]:
             try:
                 with opened(f"{base}/{name}", trust) as there:
                     rows.append({"space": name, "entries": there.count(scope=tupelo.HERE)})
-            except TupeloError as error:  # It may have a password, or rules.
+            except TupeloError as error:  # It may have a password, or access rules.
                 rows.append({"space": name, "entries": None, "refused": str(error)})
         for row in rows:
             print_row(row, json)
@@ -253,8 +272,8 @@ def peers(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
 
     Example: tupelo peers tupelo://127.0.0.1:7700
     """
-    with clear_errors(), connect_to_host(url, **credentials(trust)) as host:
-        about = run_sync(host.told)
+    with clear_errors():
+        about = _about_host(url, trust)
         for name, id_ in sorted(about["hosts"].items()):
             print_row({"host": name, "id": id_}, json)
         for agent, name in sorted(about["clients"].items(), key=lambda item: item[1]):
@@ -287,9 +306,19 @@ def _get(
             raise typer.Exit(NO_MATCH)
 
 
+def _about_host(url: str, trust: str | None) -> dict[str, Any]:
+    """The spaces of a host, the hosts that it is engaged with, and its clients."""
+    from tupelo.federation.client.services import connect_to_host
+    from tupelo.space.dual_api import run_sync
+
+    with connect_to_host(url, **credentials(trust)) as host:
+        about: dict[str, Any] = run_sync(host.told)
+        return about
+
+
 @contextmanager
-def opened(space: str, trust: str | None = None) -> Iterator[SpaceLike]:
-    """The space of a file or of a URL. A password is in the environment: TUPELO_PASSWORD."""
+def opened(space: str, trust: str | None = None) -> Iterator[tupelo.SpaceLike]:
+    """Open the space of a file or a URL. The password is in the environment: TUPELO_PASSWORD."""
     always_stand_in()
     if space.startswith("tupelo://"):
         with tupelo.connect(space, **credentials(trust)) as remote:
@@ -300,7 +329,7 @@ def opened(space: str, trust: str | None = None) -> Iterator[SpaceLike]:
 
 
 def credentials(trust: str | None) -> dict[str, Any]:
-    """How the commands connect: they give up at once, and say so, if the host is not there."""
+    """Arguments to connect: fail at once if the host is not there."""
     given: dict[str, Any] = {"name": CLIENT_NAME, "reconnect": 0}
     if password := os.environ.get("TUPELO_PASSWORD"):
         given["password"] = password
@@ -309,15 +338,15 @@ def credentials(trust: str | None) -> dict[str, Any]:
     return given
 
 
-def entries_of(space: SpaceLike) -> Iterator[Any]:
-    """Every entry of a space, page by page. A session gives each once, whatever comes and goes."""
+def entries_of(space: tupelo.SpaceLike) -> Iterator[Any]:
+    """Every entry of a space, page by page. The session returns each once, whatever changes."""
     with space.session() as session:
         while page := session.read_all(limit=PAGE, wait=0):
             yield from page
 
 
-def changes(space: SpaceLike, since: int | None, follow: bool = False) -> Iterator[Change]:
-    """The changes of a space, page by page; from the oldest that is kept, if `since` is None."""
+def changes(space: tupelo.SpaceLike, since: int | None, follow: bool = False) -> Iterator[Change]:
+    """The changes of a space, page by page; from the oldest one if `since` is None."""
     try:
         page = space.changes(since=since or 0, limit=PAGE)
     except LogTrimmed as trimmed:
@@ -404,11 +433,11 @@ def complain(what: object) -> None:
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """What stands in the way is said in one line, not in a traceback."""
+    """Print errors as one line instead of a traceback."""
     try:
         yield
     except (TupeloError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            raise  # The reader has seen enough, as in `tupelo log FILE | head`.
+            raise  # The pipe was closed, as in `tupelo log FILE | head`.
         complain(error)
         raise typer.Exit(1) from error

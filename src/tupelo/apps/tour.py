@@ -1,17 +1,22 @@
 """The tour: producers, workers, a worker that dies, a process that is killed, and recovery.
 
-Everything it says is measured. A child process (the workshop) owns a durable space and reports
-what was acknowledged to it; the tour kills it, opens the file, and compares the two.
+All figures are measured. A child process (the workshop) owns a durable space and reports the
+operations that were acknowledged; the tour kills it, opens the file, and compares the two.
 """
 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.panel import Panel
@@ -20,9 +25,153 @@ from rich.table import Table
 
 from tupelo import Space, TupeloError
 from tupelo.apps import workshop
-from tupelo.apps.audit import FileFacts, Heard, examine, look
-from tupelo.apps.child import Child, TourFailed, events
-from tupelo.apps.workshop import DOOMED, PRODUCERS, WORKERS, Pace
+from tupelo.apps.workshop import DOOMED, JOB, PRODUCERS, RESULT, TALLY, WORKERS, Pace, WorkshopEvent
+
+SILENCE_MAX_SECONDS = 30.0
+EVENT = (str, int, str)
+
+
+class TourFailed(Exception):
+    """The tour cannot continue, or found an inconsistency."""
+
+
+class Child:
+    """A process that owns the space's file. Its reports are added to `heard`."""
+
+    def __init__(self, path: Path, seed: int, pace: Pace, heard: Heard) -> None:
+        arguments = [str(path), str(seed), msgspec.json.encode(pace).decode()]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", workshop.__name__, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.pid = self._process.pid
+        self._heard = heard
+        self._inbox = Space("inbox")
+        self._listener = workshop.start(self._listen)
+
+    def tell(self, command: str) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # It has ended, which the next event says.
+            self._process.stdin.write(f"{command}\n".encode())
+            self._process.stdin.flush()
+
+    def events(self) -> Iterator[tuple[str, int, str]]:
+        """Its reports, as they come."""
+        return events(self._inbox, self._heard)
+
+    def kill(self) -> int:
+        """Send SIGKILL, and read its remaining reports. Returns the exit code."""
+        self._process.kill()
+        code = self._process.wait()
+        self._listener.join()
+        for event in self._inbox.take_all(EVENT):
+            self._heard.note(*event)
+        return code
+
+    def _listen(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                event = msgspec.json.decode(line, type=WorkshopEvent)
+                self._inbox.write((event.what, event.job, event.by))
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._inbox.write(("ended", self._process.wait(), ""))
+
+
+def events(inbox: Space, heard: Heard) -> Iterator[tuple[str, int, str]]:
+    """The reports in the inbox, also added to `heard`."""
+    while True:
+        event = inbox.take(EVENT, wait=SILENCE_MAX_SECONDS)
+        if event is None:
+            raise TourFailed(f"the workshop has said nothing for {SILENCE_MAX_SECONDS:.0f} s")
+        what, job, by = event
+        if what == "ended":
+            raise TourFailed(f"the workshop's process ended by itself, with exit code {job}")
+        heard.note(what, job, by)
+        yield what, job, by
+
+
+@dataclass
+class Heard:
+    """The reports of producers and workers, each made after the acknowledgement."""
+
+    written: set[int] = field(default_factory=set)
+    begun: Counter[int] = field(default_factory=Counter)
+    finished: set[int] = field(default_factory=set)
+    died: dict[int, str] = field(default_factory=dict)
+    in_hand: dict[int, str] = field(default_factory=dict)
+
+    def note(self, what: str, job: int, by: str) -> None:
+        match what:
+            case "written":
+                self.written.add(job)
+            case "begun":
+                self.begun[job] += 1
+                self.in_hand[job] = by
+            case "finished":
+                self.finished.add(job)
+                self.in_hand.pop(job, None)
+            case "died":
+                self.died[job] = by
+                self.in_hand.pop(job, None)
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The content of a space, and of its log."""
+
+    written: Counter[int]
+    taken: Counter[int]
+    waiting: Counter[int]
+    results: Counter[int]
+    tally: int
+    changes: int
+
+    def lost(self, promised: set[int]) -> set[int]:
+        """Jobs that were acknowledged as written, and are neither waiting nor done."""
+        return (promised | set(self.written)) - set(self.waiting) - set(self.results)
+
+    @property
+    def repeated(self) -> set[int]:
+        """Jobs that were done twice, or are done and waiting."""
+        counts = (self.taken, self.results, self.waiting + self.results)
+        return {job for count in counts for job, times in count.items() if times > 1}
+
+
+def look(space: Space) -> FileFacts:
+    log = space.changes()
+    jobs = [(change.kind, change.entry[1]) for change in log if (change.entry or "?")[0] == "job"]
+    return FileFacts(
+        written=Counter(job for kind, job in jobs if kind == "written"),
+        taken=Counter(job for kind, job in jobs if kind == "taken"),
+        waiting=Counter(job for _, job, _, _ in space.read_all(JOB)),
+        results=Counter(job for _, job, _, _ in space.read_all(RESULT)),
+        tally=sum(tally for _, tally in space.read_all(TALLY)),
+        changes=log[-1].position if log else 0,
+    )
+
+
+def examine(heard: Heard, found: FileFacts) -> list[tuple[str, bool]]:
+    """The invariants, and whether they hold."""
+    return [
+        (
+            "every write that a producer saw acknowledged is in the log",
+            heard.written <= set(found.written),
+        ),
+        (
+            "every job that a worker saw acknowledged as finished has its result",
+            heard.finished <= set(found.results),
+        ),
+        ("no job is lost: each one is waiting or done", not found.lost(heard.written)),
+        ("no job is repeated: none is done twice, or done and waiting", not found.repeated),
+        (
+            "the tally that the reaction keeps equals the number of results",
+            found.tally == found.results.total(),
+        ),
+    ]
+
 
 FILE_NAME = "tour.tupelo"
 WIDTH = 88
@@ -48,7 +197,7 @@ class Tour:
         self.began = time.monotonic()
 
     def run(self) -> bool:
-        """Take the tour. False if it found something that must not be."""
+        """Take the tour. False if an invariant does not hold."""
         self._welcome()
         try:
             with self._child() as child:
@@ -75,7 +224,7 @@ class Tour:
         finally:
             child.kill()
 
-    # The parts
+    # Parts
 
     def _welcome(self) -> None:
         text = (
@@ -177,7 +326,7 @@ class Tour:
     def _finish(self, space: Space, found: FileFacts) -> None:
         self._part("6. The rest is done", "New workers, in this process, finish what is left.")
         inbox = Space("inbox")
-        # The results that are there have been counted, in the steps that wrote them.
+        # The existing results were counted in the steps that wrote them.
         space.react(workshop.RESULT, workshop.count_result, existing=False)
 
         def report(what: str, job: int, by: str) -> None:
@@ -196,7 +345,7 @@ class Tour:
                     break
         self._say("The same checks, now that all is done:")
 
-    # Telling
+    # Output
 
     def _check(self, found: FileFacts) -> None:
         wrong = 0

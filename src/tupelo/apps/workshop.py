@@ -1,8 +1,7 @@
-"""The workshop of the tour: producers that write jobs, and workers that do them, around one space.
+"""The workshop of the tour: producers that write jobs and workers that do them, in one space.
 
-Run as a program it owns the space's file. It obeys the commands that it reads (`produce`, `work`,
-`fail`) and reports one event a line, each after the space has acknowledged what it tells. When
-nobody is left to command it, it ends.
+As a program it owns the space's file. It reads commands (`produce`, `work`, `fail`) and reports one
+event per line, each after the space has acknowledged it. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ TASKS = ("resize", "rotate", "crop", "sharpen")
 BURST = 4
 
 Report = Callable[[str, int, str], object]
-"""(what happened, the job's number, who did it)"""
+"""(event, number of the job, name of the producer or worker)"""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How fast things go in the workshop, in seconds."""
+    """The speed of the workshop, in seconds."""
 
     job_min: float
     job_max: float
@@ -74,7 +73,7 @@ def produce(space: Space, producer: int, seed: int, pace: Pace, report: Report) 
 
 
 def work(space: Space, name: str, pace: Pace, report: Report, *, to_the_end: bool = False) -> None:
-    """Do one job after the other; `to_the_end`, until there is none and none can come back."""
+    """Do one job after the other; with `to_the_end`, until none is left and none can come back."""
     wait = None if to_the_end else pace.lease / 2
     while True:
         try:
@@ -86,7 +85,7 @@ def work(space: Space, name: str, pace: Pace, report: Report, *, to_the_end: boo
                     report("begun", number, name)
                     time.sleep(seconds)
                     space.write(("result", number, task, name), txn=txn)
-        except TransactionEnded:  # Too slow: the job is back in the space, for anyone.
+        except TransactionEnded:  # Too slow: the job is in the space again.
             continue
         if job is not None:
             report("finished", number, name)
@@ -96,7 +95,7 @@ def work(space: Space, name: str, pace: Pace, report: Report, *, to_the_end: boo
 
 
 def fail(space: Space, pace: Pace, report: Report) -> None:
-    """Take a job and stop in the middle of it: no commit, no abort, no word to the space."""
+    """Take a job and stop in the middle: no commit, no abort."""
     txn = space.transaction(lease=pace.lease)
     job = space.take(JOB, txn=txn)
     assert job is not None  # It waits for ever.
@@ -108,7 +107,7 @@ def fail(space: Space, pace: Pace, report: Report) -> None:
 
 
 def watch(space: Space, report: Report) -> None:
-    """Tell of every result as it becomes visible."""
+    """Report every result as it becomes visible."""
     with space.subscribe(RESULT) as notices:
         for notice in notices:
             _, number, _, name = notice.entry
@@ -116,7 +115,7 @@ def watch(space: Space, report: Report) -> None:
 
 
 def count_result(result: tuple[Any, ...], step: Step) -> None:
-    """A reaction: the tally changes in the same atomic step in which the result appears."""
+    """A reaction: the tally changes in the atomic step in which the result appears."""
     _, tally = step.take(TALLY)
     step.write(("tally", tally + 1))
 
@@ -128,12 +127,12 @@ def start(function: Callable[..., None], *args: Any, **options: Any) -> Thread:
 
 
 def tell(what: str, job: int, by: str) -> None:
-    # One small write to a pipe is all there or not at all, also when this process is killed.
+    # A small write to a pipe is atomic, also when this process is killed.
     os.write(sys.stdout.fileno(), msgspec.json.encode(WorkshopEvent(what, job, by)) + b"\n")
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Control-C ends the tour, and the tour this.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tour, which ends this process.
     path, seed, pace = sys.argv[1], int(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Pace)
     space = Space(SPACE, path=path)
     space.write(("tally", 0))
@@ -149,7 +148,7 @@ def main() -> None:
                     start(work, space, name, pace, tell)
             case "fail":
                 start(fail, space, pace, tell)
-    os._exit(1)  # The tour is gone; there is nobody to report to.
+    os._exit(1)  # The tour has ended.
 
 
 if __name__ == "__main__":

@@ -32,11 +32,10 @@ from tupelo.federation.links import wire
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space import asynchronous, blocking
 from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.decisions import DecisionLog
 from tupelo.space.dual_api import run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch, SharedTransaction
-from tupelo.space.twophase import Decisions, Participant, Vote
+from tupelo.space.twophase import DecisionLog, Decisions, Participant, Vote
 
 _LOCAL = (blocking.Space, asynchronous.Space, FederatedSpace)
 

@@ -19,8 +19,7 @@ from tupelo.federation.links.address import Address
 from tupelo.lab.history import Act, Deal, History, Kind
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.world import PORT, SPACE, World, WorldHost
-from tupelo.values.coverage import Coverage
-from tupelo.values.scope import HERE
+from tupelo.values.scope import HERE, Coverage
 
 KEYS = ("red", "green")
 NEWS = "news"

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from tupelo.federation.identity.keys import Identity
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
+from tupelo.space.clock import LoopClock
 from tupelo.space.dual_api import maybe_await
-from tupelo.space.loopclock import LoopClock
 
 MEMORY_DISK = Path("/dev/shm")
 """How long a disk takes is not asked here."""

@@ -48,12 +48,22 @@ from tupelo.federation.links.encoding import encode_any, read_any
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
-from tupelo.space.checks import check_wait
-from tupelo.space.dual_api import Closing, dual_api, maybe_await, run_coroutine
+from tupelo.space.dual_api import (
+    Async,
+    Blocking,
+    Closing,
+    DoorT,
+    OnDoor,
+    dual_api,
+    either_many,
+    either_one,
+    maybe_await,
+    run_coroutine,
+)
 from tupelo.space.port import Port, port_of
 from tupelo.space.protocol import AsyncSpaceLike, SpaceLike
+from tupelo.space.query import check_wait
 from tupelo.space.reaction import Step
-from tupelo.space.typed import Async, Blocking, DoorT, OnDoor, either_many, either_one
 from tupelo.values.kind import entry
 
 if TYPE_CHECKING:

@@ -65,9 +65,8 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.pubsub import Replies
 from tupelo.models.pubsub.served import METHODS as BROKER_METHODS
 from tupelo.models.pubsub.served import HostBroker, HostedRequests, NoticeBacklog, Offers
-from tupelo.space.checks import check_wait
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
-from tupelo.space.query import deadline_of
+from tupelo.space.query import check_wait, deadline_of
 from tupelo.space.tasks import timeout_at
 from tupelo.values.parts import ANY
 from tupelo.values.template_encoding import read_wire_extension

@@ -18,33 +18,32 @@ __all__ = ["changes", "session", "template"]
 
 
 def session(master: str | None = None, **options: str | int | bool) -> SparkSession:
-    """A Spark session with the format "tupelo".
+    """Start a Spark session with the format "tupelo", or return the existing session unchanged.
 
     `master` is Spark's ("local[4]", "spark://host:7077") or an address of Spark Connect
-    ("sc://host"); None is this machine, all of it. The options are Spark's, and win over ours:
-    session(**{"spark.sql.shuffle.partitions": 8}). A session that is there already is used as
-    it is.
+    ("sc://host"); by default all cores of this machine. The options are Spark's, and override ours:
+    session(**{"spark.sql.shuffle.partitions": 8}).
     """
     if find_spec("pyspark") is None:
         raise PipelineError('the pipeline needs pyspark: pip install "tupelo[pipeline]"')
-    from tupelo.pipeline.spark.starting import start
+    from tupelo.pipeline.spark import start
 
     return start(master, options)
 
 
 def changes(spark: SparkSession, *locations: str, **options: str) -> DataFrame:
-    """The changes of some logs, as spark.read.format("tupelo") has them, with the same options.
+    """The changes of some logs as a table; the options are those of spark.read.format("tupelo").
 
-    What is sealed is read by Spark's own reader of Parquet, which is faster: it looks only at the
-    columns that are used, and its rows do not go through Python.
+    Sealed segments are read by Spark's own Parquet reader, which is faster: it reads only the used
+    columns, and its rows do not go through Python.
     """
-    from tupelo.pipeline.source.tables import changes_of
+    from tupelo.pipeline.source.datasource import changes_of
 
     return changes_of(spark, locations, options)
 
 
 def template(template: object) -> str:
     """A template as the option of a reader: .option("template", template(Job(name="resize")))."""
-    from tupelo.pipeline.source.templates import as_option
+    from tupelo.pipeline.source.options import as_option
 
     return as_option(template)

@@ -1,8 +1,8 @@
-"""Declared shapes: entries of which a user says what they look like get typed columns.
+"""Declared shapes: typed columns for entries of a declared shape.
 
 A shape is declared as `"name string, size long"`, which fits tuples of two such fields and
-dataclasses that have fields of these names; or as a dataclass, `"module:Class"`, which fits its
-instances and those of its subclasses. What does not fit has null there.
+dataclasses with fields of these names; or as a dataclass, `"module:Class"`, which fits its
+instances and those of subclasses. Other entries have null there.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Declared:
         return pa.struct([(name, _ARROW[kind][0]) for name, kind in self.fields])
 
     def column(self, values: list[Any]) -> pa.Array:
-        """The typed columns of these entries: lists of fields, `Typed` ones, or None."""
+        """The typed columns of these entries, which are lists of fields, `Typed` or None."""
         places: dict[Any, list[int | None] | None] = {}
         absent: list[bool] = []
         columns: list[list[Any]] = [[] for _ in self.fields]
@@ -85,7 +85,7 @@ class Declared:
         )
 
     def _places(self, value: Any) -> list[int | None] | None:
-        """Where the fields of this shape are in an entry such as this; None if it does not fit."""
+        """The positions of this shape's fields in such an entry; None if it does not fit."""
         if value is None:
             return None
         if type(value) is Typed:
@@ -112,7 +112,7 @@ class Declared:
 
 
 def typed(entry: str | type | Declared) -> Declared:
-    """The shape that is declared so."""
+    """Parse a declaration."""
     if isinstance(entry, Declared):
         return entry
     if isinstance(entry, type):
@@ -134,7 +134,7 @@ def typed(entry: str | type | Declared) -> Declared:
 
 
 def imported(entry: str) -> type:
-    """The dataclass that "module:Class" names."""
+    """Import the dataclass of "module:Class"."""
     expected = '"module:Class", a dataclass that can be imported'
     if not _names_class(entry):
         raise BadArgument("entry", expected, entry)
@@ -162,7 +162,7 @@ def _of_class(cls: type) -> Declared:
     fields = []
     for name in kind.names:
         encoded = _OF_PYTHON.get(plain_type(hints[name]))
-        if encoded is not None:  # The others are in `fields`, as JSON.
+        if encoded is not None:  # Others are in `fields`, as JSON.
             fields.append((name, encoded))
     if not fields:
         raise BadArgument("entry", "a dataclass with fields such as str and int", cls)
@@ -170,7 +170,7 @@ def _of_class(cls: type) -> Declared:
 
 
 def plain_type(hint: Any) -> Any:
-    """The type that is left of `int | None`."""
+    """The other type in `int | None`."""
     if get_origin(hint) in (Union, UnionType):
         left = [part for part in get_args(hint) if part is not NoneType]
         return left[0] if len(left) == 1 else None
@@ -187,7 +187,7 @@ def _array(column: list[Any], kind: str) -> pa.Array:
 def _double(value: float) -> float | None:
     try:
         return float(value)
-    except OverflowError:  # an integer beyond all that is a float
+    except OverflowError:  # an integer beyond the range of float
         return None
 
 

@@ -1,11 +1,10 @@
-"""The schema of changes, version 1: one row a change, as Arrow batches and as the DDL of Spark.
+"""The schema of changes, version 1: one row per change, as Arrow batches and as Spark's DDL.
 
-What an entry holds is there three times: `payload` is its faithful encoding (`values.codec`);
-`fields` is the same as JSON, for people; and the struct `f` has typed columns, where a shape is
-declared. The JSON of a tuple is an array, and that of a dataclass an object. It cannot tell a
-tuple from a list or the name of a nested class; times, UUIDs and decimals are texts, bytes are
-base64, keys are texts (a dict in which two would be the same text is an array of pairs), and
-numbers that are not finite are null.
+The content of an entry is there three times: `payload` is its exact encoding (`values.codec`);
+`fields` is JSON, for people; and the struct `f` has typed columns, where a shape is declared. A
+tuple is a JSON array, a dataclass an object. JSON does not distinguish tuples from lists and omits
+the names of nested classes; times, UUIDs and decimals are strings, bytes are base64, keys are
+strings (a dict with two equal ones is an array of pairs), and numbers that are not finite are null.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ SCHEMA_VERSION = 1
 TIME = pa.timestamp("us", tz="UTC")
 CHANGES = pa.schema(
     [
-        ("host", pa.string()),  # whose log it is: the id of the host, or the agent of a lone space
+        ("host", pa.string()),  # the id of the host, or the agent of a space without one
         ("space", pa.string()),
-        ("position", pa.int64()),  # in the log of this space: without gaps
+        ("position", pa.int64()),  # without gaps within a space
         ("arrival", pa.int64()),  # the position at which the entry was written; null: no entry
         ("time", TIME),
         ("kind", pa.string()),
-        ("origin", pa.string()),  # with n, names the entry anywhere
+        ("origin", pa.string()),  # with n, identifies the entry
         ("n", pa.int64()),
-        ("agent", pa.string()),  # who acted
+        ("agent", pa.string()),  # the agent that made the change
         ("session", pa.string()),
         ("txn", pa.string()),
         ("to", pa.string()),  # the agent that the entry is for
@@ -61,11 +60,11 @@ TYPED = "f"
 
 _DERIVED = frozenset({"bytes", "type", "shape", "fields", TYPED})
 OF_THE_ENTRY = _DERIVED | {"origin", "n", "to", "payload"}
-"""The columns that are the same in every change of an entry."""
-_FAR = 253_402_300_799.0  # the end of the year 9999: what is later, Python cannot show
+"""The columns that are equal in all changes of an entry."""
+_FAR = 253_402_300_799.0  # the end of the year 9999, the latest time in Python
 
 Raw = dict[str, Any]
-"""Columns by name, as lists or as Arrow arrays: what a batch is made of."""
+"""Columns by name, as lists or Arrow arrays."""
 
 
 def schema_of(columns: Sequence[str] | None = None, entry: Declared | None = None) -> pa.Schema:
@@ -86,7 +85,7 @@ def check_columns(columns: Sequence[str] | None, entry: Declared | None = None) 
 
 
 def ddl_of(schema: pa.Schema) -> str:
-    """The schema as Spark encodes it."""
+    """The schema as Spark's DDL."""
     return ", ".join(f"`{field.name}` {_spark_type(field.type)}" for field in schema)
 
 
@@ -108,7 +107,7 @@ _SPARK = {
 
 
 def needed_for(columns: Sequence[str]) -> set[str]:
-    """What must be known of a change to fill these columns."""
+    """The columns of the log that these columns are computed from."""
     needed = set(columns) - {"host", "space"}
     return needed - _DERIVED | ({"payload"} if needed & _DERIVED else set())
 
@@ -124,14 +123,14 @@ def build(
     columns: Sequence[str],
     entry: Declared | None = None,
 ) -> pa.RecordBatch:
-    """A batch of so many rows from what is known of them."""
+    """Make a batch of so many rows from raw columns."""
     raw = {**raw, "host": pa.repeat(host, count), "space": pa.repeat(space, count)}
     schema = schema_of(columns, entry)
     return pa.RecordBatch.from_arrays(list(fill(raw, columns, entry).values()), schema=schema)
 
 
 def fill(raw: Raw, columns: Sequence[str], entry: Declared | None = None) -> dict[str, pa.Array]:
-    """These columns, as Arrow has them; what is not known of an entry follows from its payload."""
+    """These columns as Arrow arrays; columns about entries are computed from the payload."""
     missing = [name for name in columns if name not in raw]
     derived: dict[str, pa.Array] = {}
     if missing:
@@ -161,13 +160,13 @@ def times(seconds: Sequence[float | None]) -> pa.Array:
     return pa.array(micros.astype(np.int64), pa.int64(), mask=absent).cast(TIME)
 
 
-# What the entries are
+# Entries
 
 
 @contextmanager
 def _no_collecting() -> Iterator[None]:
-    """Thousands of entries are made in here and dropped soon: Python's collector would look at
-    all of them again and again, for a third of the time, and find nothing."""
+    """Disable the garbage collector, which would take a third of the time to scan thousands of
+    short-lived entries."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -178,7 +177,7 @@ def _no_collecting() -> Iterator[None]:
 
 
 class _Look:
-    """What entries of one shape look like."""
+    """The description of the entries of one shape."""
 
     __slots__ = ("native", "shape", "type")
 
@@ -192,7 +191,7 @@ class _Look:
 
 
 class _Looks(dict[Any, int]):
-    """Numbers the looks of entries, by what tells one from another."""
+    """Numbers the descriptions of entries."""
 
     def __init__(self) -> None:
         self.known: list[_Look] = []
@@ -213,15 +212,15 @@ _encoded_in = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def look_of(value: Any) -> Any:
-    """What tells the look of an entry from others: types, with the kind before them if it has one.
-    The entry is a list of fields, or `Typed`."""
+    """The key of the description of an entry: its types, preceded by its kind if it has one. The
+    entry is a list of fields, or `Typed`."""
     if type(value) is list:
         return types_of(value)  # type: ignore[arg-type]
     return (value.kind, *map(type, value.values))
 
 
 def _looks_of(values: list[Any]) -> list[Any]:
-    if set(map(type, values)) == {list}:  # as most are: no step of Python for each of them
+    if set(map(type, values)) == {list}:  # the common case, without a Python step for each
         return list(map(tuple, map(map, repeat(type), values)))
     return [look_of(value) for value in values]
 
@@ -229,14 +228,14 @@ def _looks_of(values: list[Any]) -> list[Any]:
 def about_entries(
     payloads: pa.Array, columns: Sequence[str], entry: Declared | None = None
 ) -> dict[str, pa.Array]:
-    """What these columns say of entries that are encoded so (null: of none). BadBytes if one of
-    them encodes no entry."""
+    """These columns about the encoded entries; null payloads give null. Raises BadBytes if a
+    payload is not an entry."""
     found: dict[str, pa.Array] = {}
     if "bytes" in columns:
         found["bytes"] = pc.binary_length(payloads)
     if set(columns).isdisjoint({"type", "shape", "fields", TYPED}):
         return found
-    # An entry that is written, read and taken is looked at once.
+    # An entry that is written, read and taken is decoded once.
     encoded = payloads.dictionary_encode()
     with _no_collecting():
         about = _about_distinct(encoded.dictionary, columns, entry)
@@ -270,8 +269,8 @@ def _chosen(texts: list[str | None], places: pa.Array) -> pa.Array:
 
 
 def decode_many(payloads: pa.Array) -> list[Any]:
-    """The entries that are encoded so, of which none is null: lists of fields, or `Typed` ones.
-    All in one go, which costs a third of one by one. BadBytes if one of them encodes no entry."""
+    """Decode payloads, none of them null: lists of fields, or `Typed`. All at once, which takes a
+    third of the time. Raises BadBytes if a payload is not an entry."""
     if not len(payloads):
         return []
     _, places, encoded = payloads.buffers()
@@ -279,19 +278,19 @@ def decode_many(payloads: pa.Array) -> list[Any]:
     joined = b"\xdd" + len(payloads).to_bytes(4, "big") + memoryview(encoded)[ends[0] : ends[-1]]
     try:
         values = _decode_many(joined)
-        # One that is torn may go on in the next: each must end where its bytes end.
+        # A torn payload may continue in the next: each must end where its bytes end.
         lengths = list(map(len, _encoded_in(joined)))
         if {list, Typed}.issuperset(map(type, values)) and lengths == np.diff(ends).tolist():
             return values
     except (msgspec.DecodeError, BadBytes, ValueError, TypeError, ArithmeticError, RecursionError):
         pass
     for payload in payloads.to_pylist():
-        decode_entry(payload)  # says what is wrong with the one that is
+        decode_entry(payload)  # raises the error of the damaged one
     raise BadBytes("these bytes do not spell entries")
 
 
 def _json(values: list[Any]) -> pa.Array:
-    """Each value as JSON. All are written in one go, a line each; then the ends are cut out."""
+    """Each value as JSON. All are encoded at once, one per line, and then split."""
     text = np.frombuffer(_lines(values), dtype=np.uint8)
     ends = text == 10
     offsets = np.zeros(len(values) + 1, dtype=np.int64)

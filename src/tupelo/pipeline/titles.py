@@ -1,5 +1,4 @@
-"""The jobs by name, in the order in which a report shows them, and what each one tells. This is
-known before Spark is loaded."""
+"""The names and titles of the jobs, in the order of a report. Known without loading Spark."""
 
 from __future__ import annotations
 

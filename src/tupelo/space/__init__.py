@@ -1,7 +1,7 @@
-"""The rules of one space: a pure core, and two thin shells on it, blocking and async.
+"""The rules of one space: a core without I/O, and a blocking and an async API on it.
 
-Start with `core`: it decides, in one step at a time, and says what happened (`changes`) and whom
-to wake (`woken`). `transaction`, `reaction`, `subscription`, `session`, `capacity`, `deadlines`
-and `order` hold one rule each. `engine` runs the core under a lock and serves both doors:
-`blocking` for threads and `asynchronous` for coroutines.
+Start with `core`: it executes one atomic step at a time, and reports the changes and the callers to
+wake. `transaction`, `reaction`, `subscription`, `session`, `capacity`, `leases` and `order` have
+one rule each. `engine` runs the core under a lock; `blocking` is the API for threads,
+`asynchronous` the one for coroutines.
 """

@@ -1,7 +1,7 @@
-"""The async door: a space for coroutines. The same names as the blocking one, to be awaited.
+"""The async API of a space: the names of the blocking one, as coroutines.
 
-It shares everything with the blocking door but the waiting, so threads and tasks can meet in one
-space: `aio.Space(space)` is an async door to a space that threads use.
+Both APIs share the engine, so threads and tasks can use one space: `aio.Space(space)` is the async
+API of a blocking space.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from tupelo.errors import BadArgument, ListenerFailed, SpaceClosed, TupeloError
-from tupelo.space import blocking, handles
+from tupelo.space import blocking
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import await_at_once
@@ -28,21 +28,18 @@ from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.transaction import Vote
-from tupelo.space.waiting import Waiter
-from tupelo.space.writers import Writer
+from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
-from tupelo.values.change import Change
-from tupelo.values.coverage import Coverage
+from tupelo.values.change import Change, Notice
 from tupelo.values.entry import Entry
 from tupelo.values.lease import AsyncLease, Lease, LeasePolicy
-from tupelo.values.notice import Notice
-from tupelo.values.scope import Scope
+from tupelo.values.scope import Coverage, Scope
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Space(AsyncSpaceLike):
-    """One named set of entries, found by content; see `tupelo.Space`. Or an async door to one."""
+    """A named set of entries, found by content; or the async API of a `tupelo.Space`."""
 
     def __init__(
         self,
@@ -193,7 +190,7 @@ class Space(AsyncSpaceLike):
             await port.flushed(position)
         except TupeloError:
             raise
-        except BaseException:  # cancelled, or its loop was closed
+        except BaseException:  # cancelled, or the loop was closed
             port.flush_undone(delivery.give_back())
             raise
         delivery.confirm()
@@ -201,7 +198,7 @@ class Space(AsyncSpaceLike):
     # Transactions, sessions
 
     def transaction(self, *, lease: float | None = None) -> Transaction:
-        """All or nothing: pass it as `txn=`. `async with` commits at the end."""
+        """Begin a transaction, to be passed as `txn=`. `async with` commits at the end."""
         return Transaction(self._port, self._port.begin(lease))
 
     async def in_doubt(self) -> list[Transaction]:
@@ -221,11 +218,11 @@ class Space(AsyncSpaceLike):
 
     async def _react(
         self, template: object, function: Function, once: bool, existing: bool, scope: Scope | None
-    ) -> handles.Reaction:
+    ) -> blocking.Reaction:
         self._port.require_here(scope)
         state, position = self._port.react(template, function, once, existing)
         await self._port.flushed(position)
-        return handles.Reaction(self._port, state)
+        return blocking.Reaction(self._port, state)
 
     # The log, closing
 
@@ -252,7 +249,7 @@ class Space(AsyncSpaceLike):
 
 
 class Transaction(TransactionHandle):
-    """All or nothing. `async with` commits at the end, or aborts on an error."""
+    """A transaction. `async with` commits at the end, or aborts on an error."""
 
     @property
     def lease(self) -> AsyncLease:
@@ -280,7 +277,7 @@ class Transaction(TransactionHandle):
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            with suppress(SpaceClosed):  # That would hide the error, and has ended it anyway.
+            with suppress(SpaceClosed):  # Closing has aborted it.
                 if self.state == "active":
                     await self.abort()
         elif self.must_commit:
@@ -288,7 +285,7 @@ class Transaction(TransactionHandle):
 
 
 class Session(AsyncSessionLike):
-    """Reads that never give the same entry twice. Tasks may share it."""
+    """Returns each entry at most once. Tasks may share it."""
 
     def __init__(self, space: Space, state: SessionState) -> None:
         self._space = space
@@ -326,7 +323,7 @@ class Session(AsyncSessionLike):
         await self.close()
 
 
-class Subscription(handles.SubscriptionHandle):
+class Subscription(blocking.SubscriptionHandle):
     """Notices, in order: `async for notice in subscription`."""
 
     def __init__(
@@ -366,7 +363,9 @@ class Subscription(handles.SubscriptionHandle):
                 if asyncio.iscoroutine(answer):
                     await answer
         except Exception as error:
-            handles.logger.exception("a subscription's callback raised; the subscription is closed")
+            blocking.logger.exception(
+                "a subscription's callback raised; the subscription is closed"
+            )
             self._port.end_subscription(self._state, error)
         except BaseException as error:
             ended = ListenerFailed(repr(error))
@@ -391,7 +390,7 @@ class Subscription(handles.SubscriptionHandle):
 
 
 class MatchSet(Generic[T_co]):
-    """What matched, in order of arrival: `async for`, or `await next()` until it answers None. See
+    """The matches in order of arrival: `async for`, or `await next()` until it returns None. See
     `tupelo.MatchSet`."""
 
     def __init__(self, port: Port, state: MatchSetState) -> None:
@@ -414,11 +413,11 @@ class MatchSet(Generic[T_co]):
 
     @property
     def skipped(self) -> list[Skipped]:
-        """What was left out so far, and why."""
+        """The entries that were left out so far, with the reasons."""
         return self._state.left_out
 
     async def close(self) -> None:
-        """It is not needed any more."""
+        """End the match set."""
         self._port.end_match_set(self._state)
 
     async def __aiter__(self) -> AsyncIterator[T_co]:

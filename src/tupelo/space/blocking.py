@@ -1,51 +1,255 @@
-"""The blocking door: a space for threads."""
+"""The blocking API of a space, for threads, and the handles that it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
-from tupelo.errors import BadArgument, SpaceClosed, TupeloError
+from tupelo.errors import BadArgument, ListenerFailed, SpaceClosed, TupeloError
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
 from tupelo.space.engine import Damaged, Engine, random_id
-from tupelo.space.handles import (
-    ClosingHandle,
-    MatchSet,
-    Reaction,
-    Session,
-    Subscription,
-    ThreadSignal,
-)
+from tupelo.space.matchset import MatchSetState, Skipped
 from tupelo.space.order import Order
 from tupelo.space.port import Port, Transactional, TransactionHandle, mark_to, value_of
-from tupelo.space.protocol import SpaceLike
-from tupelo.space.query import NOW, Query
-from tupelo.space.reaction import Function
+from tupelo.space.protocol import SessionLike, SpaceLike
+from tupelo.space.query import NOW, Query, deadline_of
+from tupelo.space.reaction import Function, ReactionState
+from tupelo.space.session import SessionState
+from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Vote
-from tupelo.space.waiting import Waiter
-from tupelo.space.writers import Writer
+from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
-from tupelo.values.change import Change
-from tupelo.values.coverage import Coverage
+from tupelo.values.change import Change, Notice
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, LeasePolicy
-from tupelo.values.notice import Notice
-from tupelo.values.scope import Scope
+from tupelo.values.scope import Coverage, Scope
+
+T_co = TypeVar("T_co", covariant=True)
+
+logger = logging.getLogger("tupelo")
+
+
+class ThreadSignal:
+    """Wakes a thread that waits for a lock."""
+
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def wake(self) -> bool:
+        if self.lock.locked():
+            self.lock.release()
+        return True
+
+
+class ClosingHandle:
+    """Closes itself at the end of a `with` block."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Session(ClosingHandle, SessionLike):
+    """Returns each entry at most once. Threads may share it; `clone` makes another session that has
+    seen the same entries."""
+
+    def __init__(self, space: Space, state: SessionState) -> None:
+        self._space = space
+        self._state = state
+
+    def _read(
+        self, template: object, wait: float | None, many: bool, limit: int | None, *where: Any
+    ) -> Any:
+        scope, coverage = where
+        space = self._space
+        query = space._port.query(
+            template, False, wait, many, limit, None, None, False, scope, coverage, self._state
+        )
+        return space._values(query) if many else space._value(query)
+
+    def clone(self, *, lease: float | None = None) -> Session:
+        return Session(self._space, self._space._port.open_session(lease, like=self._state))
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._space._port, self._state)
+
+    @property
+    def seen(self) -> int:
+        """The number of remembered entries; removed entries are forgotten after a while."""
+        return len(self._state.seen)
+
+    def close(self) -> None:
+        self._space._port.end_session(self._state)
+
+
+class SubscriptionHandle:
+    """Common part of blocking and async subscriptions."""
+
+    def __init__(self, port: Port, state: SubscriptionState) -> None:
+        self._port = port
+        self._state = state
+
+    @property
+    def event_id(self) -> int:
+        return self._state.event.id
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number of the last notice for this event."""
+        return self._state.event.sequence
+
+    @property
+    def active(self) -> bool:
+        """Whether more notices can come than those in the backlog."""
+        self._port.expire()
+        return not self._state.ended
+
+    @property
+    def error(self) -> Exception | None:
+        """The error that ended the subscription, if any."""
+        return self._state.error
+
+
+class Subscription(ClosingHandle, SubscriptionHandle):
+    """Notices in order, until its lease, transaction or space ends, or `close()`."""
+
+    def __init__(
+        self,
+        port: Port,
+        state: SubscriptionState,
+        callback: Callable[[Notice], object] | None,
+    ) -> None:
+        super().__init__(port, state)
+        if callback is not None:
+            threading.Thread(
+                target=self._call, args=(callback,), name="tupelo-notices", daemon=True
+            ).start()
+
+    def get(self, *, wait: float | None = None) -> Notice | None:
+        """The next notice; None after the timeout or at the end."""
+        clock = self._port.clock
+        deadline = deadline_of(clock, wait)
+        while True:
+            found, position = self._port.next_notice(self._state, ThreadSignal, deadline)
+            if not isinstance(found, ThreadSignal):
+                if position and isinstance(found, Notice):
+                    try:
+                        self._port.flush(position)
+                    except BaseException:
+                        self._port.return_notice(self._state, found)
+                        raise
+                return found  # type: ignore[return-value]
+            try:
+                left = None if deadline is None else max(0.0, deadline - clock.now())
+                clock.acquire(found.lock, left)
+            finally:
+                self._port.forget_signal(self._state, found)
+
+    def __iter__(self) -> Iterator[Notice]:
+        while (notice := self.get()) is not None:
+            yield notice
+
+    def _call(self, callback: Callable[[Notice], object]) -> None:
+        try:
+            for notice in self:
+                callback(notice)
+        except Exception as error:
+            logger.exception("a subscription's callback raised; the subscription is closed")
+            self._port.end_subscription(self._state, error)
+        except BaseException as error:  # It has ended the thread of the listener.
+            self._port.end_subscription(self._state, ListenerFailed(repr(error)))
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._port, self._state)
+
+    def close(self) -> None:
+        self._port.end_subscription(self._state)
+
+
+class MatchSet(ClosingHandle, Generic[T_co]):
+    """The matches in order of arrival: iterate, or call `next` until it returns None.
+
+    MatchSetInvalid is raised once an entry of the set was taken, or the lease has ended. Entries
+    that expired, or whose class this program does not have, are left out: see `skipped`.
+    """
+
+    def __init__(self, port: Port, state: MatchSetState) -> None:
+        self._port = port
+        self._state = state
+
+    def next(self) -> T_co | None:
+        """The next entry, or None at the end."""
+        entry, position = self._port.next_match(self._state)
+        if entry is None:
+            return None
+        if position:
+            self._port.flush(position)
+        value: T_co = value_of(entry)
+        return value
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._port, self._state)
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The entries that were left out so far, with the reasons."""
+        return self._state.left_out
+
+    def close(self) -> None:
+        """End the match set."""
+        self._port.end_match_set(self._state)
+
+    def __iter__(self) -> Iterator[T_co]:
+        while (entry := self.next()) is not None:
+            yield entry
+
+
+class Reaction:
+    """A registered reaction; `cancel()` ends it."""
+
+    def __init__(self, port: Port, state: ReactionState) -> None:
+        self._port = port
+        self._state = state
+
+    @property
+    def active(self) -> bool:
+        return not self._state.ended
+
+    @property
+    def error(self) -> Exception | None:
+        """The last error that its function raised."""
+        return self._state.error
+
+    def cancel(self) -> None:
+        self._port.end_reaction(self._state)
 
 
 class Space(ClosingHandle, SpaceLike):
-    """One named set of entries, found by content, in this process: in memory, or durable in a file.
+    """A named set of entries, found by content, in this process: in memory, or durable in a file.
 
-    `wait` is how many seconds to wait for a match: None for ever, 0 not at all. `lease` is how
-    many seconds something lives: None for ever. Every operation may be called from any thread.
+    `wait` is the number of seconds to wait for a match: None for ever, 0 not at all. `lease` is the
+    lifetime in seconds: None for ever. Every operation is thread-safe.
 
-    A damaged file is refused. With `damaged="salvage"` the file is checked as a whole; if something
-    is wrong, what is good is put in its place, and the damaged file is kept beside it with a text
-    that says what is lost, `FILE.damaged-1` and `FILE.damaged-1.txt`.
+    A damaged file is refused. With `damaged="salvage"` the whole file is checked; if it is damaged,
+    a new file with the undamaged part replaces it. The damaged file and a report of the losses are
+    kept as `FILE.damaged-1` and `FILE.damaged-1.txt`.
     """
 
     def __init__(
@@ -138,7 +342,7 @@ class Space(ClosingHandle, SpaceLike):
             if not writer.done:
                 assert isinstance(writer.signal, ThreadSignal)
                 self._port.clock.acquire(writer.signal.lock, wait)
-        except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
+        except BaseException:  # KeyboardInterrupt, or another exception that ends this thread
             self._port.stop_writing(writer)
             raise
         return self._port.written(writer)
@@ -163,7 +367,7 @@ class Space(ClosingHandle, SpaceLike):
         return MatchSet(self._port, self._port.open_match_set(*asked))
 
     def _value(self, query: Query) -> Any:
-        """The answer to a query for one entry."""
+        """The result of a query for one entry."""
         found, position = self._port.get(query, ThreadSignal)
         if type(found) is Waiter:
             found, position = self._await(found)
@@ -182,14 +386,15 @@ class Space(ClosingHandle, SpaceLike):
         if type(found) is Waiter:
             waiter = found
             found, position = self._await(waiter)
-            if query.many and query.if_exists and not waiter.done:  # What is there now?
+            if query.many and query.if_exists and not waiter.done:  # only the present matches
                 return self._entries(query.replace(deadline=NOW, if_exists=False))
         if position and found:
             self._flush_got(found, position, query)  # type: ignore[arg-type]
         return found  # type: ignore[return-value]
 
     def _flush_got(self, entries: list[Entry], position: int, query: Query) -> None:
-        """Wait for the disk; a caller that is interrupted meanwhile has not got the entries."""
+        """Wait for the disk; if the caller is interrupted, the entries are returned to the
+        space."""
         delivery = self._port.deliveries.begin(entries, query)
         try:
             self._flush(position)
@@ -201,7 +406,7 @@ class Space(ClosingHandle, SpaceLike):
         delivery.confirm()
 
     def _await(self, waiter: Waiter) -> tuple[list[Entry], int]:
-        """Block until the waiter is answered or its deadline has come."""
+        """Block until the waiter is answered or its deadline has passed."""
         port = self._port
         try:
             if not waiter.done:
@@ -212,7 +417,7 @@ class Space(ClosingHandle, SpaceLike):
             return port.collect(waiter)
         except TupeloError:
             raise
-        except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
+        except BaseException:  # KeyboardInterrupt, or another exception that ends this thread
             port.flush_undone(port.vanish(waiter))
             raise
 
@@ -265,12 +470,12 @@ class Space(ClosingHandle, SpaceLike):
 
 
 def fetch(space: Space, query: Query) -> list[Entry]:
-    """What matches, until the deadline: `Port.fetch`, for threads."""
+    """`Port.fetch` for threads: the matches, waiting until the query's deadline."""
     return space._entries(query)
 
 
 class Transaction(TransactionHandle):
-    """All or nothing. As a context manager it commits at the end, or aborts on an error."""
+    """A transaction. `with` commits at the end, or aborts on an error."""
 
     @property
     def lease(self) -> Lease:
@@ -283,13 +488,13 @@ class Transaction(TransactionHandle):
         self._port.flush(self._port.abort(self._state))
 
     def prepare(self) -> Vote:
-        """Phase one: promise to commit, whatever comes. "not changed" needs no second phase."""
+        """Phase one: promise to commit. After "not changed" no second phase is needed."""
         vote, position = self._port.prepare(self._state)
         self._port.flush(position)
         return vote
 
     def transaction(self, *, lease: float | None = None) -> Transaction:
-        """A nested transaction: it sees what this one sees, and commits into it."""
+        """Begin a nested transaction: it sees what this one sees, and commits into it."""
         return Transaction(self._port, self._port.begin(lease, self._state))
 
     def __enter__(self) -> Self:
@@ -297,7 +502,7 @@ class Transaction(TransactionHandle):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            with suppress(SpaceClosed):  # That would hide the error, and has ended it anyway.
+            with suppress(SpaceClosed):  # Closing has aborted it.
                 if self.state == "active":
                     self.abort()
         elif self.must_commit:

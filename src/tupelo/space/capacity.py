@@ -1,4 +1,4 @@
-"""Capacity: how much a space may hold, and what gives way when it is full."""
+"""Capacity: bounds of a space, and which entries are evicted."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tupelo.errors import BadArgument, SpaceFull
-from tupelo.space.protected import is_protected
 from tupelo.values.codec import encode_entry
-from tupelo.values.entry import Entry
+from tupelo.values.entry import Entry, Shape
+
+SUNK = "tupelo.sunk"
+"""Kind of the entries that the pipeline's sink writes with each part of a batch."""
+
+
+def is_protected(shape: Shape) -> bool:
+    return shape.kind is not None and shape.kind.name == SUNK
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bounds by number of entries and by bytes (as they are encoded on disk and on the wire).
+    """Bounds by number of entries and by bytes (as encoded on disk and in messages).
 
-    When full, a write is refused with SpaceFull; or, with `evict="fifo"`, the oldest entries give
-    way, and with `evict="lru"` the ones read longest ago. What a transaction holds stays, and what
-    is protected.
+    In a full space a write raises SpaceFull; with `evict="fifo"` the oldest entries are evicted
+    instead, with `evict="lru"` the ones that were read longest ago. Protected entries, and those
+    that a transaction holds, are never evicted.
     """
 
     entries: int | None = None
@@ -38,10 +44,8 @@ class Capacity:
 
 
 class CapacityLimit:
-    """What a bounded space holds, uncommitted entries included, and how big each is.
-
-    They are kept in the order in which they were last used, for `evict="lru"`.
-    """
+    """The entries of a bounded space with their sizes, uncommitted ones included, in the order of
+    their last use."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
@@ -51,9 +55,10 @@ class CapacityLimit:
     def require(
         self, coming: list[Entry], stored: Iterable[Entry], taken: Iterable[Entry] = ()
     ) -> None:
-        """SpaceFull if these cannot be made to fit. Nothing is changed.
+        """Raise SpaceFull if these entries cannot be made to fit. Changes nothing.
 
-        What the writer's own transaction has `taken` leaves when it commits, and makes room.
+        Entries that the writer's own transaction has `taken` leave when it commits, and so make
+        room.
         """
         size = sum(map(self._size, coming))
         count = len(self._held) + len(coming)
@@ -66,14 +71,14 @@ class CapacityLimit:
             raise SpaceFull(self._full(len(coming)), hopeless=self._exceeds(len(coming), size))
 
     def _exceeds(self, count: int, size: int) -> bool:
-        """Is this more than the space can ever hold?"""
+        """Whether this exceeds the capacity even of an empty space."""
         capacity = self._capacity
         return (capacity.entries is not None and count > capacity.entries) or (
             capacity.size_bytes is not None and size > capacity.size_bytes
         )
 
     def overflow(self, newest: Iterable[Entry], stored: Iterable[Entry]) -> list[Entry]:
-        """Who gives way to the newest, which are in the space now."""
+        """The entries to be evicted for the newest ones, which are in the space already."""
         for entry in newest:
             self.touch(entry)
         victims, _ = self._victims(len(self._held), self._bytes, newest, stored)
@@ -82,8 +87,8 @@ class CapacityLimit:
     def _victims(
         self, count: int, size: int, spared: Iterable[Entry], stored: Iterable[Entry]
     ) -> tuple[list[Entry], bool]:
-        """Who would have to go, and whether that is enough: what transactions hold stays, and what
-        the space must remember."""
+        """The entries that would be evicted, and whether that suffices. Protected entries, and
+        those that transactions hold, stay."""
         capacity = self._capacity
         victims: list[Entry] = []
         kept = set(spared)

@@ -1,15 +1,18 @@
-"""Clocks: time is handed in. One that runs by itself, and one that is moved by hand.
+"""Clocks: the system's, one that tests move, and the time of an event loop.
 
-A clock tells the time, wakes a blocked thread when its patience ends, and calls back at a moment.
+A clock tells the time, wakes a blocked thread after a timeout, and calls back at a moment.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from tupelo.errors import BadArgument
@@ -22,22 +25,22 @@ _SWEEP_MIN = 64
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since the epoch; it never goes back."""
+        """Seconds since the epoch; never decreases."""
         ...
 
     def acquire(self, lock: threading.Lock, seconds: float | None) -> bool:
-        """Block until the lock is released by someone, or so much time has passed."""
+        """Wait until the lock can be acquired, at most so many seconds."""
         ...
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call back once, at that moment or soon after; the answer cancels it."""
+        """Call back once at this moment or soon after; the returned function cancels that."""
         ...
 
 
 class SystemClock:
-    """The wall clock at the start, and the monotonic one from there: it never jumps.
+    """The wall clock at the start, advanced by the monotonic clock, so that it never jumps.
 
-    Callbacks come from one thread for the whole process, which starts when first needed.
+    One thread of the process makes all callbacks; it starts when first needed.
     """
 
     def __init__(self) -> None:
@@ -47,7 +50,7 @@ class SystemClock:
         return time.monotonic() + self._offset
 
     def acquire(self, lock: threading.Lock, seconds: float | None) -> bool:
-        # The longest that a lock can wait for is some 292 years; threading says how long.
+        # threading.TIMEOUT_MAX is about 292 years.
         return lock.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
@@ -55,7 +58,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Time that passes when you say so: `clock.advance(10)`. For tests and simulations."""
+    """A clock for tests and simulations, moved by `clock.advance(10)`."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self._now = now
@@ -86,7 +89,7 @@ class ManualClock:
             return self._alarms.add(when, callback)
 
     def advance(self, seconds: float) -> None:
-        """Move on, calling back everyone whose moment comes on the way, each at its moment."""
+        """Move the time forward, and make the callbacks that become due, each at its moment."""
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
             raise BadArgument("seconds", "a number of seconds, 0 or more", seconds)
         end = self._now + seconds
@@ -110,7 +113,7 @@ class _AlarmHeap:
     def add(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
         self._count += 1
         cell = [callback]
-        if len(self._heap) >= self._sweep_at:  # Most may have been called off.
+        if len(self._heap) >= self._sweep_at:  # Most may have been cancelled.
             self._heap = [item for item in self._heap if item[2]]
             heapq.heapify(self._heap)
             self._sweep_at = 2 * len(self._heap) + _SWEEP_MIN
@@ -128,7 +131,7 @@ class _AlarmHeap:
 
 
 class _AlarmThread:
-    """Calls back at moments of the monotonic clock."""
+    """Makes callbacks at moments of the monotonic clock."""
 
     def __init__(self) -> None:
         self._heap = _AlarmHeap()
@@ -158,11 +161,89 @@ class _AlarmThread:
                 callback = self._heap.pop()
             try:
                 callback()
-            except Exception:  # The alarms of other spaces must go on.
+            except Exception:  # Other spaces must get their callbacks.
                 logger.exception("an alarm failed")
 
 
 _alarms = _AlarmThread()
 
 system_clock = SystemClock()
-"""The clock of every space that is given no other."""
+"""The default clock of a space."""
+
+
+class LoopClock:
+    """The time of an event loop, plus `epoch`.
+
+    On a loop with virtual time, time stands still while the loop is busy. On a real loop the epoch
+    is `time.time() - loop.time()`, and threads may read it too. Threads cannot wait on it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, epoch: float = 1_000_000.0) -> None:
+        self._loop = loop
+        self._epoch = epoch
+
+    def now(self) -> float:
+        return self._epoch + self._loop.time()
+
+    def acquire(self, lock: threading.Lock, seconds: float | None) -> bool:
+        # Not a TupeloError, which would mean that the space itself ended the waiting operation.
+        raise RuntimeError(
+            "this space lives by the clock of an event loop, on which no thread may block: "
+            "use it through the names of tupelo.aio"
+        )
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
+        alarm = _Alarm(self, when, callback)
+        self._on_the_loop(alarm.arm)
+        return alarm.cancel
+
+    def _on_the_loop(self, function: Callable[[], None]) -> None:
+        if _running_loop() is self._loop:
+            function()
+        else:
+            with suppress(RuntimeError):  # The loop is closed.
+                self._loop.call_soon_threadsafe(function)
+
+
+class _Alarm:
+    """One callback. The timer is used on the loop only."""
+
+    __slots__ = ("_callback", "_clock", "_timer", "_when")
+
+    def __init__(self, clock: LoopClock, when: float, callback: Callable[[], object]) -> None:
+        self._clock = clock
+        self._when = when
+        self._callback: Callable[[], object] | None = callback
+        self._timer: asyncio.TimerHandle | None = None
+
+    def arm(self) -> None:
+        if self._callback is not None:
+            epoch, when = self._clock._epoch, self._when
+            moment = when - epoch
+            if epoch + moment < when:  # rounded down, because the epoch is large
+                moment += math.ulp(when)
+            self._timer = self._clock._loop.call_at(moment, self._ring)
+
+    def _ring(self) -> None:
+        if self._clock.now() < self._when:  # The clock of a loop is coarse.
+            self.arm()
+            return
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+    def cancel(self) -> None:
+        if self._callback is not None:
+            self._callback = None  # This suffices; the rest frees the timer early.
+            self._clock._on_the_loop(self._disarm)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

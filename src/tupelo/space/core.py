@@ -1,8 +1,8 @@
-"""The core: it decides. No I/O, no threads, no clock of its own; one step at a time.
+"""The core of a space: one atomic step at a time, without I/O, threads or a clock of its own.
 
-A shell calls a method under its lock; the method does the whole step or raises and does nothing.
-What happened is left in `log.changes`, for the journal, and whom to wake in `woken`; the shell
-collects both before anyone else gets in.
+The engine calls a method under its lock; the method either completes the step or raises and changes
+nothing. The changes are left in `log.changes`, for the journal, and the callers to wake in `woken`;
+the engine collects both before it releases the lock.
 """
 
 from __future__ import annotations
@@ -14,33 +14,50 @@ from typing import Any, Literal
 from weakref import ReferenceType
 
 from tupelo.errors import ReactionError
-from tupelo.space import leases, matchset, reaction, transaction, writers
+from tupelo.space import leases, matchset, reaction, transaction, waiting
 from tupelo.space.capacity import Capacity, CapacityLimit
-from tupelo.space.deadlines import Deadlines
-from tupelo.space.directed import DirectedIndex
-from tupelo.space.finding import search, stores_of
+from tupelo.space.leases import Deadlines
 from tupelo.space.log import Actor, CoreLog
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.order import Fifo, Order
 from tupelo.space.query import Query
 from tupelo.space.reaction import ReactionState
+from tupelo.space.search import SlicedSearch, search, stores_of
 from tupelo.space.session import Pruning, SessionState, read_unread
-from tupelo.space.sliced_search import SlicedSearch
 from tupelo.space.subscription import Subscriptions, SubscriptionState
 from tupelo.space.transaction import Txn
-from tupelo.space.waiting import Signal, Waiting
-from tupelo.space.writers import Asked, Items, Places, WriteOutcome
+from tupelo.space.waiting import Asked, Items, Places, Signal, Waiting, WriteOutcome
 from tupelo.store.index import Store
 from tupelo.store.watchers import Watchers
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, require_known
 from tupelo.values.lease import LeasePolicy
 
+
+class DirectedIndex:
+    """The entries for each agent."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, dict[Entry, None]] = {}
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry that was written or returned."""
+        if entry.to is not None:
+            self._entries.setdefault(entry.to, {})[entry] = None
+
+    def to(self, agent: str) -> list[Entry]:
+        """The entries for this agent that are in the space and not taken."""
+        here = [entry for entry in self._entries.pop(agent, {}) if not entry.gone]
+        if here:
+            self._entries[agent] = dict.fromkeys(here)
+        return here
+
+
 _arrival = attrgetter("arrival")
 
 
 class Core:
-    """One space. `agent` is the origin of what is written here; `now` is the handed-in clock."""
+    """One space. `agent` is the origin of entries written here; `now` reads the clock."""
 
     def __init__(
         self,
@@ -63,42 +80,42 @@ class Core:
         self.reactions_max = reactions_max
         self.read_locks = 0
         self.woken: list[Signal] = []
-        self._fresh: list[Entry] = []  # what has become available in this step
-        self.locks_changed = self.left = False  # whether something has left in this step
-        self.removal_listeners: list[Callable[[Entry], None]] = []  # told of what is gone for good
+        self._fresh: list[Entry] = []  # entries that became available in this step
+        self.locks_changed = self.left = False  # whether entries left in this step
+        self.removal_listeners: list[Callable[[Entry], None]] = []
         self.log = CoreLog(agent, now, logging, log_reads)
         self.waiting = Waiting(self)
         self.arrivals = 0
-        self.returns = 0  # how often an entry came back to its place
+        self.returns = 0  # number of entries that came back
         self.deadlines = Deadlines()
         self.pruning = Pruning()
         self.directed = DirectedIndex()
-        self.surveys: dict[SlicedSearch, None] = {}  # searches under way, in slices
+        self.surveys: dict[SlicedSearch, None] = {}  # sliced searches in progress
         self.match_sets: dict[ReferenceType[MatchSetState], None] = {}
         self.subscriptions = Subscriptions(self)
-        # The order that arranges, and the one that keeps books, which may be the same.
+        # The order that arranges matches, and the one that keeps books; often the same.
         self.order = None if order is None or type(order) is Fifo or order.by_arrival else order
         self.books = None if order is None or type(order) is Fifo else order
         self.room = None if capacity is None else CapacityLimit(capacity)
         self.lease_policy = lease_policy
         self.running: str | None = None
         self.closed = False
-        self.disk_low = False  # Must the disk be asked before a change?
-        # Who must be heeded when an entry comes: how many wait, listen or react.
+        self.disk_low = False  # whether to check the disk before each change
+        # The number of waiters, subscriptions and reactions.
         self.watched = 0
         self._logs = logging
-        self._encodes = encodes  # into bytes, for the journal: what has no encoding is refused
+        self._encodes = encodes  # encode entries for the journal; refuse those without an encoding
         self._has_policy = (
             self.order is not None
             or capacity is not None
             or lease_policy is not None
             or self.log.reads
         )
-        # Whether operations now have nothing to heed but the store and plain takers.
+        # Whether the fast path applies: only the store and plain takers matter.
         self.plain = not self._has_policy
 
     def reconsider(self) -> None:
-        """At the end of a step, in which anything may have changed: is the space plain again?"""
+        """Set `plain` at the end of a step."""
         self.plain = not (
             self._has_policy
             or self.watched > self.waiting.plain_takers
@@ -111,14 +128,14 @@ class Core:
         )
 
     def set_room(self, room: CapacityLimit) -> None:
-        """Every write heeds this room from now on."""
+        """Bound the space by this capacity from now on."""
         self.room = room
         self._has_policy = True
         self.reconsider()
 
     @contextmanager
     def user_code(self, what: str) -> Iterator[None]:
-        """While functions of the user's run, which may not use the space."""
+        """While user code runs, which may not use the space; `what` names it for the error."""
         before, self.running = self.running, what
         try:
             yield
@@ -134,8 +151,8 @@ class Core:
         payload: bytes | None = None,
         actor: Actor | None = None,
     ) -> Entry | None:
-        """Write to a plain space, straight to the one who waits, if one does. None: it is not
-        that plain, and nothing was done."""
+        """Write to a plain space, directly to a waiting taker if there is one. Returns None if the
+        space is not plain enough; then nothing was done."""
         taker = None
         if self.watched:
             if self.books is not None:
@@ -156,7 +173,7 @@ class Core:
             bucket = self.store.buckets.get(shape)
             if bucket is None:
                 bucket = self.store.know(shape)
-            bucket.items.append(entry)  # as `Store.add` does, without the call
+            bucket.items.append(entry)  # inlined `Store.add`
             if bucket.indexes:
                 bucket.enter(entry)
         else:
@@ -165,7 +182,7 @@ class Core:
         return entry
 
     def first_fast(self, raw: Any, take: bool, actor: Actor | None) -> Any:
-        """A match in a plain space, or None, or NotImplemented: see `Store.first_fast`."""
+        """A match in a plain space, None, or NotImplemented: see `Store.first_fast`."""
         entry = self.store.first_fast(raw, take)
         if take and entry is not None and entry is not NotImplemented:
             if self.log.on:
@@ -182,8 +199,8 @@ class Core:
         at: Places = None,
         mark: WriteOutcome | None = None,
     ) -> list[Entry]:
-        """Write all of them or none; they become visible together. A `mark` says who writes, if it
-        is not this space's own agent, and for whom."""
+        """Write all entries or none; they become visible together. `mark` gives the writer, if it
+        is not this space's own agent, and the agent that the entries are for."""
         now = self.expire()
         if txn is not None:
             txn.require("active")
@@ -196,13 +213,13 @@ class Core:
             entry = Entry(fields, shape, self.agent, n, n, until, txn=txn)
             entries.append(entry if mark is None else mark.put_on(entry))
             self.store.know(shape)
-        writers.admit(self, entries, at, txn)
-        if payloads and self.books is not None:  # It may have marked them with their places.
+        waiting.admit(self, entries, at, txn)
+        if payloads and self.books is not None:  # The order may have added their places.
             payloads = [encode_entry(entry.shape, entry.fields) for entry in entries]
         if txn is not None:
             self._write_within(txn, entries)
         elif self.reactions and reaction.wanted(self, entries):
-            # Within a transaction that lasts as long as the step; its commit lets them react.
+            # A transaction for this step only; its commit runs the reactions.
             step = Txn("")
             self._write_within(step, entries)
             transaction.commit(self, step)
@@ -223,8 +240,8 @@ class Core:
         self.told_within(txn, entries)
 
     def told_within(self, txn: Txn, entries: list[Entry]) -> None:
-        """Tell those who listen or wait within a transaction that it now has these. Nobody sees
-        what a reaction does before the step is over."""
+        """Notify the subscriptions and waiters of a transaction that wrote these entries. The
+        effects of reactions are not visible before the step ends."""
         if self.watched and txn.id and txn.agenda is None:
             for entry in entries:
                 self.subscriptions.notify(entry, "visible", txn)
@@ -233,7 +250,7 @@ class Core:
     def publish(
         self, entries: list[Entry], payloads: list[bytes] | None = None, txn_id: str | None = None
     ) -> None:
-        """These entries are in the space now, all at once."""
+        """Add these entries to the space, all at once."""
         for i, entry in enumerate(entries):
             if self.log.on:
                 entry.arrival = self.log.position + 1
@@ -253,8 +270,8 @@ class Core:
     # Finding
 
     def get(self, query: Query, received: bool = True) -> list[Entry]:
-        """What matches at this moment, read or taken. What was taken is gone for good if the taker
-        has `received` it by now."""
+        """The present matches, read or taken. Taken entries are removed for good if the caller has
+        `received` them."""
         if self.deadlines.heap:
             self.expire()
         session = query.session
@@ -282,8 +299,8 @@ class Core:
             return sum(store.count(store.question(raw)) for store in stores_of(self, txn))
 
     def find(self, query: Query) -> list[Entry]:
-        """What is there to be had now. UnknownType if it must be `known`, and this program lacks
-        its class."""
+        """The present matches. Raises UnknownType if the query wants known classes only and this
+        program does not have one of them."""
         if query.txn is not None:
             query.txn.require("active")
         if query.session is not None:
@@ -300,7 +317,7 @@ class Core:
         return found
 
     def read(self, found: list[Entry], txn: Txn | None, session: SessionState | None) -> None:
-        """Hand over what was found, to be read: most often, there is nothing to note."""
+        """Note that entries were read, if a transaction, session, capacity or log needs that."""
         if txn is not None or session is not None or self.room is not None or self.log.reads:
             for entry in found:
                 self.acquire(entry, False, txn, session)
@@ -314,7 +331,8 @@ class Core:
         waited: float = 0.0,
         received: bool = True,
     ) -> None:
-        """Hand over what was found. `received` is False while the receiver may yet vanish."""
+        """Read or take an entry that was found. `received` is False while the caller may be
+        lost."""
         if take:
             if txn is None:
                 self.store.remove(entry)
@@ -334,11 +352,11 @@ class Core:
             session.seen.add(entry)
         if self.room is not None:
             self.room.touch(entry)
-        if self.log.reads and entry.txn is None:  # Else it is not there yet for the log.
+        if self.log.reads and entry.txn is None:  # Uncommitted entries are not in the log yet.
             txn_id, session_id = txn.id if txn else None, session.id if session else None
             self.log.add("read", entry, txn_id, waited, session=session_id)
 
-    # What ends and comes back
+    # Removed and returned entries
 
     def took(
         self,
@@ -348,18 +366,18 @@ class Core:
         received: bool = True,
         how: Literal["taken", "moved"] = "taken",
     ) -> None:
-        """The entry was taken, for good unless its taker vanishes before it is `received`."""
+        """The entry was taken; it can be returned until it is `received`."""
         self.release(entry, received)
         self.log.add(how, entry, txn_id, waited)
         if self.match_sets:
             matchset.lose(self, entry)
 
     def discard(self, entry: Entry) -> None:
-        """The entry was never seen outside a transaction, and never will be."""
+        """Drop an entry that was never visible outside its transaction."""
         self.release(entry, published=False)
 
     def give_back(self, entry: Entry, home: Txn | None) -> bool:
-        """Put an entry back where a transaction took it from, unless its time has come."""
+        """Return an entry to where a transaction took it from; False if it has expired."""
         entry.txn = home
         if entry.expires is not None and entry.expires <= self.now():
             entry.txn = None
@@ -372,13 +390,41 @@ class Core:
             self.directed.add(entry)
         return True
 
+    def undo(self, entry: Entry, query: Query) -> None:
+        """Return an entry that a query got, because its caller was lost before the answer."""
+        txn, session = query.txn, query.session
+        if query.test:
+            return
+        if not query.take:
+            if session is not None:
+                session.seen.discard(entry)
+                if not entry.gone:
+                    self.offer(entry)
+        elif txn is not None:
+            self.locks_changed = True
+            promised = txn.state != "active"
+            if not promised and entry in txn.taken and self.give_back(entry, txn.taken.pop(entry)):
+                self.visible_again(entry)
+        elif entry.expires is None or entry.expires > self.now():
+            self.store.restore(entry)
+            if self.room is not None:
+                self.room.add([entry])
+            self.deadlines.add(entry)
+            self.directed.add(entry)
+            self.log.add("returned", entry)
+            if not self.closed:
+                self.subscriptions.notify(entry, "available", returned=True)
+            self.offer(entry)
+        else:
+            self.received(entry)
+
     def visible_again(self, entry: Entry) -> None:
         if entry.gone:
             return
         if entry.txn is None and self.watched:
             self.subscriptions.notify(entry, "visible", returned=True)
             if self.reactions and reaction.wanted(self, [entry]):
-                with suppress(ReactionError):  # It keeps its error; the entry is back all the same.
+                with suppress(ReactionError):  # The reaction keeps its error.
                     reaction.react_to(self, [entry])
         if not entry.gone:
             self.offer(entry)
@@ -388,7 +434,7 @@ class Core:
         self.offer(entry)
 
     def offer(self, entry: Entry) -> None:
-        """This entry may be had again; who waits for it gets it at the end of the step."""
+        """Offer an available entry to waiters, which get it at the end of the step."""
         self.returns += 1
         if self.watched:
             self._fresh.append(entry)
@@ -396,8 +442,8 @@ class Core:
             survey.offer(entry)
 
     def serve(self) -> None:
-        """At the end of a step: those who wait get what has become available in it, and those
-        who wait to write may, if something has left."""
+        """At the end of a step, serve the waiters with what became available, and the waiting
+        writers if entries have left."""
         self._serve_fresh()
         while self.waiting.writers.ready:
             self.waiting.writers.serve()
@@ -419,9 +465,8 @@ class Core:
             self.waiting.recheck()
 
     def release(self, entry: Entry, received: bool = True, published: bool = True) -> None:
-        """It has left. Its key and its place stay its own until whoever took it has `received` it,
-        and may not vanish any more; its room does not. One that was never `published` was in a
-        transaction only."""
+        """An entry has left, and its capacity is free. Its key and place stay reserved until the
+        taker has `received` it. An entry that was not `published` was in a transaction only."""
         if self.room is not None:
             self.room.remove(entry)
         if entry.expires is not None:
@@ -431,7 +476,7 @@ class Core:
             self.received(entry, published)
 
     def received(self, entry: Entry, published: bool = True) -> None:
-        """It will not come back."""
+        """The entry will not be returned: free its key and place, and notify listeners."""
         if self.books is not None:
             self.books.forget(entry)
             self.waiting.writers.may_go = self.left = True
@@ -445,7 +490,7 @@ class Core:
         return self.arrivals
 
     def end_within(self, txn: Txn) -> None:
-        """A transaction ends: whoever waits or listens in it does so no more."""
+        """End the waiters, match sets and subscriptions of a transaction that ends."""
         self.waiting.end_within(txn)
         if self.match_sets:
             matchset.end_within(self, txn)
@@ -454,9 +499,9 @@ class Core:
                 self.end_subscription(subscription)
 
     def expire(self) -> float:
-        """End, at its own time and in order, everything whose lease has run out."""
+        """End everything whose lease has run out, in order and at its own time."""
         now = self.now()
-        if self.running == "a reaction":  # A step is under way, and time stands still in it.
+        if self.running == "a reaction":  # Time stands still within a step.
             return now
         for thing in self.deadlines.due(now):
             leases.end(self, thing, "expired", transaction.LEASE_RAN_OUT)
@@ -483,7 +528,7 @@ class Core:
             self.pruning.memories.pop(state.fired, None)
 
     def close(self, error: Exception) -> None:
-        """Whoever waits is told why; nothing more will happen here."""
+        """Fail the waiters with this error, and end the subscriptions."""
         self.closed = True
         self.waiting.close(error)
         for subscription in self.subscriptions.watchers:

@@ -1,11 +1,11 @@
-"""Deliveries: entries on their way to whoever asked for them.
+"""Deliveries: entries on their way to a caller.
 
-Entries are *reserved* when the space has set them aside, and *delivered* when they are sent or
-handed to the caller. Then the delivery ends in one of two ways: it is *confirmed*, and what was
-taken is gone for good, or it is *given back*, and the space is as if nobody had asked. A take that
-waits for the disk, a take from another program or host, an entry that moves to its agent: all of
-them are deliveries. A delivery of a durable space has a holder (see `values.holder`), which the
-journal keeps: after a crash the space still knows for whom the entries were reserved.
+Entries are *reserved* when the space has set them aside, and *delivered* when they were sent or
+returned to the caller. Then the delivery is either *confirmed*, and taken entries are removed for
+good, or *given back*, and the space is as before. A take that waits for the disk, a take from
+another program or host and an entry that moves to its agent are all deliveries. In a durable space
+a delivery has a holder (see `values.holder`) in the journal: after a crash the space still knows
+the taker of the reserved entries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from tupelo.errors import SpaceClosed
 from tupelo.space.query import Query
-from tupelo.space.undoing import undo
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Delivery(Protocol):
-    """What all deliveries have. `space` is the name of the space that the entries belong to."""
+    """Common interface of deliveries. `space` is the name of the space of the entries."""
 
     entries: list[Entry]
 
@@ -34,22 +33,22 @@ class Delivery(Protocol):
     def space(self) -> str: ...
 
     def confirm(self) -> int:
-        """The taker has the entries: they are gone for good. The answer is the position at which
-        that is durable. SpaceClosed or TransactionEnded if the space took them back before."""
+        """The taker has the entries: remove them for good. Returns the position at which that is
+        durable. Raises SpaceClosed or TransactionEnded if the space took them back before."""
         ...
 
     def give_back(self) -> int:
-        """The taker does not get the entries. The answer is the position at which that is durable.
-        SpaceClosed or TransactionEnded if the space took them back before."""
+        """The taker does not get the entries: return them. Returns the position at which that is
+        durable. Raises SpaceClosed or TransactionEnded if the space took them back before."""
         ...
 
     def forget(self) -> None:
-        """The taker has the entries and will not vanish: sessions need not remember them."""
+        """The taker cannot be lost any more: sessions need not remember the entries."""
         ...
 
 
 class Reserved:
-    """A delivery of a space in memory, or one that only waits for the disk."""
+    """A delivery from a space in memory, or one that only waits for the disk."""
 
     __slots__ = ("_deliveries", "entries", "query")
 
@@ -69,11 +68,11 @@ class Reserved:
         return self._deliveries.give_back(self)
 
     def forget(self) -> None:
-        """Sessions have forgotten the entries when they were confirmed."""
+        """Confirming has done that."""
 
 
 class Prepared:
-    """A delivery of a durable space: a prepared transaction has taken the entries."""
+    """A delivery from a durable space: a prepared transaction has taken the entries."""
 
     __slots__ = ("_port", "entries", "holder", "txn")
 
@@ -99,9 +98,8 @@ class Prepared:
 
 
 class ReservedDelivery(Reserved):
-    """A delivery of a space in memory to another program, the holder. Until `forget`, sessions
-    remember the entries: they may be written again under their own identity if the taker
-    vanishes."""
+    """A delivery from a space in memory to another program, the holder. Until `forget`, sessions
+    remember the entries, which may be written again under their identity if the taker is lost."""
 
     __slots__ = ("holder",)
 
@@ -123,8 +121,8 @@ class ReservedDelivery(Reserved):
 
 
 class Got:
-    """What was taken within a transaction, or read in a session: it belongs to the caller at once.
-    It is given back only if the caller turns out to have vanished."""
+    """Entries that were taken within a transaction, or read in a session. The caller has them at
+    once; they are given back only if the caller was lost."""
 
     __slots__ = ("_port", "entries", "query")
 
@@ -144,12 +142,12 @@ class Got:
         return self._port.unget(self.entries, self.query)
 
     def forget(self) -> None:
-        """Nothing was put aside."""
+        """Nothing is reserved."""
 
 
 class Arrived:
-    """Entries that have come from another host, and belong to this one. If the taker vanishes they
-    live here, under their own identity."""
+    """Entries that came from another host. If the taker is lost they are written here, under their
+    own identity."""
 
     __slots__ = ("_adopt", "_port", "entries")
 
@@ -178,7 +176,7 @@ class Arrived:
 
 
 class Deliveries:
-    """The deliveries of one space that are under way, but for the prepared ones."""
+    """The open deliveries of one space, except the prepared ones."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -197,7 +195,7 @@ class Deliveries:
         return delivery
 
     def confirm(self, delivery: Reserved) -> int:
-        # Whoever removes the delivery decides, without a lock: its taker, or the closing space.
+        # The first to remove the delivery decides, without a lock: its taker or the closing space.
         if not self._open.pop(delivery, False):
             raise SpaceClosed("the space was closed before what was asked for was on disk")
         if delivery.query.removes:
@@ -209,8 +207,8 @@ class Deliveries:
             return self.confirm(delivery)
 
     def received(self, entries: list[Entry]) -> None:
-        """These were taken and will not come back: sessions may forget them, writers that wait for
-        their keys may have those, and orders with books may show others."""
+        """The entries will not come back: sessions may forget them, waiting writers may use their
+        keys, and orders may show others."""
         core = self.engine.core
         if core.pruning.memories or core.books is not None:
             with self.engine.lock:
@@ -236,11 +234,11 @@ class Deliveries:
         return list(self._open)
 
     def take_all_back(self) -> None:
-        """The space is being closed: nobody gets anything any more."""
+        """The space is being closed: take all deliveries back."""
         for delivery in [*self._open]:
             if self._open.pop(delivery, False):
                 self._take_back(delivery)
 
     def _take_back(self, delivery: Reserved) -> None:
         for entry in delivery.entries:
-            undo(self.engine.core, entry, delivery.query)
+            self.engine.core.undo(entry, delivery.query)

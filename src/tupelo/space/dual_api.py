@@ -1,29 +1,296 @@
-"""Either door by one text: an operation is written once, as a coroutine.
+"""One implementation for the blocking and the async API: an operation is written once, as a
+coroutine.
 
-On a blocking space nothing in it ever has to wait for a loop, so the coroutine runs to its end at
-once and its answer is returned; on an async space it is returned to be awaited. To a type checker
-the answer is Any; the protocols in `tupelo.space.protocol` say what it is at each door.
+On a blocking space the coroutine never has to wait for a loop, so it runs to its end at once and
+its result is returned; on an async space the coroutine is returned, to be awaited. To a type
+checker the result is Any; the protocols in `tupelo.space.protocol` give the types.
 
-Ctrl-C is noticed at some steps of the interpreter. None of these comes after a coroutine was made
-and before it runs, nor after it has ended and before its answer is returned: so no coroutine is
-left behind, and no answer is lost on its way.
+Python raises KeyboardInterrupt only at certain bytecodes. None of them is between the creation of a
+coroutine and its start, nor between its end and the return of its result, so no coroutine is left
+unstarted and no result is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
+from datetime import datetime
+from decimal import Decimal
 from functools import partial, wraps
 from inspect import isawaitable
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
+from uuid import UUID
 
-from tupelo.space.typed import Async, Blocking, OnDoor
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
 
-T = TypeVar("T")
+    from tupelo.space.protocol import AsyncMatchSetLike, MatchSetLike
+
+    DoorT = WithDefault("DoorT", default="Blocking")
+else:
+    DoorT = TypeVar("DoorT")
+
+
+class Dataclass(Protocol):
+    """An instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+# No tuples and no types: inside a tuple these are templates, with other overloads.
+Value = (
+    str | float | bytes | datetime | UUID | Decimal | list[Any] | dict[Any, Any] | Dataclass | None
+)
+
+Self_ = TypeVar("Self_")
 P = ParamSpec("P")
+D = TypeVar("D", bound=Dataclass)
+A = TypeVar("A", bound=Value)
+B = TypeVar("B", bound=Value)
+C = TypeVar("C", bound=Value)
+E = TypeVar("E", bound=Value)
+Two = tuple[A | type[A], B | type[B]]
+Three = tuple[A | type[A], B | type[B], C | type[C]]
+Four = tuple[A | type[A], B | type[B], C | type[C], E | type[E]]
+T = TypeVar("T")
+Later = Coroutine[Any, Any, T]
+Method = Callable[Concatenate[Self_, Any, P], Any]
+
+
+class One(Protocol[P]):
+    """One match, or None."""
+
+    @overload
+    def __call__(self, template: D | type[D], *args: P.args, **kwargs: P.kwargs) -> D | None: ...
+    @overload
+    def __call__(
+        self, template: Two[A, B], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[A, B] | None: ...
+    @overload
+    def __call__(
+        self, template: Three[A, B, C], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[A, B, C] | None: ...
+    @overload
+    def __call__(
+        self, template: Four[A, B, C, E], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[A, B, C, E] | None: ...
+    @overload
+    def __call__(
+        self, template: tuple[Any, ...], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[Any, ...] | None: ...
+    @overload
+    def __call__(self, template: object, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+
+class Many(Protocol[P]):
+    """All matches."""
+
+    @overload
+    def __call__(self, template: D | type[D], *args: P.args, **kwargs: P.kwargs) -> list[D]: ...
+    @overload
+    def __call__(
+        self, template: Two[A, B], *args: P.args, **kwargs: P.kwargs
+    ) -> list[tuple[A, B]]: ...
+    @overload
+    def __call__(
+        self, template: Three[A, B, C], *args: P.args, **kwargs: P.kwargs
+    ) -> list[tuple[A, B, C]]: ...
+    @overload
+    def __call__(
+        self, template: Four[A, B, C, E], *args: P.args, **kwargs: P.kwargs
+    ) -> list[tuple[A, B, C, E]]: ...
+    @overload
+    def __call__(
+        self, template: tuple[Any, ...], *args: P.args, **kwargs: P.kwargs
+    ) -> list[tuple[Any, ...]]: ...
+    @overload
+    def __call__(self, template: object, *args: P.args, **kwargs: P.kwargs) -> list[Any]: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> list[Any]: ...
+
+
+class AsyncOne(Protocol[P]):
+    """One match or None, as a coroutine."""
+
+    @overload
+    def __call__(
+        self, template: D | type[D], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[D | None]: ...
+    @overload
+    def __call__(
+        self, template: Two[A, B], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[tuple[A, B] | None]: ...
+    @overload
+    def __call__(
+        self, template: Three[A, B, C], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[tuple[A, B, C] | None]: ...
+    @overload
+    def __call__(
+        self, template: Four[A, B, C, E], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[tuple[A, B, C, E] | None]: ...
+    @overload
+    def __call__(
+        self, template: tuple[Any, ...], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[tuple[Any, ...] | None]: ...
+    @overload
+    def __call__(self, template: object, *args: P.args, **kwargs: P.kwargs) -> Later[Any]: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Later[Any]: ...
+
+
+class AsyncMany(Protocol[P]):
+    """All matches, as a coroutine."""
+
+    @overload
+    def __call__(
+        self, template: D | type[D], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[list[D]]: ...
+    @overload
+    def __call__(
+        self, template: Two[A, B], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[list[tuple[A, B]]]: ...
+    @overload
+    def __call__(
+        self, template: Three[A, B, C], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[list[tuple[A, B, C]]]: ...
+    @overload
+    def __call__(
+        self, template: Four[A, B, C, E], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[list[tuple[A, B, C, E]]]: ...
+    @overload
+    def __call__(
+        self, template: tuple[Any, ...], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[list[tuple[Any, ...]]]: ...
+    @overload
+    def __call__(self, template: object, *args: P.args, **kwargs: P.kwargs) -> Later[list[Any]]: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Later[list[Any]]: ...
+
+
+class Matches(Protocol[P]):
+    """A match set."""
+
+    @overload
+    def __call__(
+        self, template: D | type[D], *args: P.args, **kwargs: P.kwargs
+    ) -> MatchSetLike[D]: ...
+    @overload
+    def __call__(
+        self, template: tuple[Any, ...], *args: P.args, **kwargs: P.kwargs
+    ) -> MatchSetLike[tuple[Any, ...]]: ...
+    @overload
+    def __call__(
+        self, template: object, *args: P.args, **kwargs: P.kwargs
+    ) -> MatchSetLike[Any]: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> MatchSetLike[Any]: ...
+
+
+class AsyncMatches(Protocol[P]):
+    """A match set, as a coroutine."""
+
+    @overload
+    def __call__(
+        self, template: D | type[D], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[AsyncMatchSetLike[D]]: ...
+    @overload
+    def __call__(
+        self, template: tuple[Any, ...], *args: P.args, **kwargs: P.kwargs
+    ) -> Later[AsyncMatchSetLike[tuple[Any, ...]]]: ...
+    @overload
+    def __call__(
+        self, template: object, *args: P.args, **kwargs: P.kwargs
+    ) -> Later[AsyncMatchSetLike[Any]]: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Later[AsyncMatchSetLike[Any]]: ...
+
+
+def one(method: Method[Self_, P]) -> One[P]:
+    return method  # type: ignore[return-value]
+
+
+def many(method: Method[Self_, P]) -> Many[P]:
+    return method  # type: ignore[return-value]
+
+
+def async_one(method: Method[Self_, P]) -> AsyncOne[P]:
+    return method  # type: ignore[return-value]
+
+
+def async_many(method: Method[Self_, P]) -> AsyncMany[P]:
+    return method  # type: ignore[return-value]
+
+
+def matches(method: Method[Self_, P]) -> Matches[P]:
+    return method  # type: ignore[return-value]
+
+
+def async_matches(method: Method[Self_, P]) -> AsyncMatches[P]:
+    return method  # type: ignore[return-value]
+
+
+class Blocking:
+    """Type argument for the blocking API: `JavaSpace05[Blocking]`, or `JavaSpace05`."""
+
+
+class Async:
+    """Type argument for the async API: `JavaSpace05[Async]`."""
+
+
+class OnDoor(Generic[DoorT]):
+    """Base of generic classes with one implementation for both APIs."""
+
+    is_async: bool
+
+
+class EitherOne(Protocol[P]):
+    """One match or None; a coroutine in the async API."""
+
+    @overload
+    def __get__(self, thing: OnDoor[Blocking], owner: Any) -> One[P]: ...
+    @overload
+    def __get__(self, thing: OnDoor[Async], owner: Any) -> AsyncOne[P]: ...
+    @overload
+    def __get__(self, thing: None, owner: Any) -> Callable[Concatenate[Any, Any, P], Any]: ...
+    @overload
+    def __get__(self, thing: object, owner: Any) -> Callable[Concatenate[Any, P], Any]: ...
+
+
+class EitherMany(Protocol[P]):
+    """All matches; a coroutine in the async API."""
+
+    @overload
+    def __get__(self, thing: OnDoor[Blocking], owner: Any) -> Many[P]: ...
+    @overload
+    def __get__(self, thing: OnDoor[Async], owner: Any) -> AsyncMany[P]: ...
+    @overload
+    def __get__(self, thing: None, owner: Any) -> Callable[Concatenate[Any, Any, P], Any]: ...
+    @overload
+    def __get__(self, thing: object, owner: Any) -> Callable[Concatenate[Any, P], Any]: ...
+
+
+def either_one(method: Method[Self_, P]) -> EitherOne[P]:
+    return method
+
+
+def either_many(method: Method[Self_, P]) -> EitherMany[P]:
+    return method
 
 
 class DualApi(Protocol):
-    """What stands on a blocking or on an async space."""
+    """An object on a blocking or an async space."""
 
     @property
     def is_async(self) -> bool: ...
@@ -34,7 +301,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class DualMethod(Protocol[E_contra, P, R_co]):
-    """A method of both doors, to a type checker: what it returns depends on the door."""
+    """The type of a method of both APIs: its return type depends on the API."""
 
     @overload
     def __get__(self, thing: None, owner: Any) -> Callable[Concatenate[E_contra, P], Any]: ...
@@ -51,7 +318,7 @@ class DualMethod(Protocol[E_contra, P, R_co]):
 def dual_api(
     method: Callable[Concatenate[E_contra, P], Coroutine[Any, Any, R_co]],
 ) -> DualMethod[E_contra, P, R_co]:
-    """Make a coroutine a method of both doors, with the same parameters."""
+    """Decorator: makes a coroutine function a method of both APIs."""
 
     @wraps(method)
     def call(self: E_contra, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -63,8 +330,8 @@ def dual_api(
 
 
 def run_sync(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Make a coroutine that never has to wait for a loop, and run it to its end."""
-    for work in iter(make, None):  # An interrupt is noticed after a call, but not in a loop's head.
+    """Call a function that returns a coroutine which never waits for a loop, and run it."""
+    for work in iter(make, None):  # No KeyboardInterrupt is raised in the head of a loop.
         try:
             work.send(None)
         except StopIteration as end:
@@ -75,7 +342,7 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 class Closing:
-    """What is closed at the end of a `with`, or an `async with`."""
+    """Closes itself at the end of a `with` or `async with`."""
 
     def close(self) -> Any:
         raise NotImplementedError
@@ -94,17 +361,17 @@ class Closing:
 
 
 async def maybe_await(answer: Any) -> Any:
-    """The answer of a space at either door."""
+    """Await the result of a space of either API."""
     return await answer if isawaitable(answer) else answer
 
 
 def run_coroutine(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never has to wait for a loop."""
+    """Run a coroutine that never waits for a loop."""
     return run_sync(lambda: work)
 
 
 def await_at_once(thing: T) -> Generator[Any, None, T]:
-    """For `__await__` of a thing that is there at once, where others of its kind have to come from
-    elsewhere: `await space.transaction()` works on every kind of space."""
+    """`__await__` of an object that exists already, so that `await space.transaction()` works on
+    every kind of space."""
     return thing
-    yield  # It makes this a generator.
+    yield  # makes this a generator

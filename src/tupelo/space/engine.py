@@ -1,15 +1,15 @@
-"""The engine: the core under a lock, with its journal, its clock and those it wakes.
+"""The engine: the core under a lock, with its journal, its clock and the callers that it wakes.
 
-Both doors stand on it. An operation takes the lock, lets the core decide, and settles: changes go
-to the journal, waiters are woken. What must be on disk before the caller is told is awaited
-outside the lock, so that many callers share one commit.
+Both APIs use it. An operation acquires the lock, calls the core, and settles: changes go to the
+journal, waiters are woken. Waiting for the disk happens outside the lock, so that many callers
+share one commit.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -24,13 +24,12 @@ from tupelo.errors import (
     SpaceClosed,
     TupeloError,
 )
-from tupelo.space import recovery
 from tupelo.space.capacity import Capacity
-from tupelo.space.checks import check_count, check_limit, check_position
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.core import Core
 from tupelo.space.order import Order
-from tupelo.space.transaction import was_published
+from tupelo.space.query import check_count, check_limit, check_position
+from tupelo.space.transaction import Txn, hold, was_published
 from tupelo.space.waiting import Waiter
 from tupelo.store.checking import explained, salvage_in_place
 from tupelo.store.journal import Journal, MemoryJournal
@@ -39,6 +38,7 @@ from tupelo.store.tail import Tail, tail_in, tail_of
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, decode_entry
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
 from tupelo.values.lease import LeasePolicy
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Engine:
         elif log_keep:
             self.journal = MemoryJournal(None if log_keep == "all" else log_keep)
         self.name = name or (self.saved.name if self.saved else "space")
-        # By which a coordinator knows it again; agents and names may be shared.
+        # Identifies the space to coordinators; agents and names need not be unique.
         self.id = self.saved.id if self.saved else new_id()
         self.new_id = new_id
         self.core = Core(
@@ -119,7 +119,7 @@ class Engine:
         try:
             if saved.name != self.name:
                 raise BadArgument("name", f"{saved.name!r}, as it is in {saved.path}", self.name)
-            recovery.load(
+            _load(
                 self.core,
                 (
                     Entry(fields, shape, origin, n, arrival, expires, to=to)
@@ -136,7 +136,7 @@ class Engine:
                     for (n, expires, p), (origin, to) in zip(promise.written, marks, strict=True)
                     for shape, fields in (decode_entry(p),)
                 ]
-                recovery.restore_prepared(
+                _restore_prepared(
                     self.core, txn_id, written, promise.taken, promise.read, promise.holder
                 )
         except (BadBytes, KeyError) as error:
@@ -159,8 +159,8 @@ class Engine:
             self.settle()
 
     def _compare_clocks(self, last: float) -> None:
-        """Leases end at moments of the clock: if it was set back since the last change, they end
-        later than was meant. They are left as they are, but not without a word."""
+        """Warn if the clock was set back since the last change: leases then end later than
+        intended, but are not changed."""
         back = last - self.clock.now()
         leased = len(self.core.deadlines.heap)
         if back > CLOCK_TOLERANCE_SECONDS and leased:
@@ -177,7 +177,7 @@ class Engine:
             if self.core.closed:
                 return
             self.core.expire()
-            self.core.closed = True  # What is given back now is told to nobody.
+            self.core.closed = True  # No notices for entries that are returned now.
             self.on_close()
             self.core.close(SpaceClosed("the space was closed"))
             self.settle()
@@ -186,7 +186,7 @@ class Engine:
             self.journal.close()
 
     def fail(self, error: JournalFailed) -> None:
-        """The disk has refused: memory is ahead of it, so the space is closed."""
+        """The disk refused a commit, so memory is ahead of it: close the space."""
         with self.lock:
             if not self.core.closed:
                 logger.error("the space %r is closed: %s", self.name, error)
@@ -200,7 +200,7 @@ class Engine:
                     self.journal.close()
 
     def crash(self) -> None:
-        """Drop the space as a dying process does: its file stays as the last commit left it."""
+        """Drop the space as a killed process does: the file stays as the last commit left it."""
         with self.lock:
             self.core.close(SpaceClosed("its process is gone"))
             self._cancel_alarm()
@@ -208,14 +208,15 @@ class Engine:
                 self.saved.crash()
 
     def begin(self) -> None:
-        """Begin a step, under the lock: it may not be inside another, and the space is open."""
+        """Begin a step, under the lock. Raises an error inside another step or if the space is
+        closed."""
         self.refuse_inside()
         if self.core.closed:
             raise self._failure or SpaceClosed(f"the space {self.name!r} is closed")
         self.core.plain = False  # until the step is settled
 
     def refuse_inside(self) -> None:
-        """A function that runs inside a step may not begin another."""
+        """Raise an error if a function that runs inside a step tries to begin another."""
         if self.core.running:
             raise BadInput(
                 f"{self.core.running}'s function runs inside the step and may not use the space "
@@ -225,9 +226,9 @@ class Engine:
     # Steps
 
     def settle(self) -> int:
-        """End a step, under the lock: log what happened, wake who was answered, set the alarm.
+        """End a step, under the lock: log the changes, wake the answered callers, set the alarm.
 
-        The answer is the position that must be durable before the caller may be told.
+        Returns the position that must be durable before the caller may see the result.
         """
         core = self.core
         core.serve()
@@ -240,7 +241,7 @@ class Engine:
         return core.log.position
 
     def keep_changes(self) -> None:
-        """Hand what happened to the journal, in order."""
+        """Pass the changes to the journal, in order."""
         log = self.core.log
         if log.changes:
             assert self.journal is not None
@@ -248,7 +249,8 @@ class Engine:
             log.changes = []
 
     def wake(self) -> None:
-        """Wake who was answered; what nobody is left to receive goes back, perhaps to others."""
+        """Wake the answered callers; entries for lost callers are returned, perhaps to other
+        waiters."""
         core = self.core
         while core.woken:
             lost = [signal for signal in core.woken if not signal.wake()]
@@ -260,7 +262,7 @@ class Engine:
                 core.serve()
 
     def _set_alarm(self) -> None:
-        """Someone waits, so leases must end at their time and not at the next operation."""
+        """If callers wait, leases must end on time and not at the next operation."""
         when = self.core.deadlines.next()
         if when is not None and (self._alarm_at is None or when < self._alarm_at):
             self._cancel_alarm()
@@ -275,7 +277,7 @@ class Engine:
                 self.settle()
 
     def flush(self, position: int) -> None:
-        """Block until the changes up to here are as durable as was promised."""
+        """Block until the changes up to this position are as durable as the space promises."""
         if self.journal is not None:
             try:
                 self.journal.flush(position)
@@ -293,7 +295,7 @@ class Engine:
             self.core.reconsider()
 
     def require_room(self, taking: bool = False, size: int = 0) -> None:
-        """Under the lock, before a change: DiskFull if the disk has no room for it."""
+        """Before a change, under the lock: raise DiskFull if the disk has no room."""
         if self.saved is not None and (self.core.disk_low or size):
             try:
                 self.saved.require_room(taking, size)
@@ -302,7 +304,7 @@ class Engine:
 
     @property
     def health(self) -> str:
-        """ "ok", or what is wrong: the disk is full, or the space is closed, and why."""
+        """ "ok", or the problem: the disk is full, or the space is closed."""
         with self.lock:
             try:
                 if self.core.closed:
@@ -315,15 +317,13 @@ class Engine:
         return "ok"
 
     def is_durable(self, position: int) -> bool:
-        """Need nobody wait for the disk, for the changes up to here?"""
+        """Whether the changes up to this position are durable."""
         journal = self.journal
         return journal is None or not journal.waits or journal.durable >= position
 
     def position_for(self, entries: list[Entry]) -> int:
-        """What must be durable before a reader may be shown these; 0 if nothing is pending.
-
-        What a reader has seen must not vanish in a crash.
-        """
+        """The position that must be durable before a reader may see these entries, or 0: entries
+        that were read must not vanish in a crash."""
         if self.journal is None:
             return 0
         written = max((e.arrival for e in entries if was_published(e)), default=0)
@@ -337,12 +337,12 @@ class Engine:
         return self._log().read(since, limit)
 
     def log_columns(self, names: Sequence[str], first: int, last: int) -> Tail:
-        """The first and the last position of the log, and these columns of some of it."""
+        """The first and last position of the log, and the given columns of a part of it."""
         journal = self._log()
         if isinstance(journal, MemoryJournal):
             return tail_of(journal, names, first, last)
         assert self.saved is not None
-        journal.read(self.saved.durable, 0)  # What waits to be written is written first.
+        journal.read(self.saved.durable, 0)  # writes pending changes first
         return tail_in(self.saved.path, names, first, last)
 
     def trim(self, before: int) -> None:
@@ -353,7 +353,7 @@ class Engine:
         self._log().compact()
 
     def _log(self) -> Journal:
-        """The journal, with everything in it that has happened by now."""
+        """The journal, with all changes up to now."""
         with self.lock:
             self.begin()
             self.core.expire()
@@ -364,7 +364,7 @@ class Engine:
 
 
 def _salvage(path: str | Path) -> None:
-    """If the file is damaged, go on with what is good of it, and log what is not."""
+    """If the file is damaged, replace it by its undamaged part, and log the losses."""
     examination = salvage_in_place(path)
     for damage in examination.found if examination else ():
         logger.warning("%s was damaged, and what is good of it was saved: %s", path, damage)
@@ -372,7 +372,7 @@ def _salvage(path: str | Path) -> None:
 
 @contextmanager
 def _explaining(path: str | Path) -> Iterator[None]:
-    """If the file is damaged, say all that is wrong with it."""
+    """If the file is damaged, raise DamagedFile with all damages."""
     try:
         yield
     except DamagedFile as error:
@@ -420,3 +420,53 @@ def _check_more_options(
         raise BadArgument("agent", "a text that is not empty", agent)
     if clock is not None and not all(hasattr(clock, m) for m in ("now", "acquire", "call_at")):
         raise BadArgument("clock", "a clock such as ManualClock()", clock)
+
+
+def _load(core: Core, entries: Iterable[Entry], arrivals: int, position: int) -> None:
+    """Add the entries of a journal, in order of arrival."""
+    add, deadlines = core.store.add, core.deadlines
+    for entry in entries:
+        add(entry)
+        if entry.expires is not None:
+            deadlines.add(entry)
+        core.directed.add(entry)
+        _admit(core, entry)
+    core.arrivals = arrivals
+    core.log.position = position
+
+
+def _restore_prepared(
+    core: Core,
+    txn_id: str,
+    written: list[Entry],
+    taken: list[int],
+    read: list[int],
+    holder: Holder | None,
+) -> None:
+    """Restore a prepared transaction with its locks."""
+    txn = Txn(txn_id)
+    txn.state = "prepared"
+    txn.holder = holder
+    core.transactions[txn] = None
+    held = {*taken, *read}
+    found = {entry.arrival: entry for entry in core.store if entry.arrival in held}
+    for arrival in read:
+        if arrival in found:
+            hold(core, txn, found[arrival])
+    for arrival in taken:
+        core.acquire(found[arrival], True, txn, None)
+    for entry in written:
+        core.arrivals = max(core.arrivals, entry.n) + 1
+        entry.arrival = core.arrivals
+        entry.txn = txn
+        core.store.know(entry.shape)
+        txn.store.add(entry)
+        core.deadlines.add(entry)
+        _admit(core, entry)
+
+
+def _admit(core: Core, entry: Entry) -> None:
+    if core.books is not None:
+        core.books.readmit(entry)
+    if core.room is not None:
+        core.room.add([entry])

@@ -1,14 +1,15 @@
-"""Leases: granting, renewing, cancelling and ending, one mechanism for everything leased."""
+"""Leases: granting, renewing, cancelling and ending, the same for everything leased."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import heapq
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tupelo.errors import LeaseLost
 from tupelo.space import session, transaction
-from tupelo.space.deadlines import HasDeadline
+from tupelo.space.capacity import is_protected
 from tupelo.space.matchset import MatchSetState
-from tupelo.space.protected import is_protected
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Txn
@@ -17,7 +18,69 @@ from tupelo.values.lease import ANY_LEASE, LeasePolicy, check_lease
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
-    from tupelo.space.writers import Items
+    from tupelo.space.waiting import Items
+
+
+_SWEEP_MIN = 1_024
+
+
+class HasDeadline(Protocol):
+    """A leased object: it lives until `expires`, unless it `ended` before."""
+
+    expires: float | None
+
+    @property
+    def ended(self) -> bool: ...
+
+
+class Deadlines:
+    """A heap of deadlines; `due` returns what has expired, `next` the next deadline. A renewed
+    lease leaves its old deadline in the heap, where it is skipped."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, HasDeadline]] = []
+        self._count = 0
+        self._sweep_at = _SWEEP_MIN
+        self._left = 0
+
+    def add(self, thing: HasDeadline) -> None:
+        if thing.expires is None:
+            return
+        self._count += 1
+        heapq.heappush(self.heap, (thing.expires, self._count, thing))
+        if len(self.heap) >= self._sweep_at:
+            self._sweep()
+
+    def left(self) -> None:
+        """Count an object that ended, perhaps early; sweep the heap when these are many."""
+        self._left += 1
+        if self._left >= _SWEEP_MIN and 2 * self._left > len(self.heap):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._left = 0
+        self.heap[:] = [d for d in self.heap if _stands(d)]
+        heapq.heapify(self.heap)
+        self._sweep_at = max(_SWEEP_MIN, 2 * len(self.heap))
+
+    def due(self, now: float) -> Iterator[HasDeadline]:
+        """The objects that have expired by now, in order."""
+        heap = self.heap
+        while heap and heap[0][0] <= now:
+            deadline = heapq.heappop(heap)
+            if _stands(deadline):
+                yield deadline[2]
+
+    def next(self) -> float | None:
+        while self.heap and not _stands(self.heap[0]):
+            heapq.heappop(self.heap)
+        return self.heap[0][0] if self.heap else None
+
+
+def _stands(deadline: tuple[float, int, HasDeadline]) -> bool:
+    when, _, thing = deadline
+    return thing.expires == when and not thing.ended
+
 
 _KINDS: dict[type, str] = {
     Entry: "entry",
@@ -29,12 +92,12 @@ _KINDS: dict[type, str] = {
 
 
 def kind_of(thing: object) -> str:
-    """What sort of thing is leased, as a lease policy knows it."""
+    """The kind of a leased object, for the lease policy."""
     return _KINDS.get(type(thing), "")
 
 
 def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float) -> float | None:
-    """Until when: what was asked for, or less if the space's policy says so."""
+    """The end of a lease: as requested, unless the policy grants less."""
     if asked == ANY_LEASE:
         preferred = getattr(policy, "preferred", None)
         asked = None if preferred is None else check_lease(preferred(kind), "lease_policy")
@@ -48,7 +111,7 @@ def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float
 def grant_entries(
     policy: LeasePolicy | None, items: Items, asked: list[float | None], now: float
 ) -> list[float | None]:
-    """Until when each of these entries lives; the policy has no say about protected entries."""
+    """The ends of the leases of these entries; the policy does not apply to protected entries."""
     expires = [grant(policy, "entry", seconds, now) for seconds in asked]
     if policy is not None:
         for i, (shape, _) in enumerate(items):
@@ -96,7 +159,7 @@ def end(core: Core, thing: HasDeadline, how: Literal["expired", "cancelled"], re
 
 def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -> None:
     core.locks_changed = True
-    if entry.gone:  # A transaction holds it; it will not come back when that ends.
+    if entry.gone:  # A transaction holds it; it will not be returned when that ends.
         return
     within: Txn | None = entry.txn
     (core.store if within is None else within.store).remove(entry)
@@ -112,7 +175,7 @@ def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -
 
 
 def _require_undecided(entry: Entry) -> None:
-    """What a transaction has promised to write is not changed any more."""
+    """Raise an error for entries of a prepared transaction, which cannot change any more."""
     writer: Txn | None = entry.txn
     if writer is not None and not transaction.was_published(entry):
         writer.require("active")

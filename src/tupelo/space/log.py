@@ -1,4 +1,4 @@
-"""The log of a space: what the core says has happened, in order, for the shell to collect."""
+"""The log of a space: the core adds changes, the engine collects them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who acts: an agent, in a session if it uses one."""
+    """The agent that makes a change, and its session if any."""
 
     agent: str
     session: str | None = None
 
 
 class CoreLog:
-    """Numbers the changes; `changes` are those that the shell has not collected yet. `actor` is who
-    acts in this step: the space's own agent, unless the shell says otherwise."""
+    """Numbers the changes; `changes` are those not yet collected. `actor` makes the changes of this
+    step: the space's own agent, unless the engine sets another."""
 
     def __init__(self, agent: str, now: Callable[[], float], on: bool, reads: bool) -> None:
         self.on = on
@@ -34,7 +34,7 @@ class CoreLog:
         self._now = now
 
     def by(self, actor: Actor | None) -> ActorStamp:
-        """While in there, this one acts; if it is not known, whoever does."""
+        """Within the block, this actor makes the changes; None leaves the actor as it is."""
         return ActorStamp(self, actor or self.actor)
 
     def add(
@@ -52,12 +52,12 @@ class CoreLog:
         self.position = position = self.position + 1
         expires = entry.expires
         time = None
-        if kind == "expired":  # at its own time, and by nobody
+        if kind == "expired":  # at its own time, without an actor
             actor, time = self.own, expires
         elif actor is None:
             actor = self.actor
         self.changes.append(
-            Change(  # by position: a change is made for everything that happens
+            Change(  # positional: this is called for every change
                 position,
                 time or self._now(),
                 kind,
@@ -78,7 +78,7 @@ class CoreLog:
         )
 
     def prepared(self, txn: Txn) -> None:
-        """What the transaction promises, so that the promise outlives the process."""
+        """Log a prepared transaction with its content, so that it survives a crash."""
         taken = tuple([entry.arrival for entry, home in txn.taken.items() if home is None])
         read = tuple([entry.arrival for entry in txn.read])
         promise = Promise(tuple(txn.store), taken, read, txn.holder)
@@ -110,7 +110,7 @@ class CoreLog:
 
 
 class ActorStamp:
-    """While someone else acts than did before."""
+    """Context manager that sets another actor."""
 
     __slots__ = ("_actor", "_before", "_log")
 

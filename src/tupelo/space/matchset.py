@@ -1,5 +1,5 @@
-"""Match sets: a leased set of matches, handed out one by one. It is over when one of its entries
-is taken, so that nobody goes on with a view of the space that is no longer true."""
+"""Match sets: leased snapshots of matches, returned one by one. A set becomes invalid when one of
+its entries is taken."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Skipped(NamedTuple):
-    """An entry of the set that was left out: its origin and number there, and the reason."""
+    """An entry that was left out: its origin and number, and the reason."""
 
     entry_id: tuple[str, int]
     reason: str
 
 
 class MatchSetState:
-    """A match set as the core knows it. `skipped` are those it could not hand out, and why."""
+    """The state of a match set in the core. `skipped` are the entries left out, with reasons."""
 
     __slots__ = (
         "__weakref__",
@@ -45,7 +45,7 @@ class MatchSetState:
         self.reason = ""
         self.skipped: list[tuple[Entry, str]] = []
         self._entries = entries
-        self._members = set(entries)  # that were not handed out yet
+        self._members = set(entries)  # not yet returned
         self._place = 0
         self._exhausted = False
 
@@ -54,7 +54,7 @@ class MatchSetState:
         return [Skipped((entry.origin, entry.n), reason) for entry, reason in self.skipped]
 
     def next(self, known: bool = True) -> Entry | None:
-        """The next entry that is still there; None at the end, and from then on."""
+        """The next entry that is still in the space; None at the end."""
         if self._exhausted:
             return None
         if self.ended:
@@ -81,7 +81,7 @@ class MatchSetState:
         return None
 
     def lose(self, entry: Entry) -> None:
-        """An entry was taken for good. If it was handed out before, that changes nothing."""
+        """An entry was taken: end the set, unless the entry was returned before."""
         if entry in self._members:
             self.end("one of its entries was taken")
 
@@ -93,20 +93,20 @@ class MatchSetState:
 
 
 def begin(core: Core, query: Query, lease: float | None) -> MatchSetState:
-    """All that match at this moment, at most the query's limit; read by its transaction, if it has
-    one."""
+    """The present matches, at most the query's limit; the query's transaction, if any, holds read
+    locks on them."""
     now, txn = core.expire(), query.txn
     found = core.find(query)
     core.read(found, txn, None)
     state = MatchSetState(found, core.grant("match set", lease, now), txn)
-    # Who drops a match set need not cancel it.
+    # A match set that is garbage-collected need not be cancelled.
     core.match_sets[weakref.ref(state, core.match_sets.pop)] = None
     core.deadlines.add(state)
     return state
 
 
 def lose(core: Core, entry: Entry) -> None:
-    """Tell every match set that this entry was taken."""
+    """Notify all match sets that this entry was taken."""
     for reference in list(core.match_sets):
         state = reference()
         if state is not None:
@@ -116,7 +116,7 @@ def lose(core: Core, entry: Entry) -> None:
 
 
 def end_within(core: Core, txn: Txn) -> None:
-    """A transaction ends, and with it the locks that kept its match sets true."""
+    """End the match sets of a transaction, whose read locks are released."""
     for reference in list(core.match_sets):
         state = reference()
         if state is not None and state.txn is txn:

@@ -1,26 +1,96 @@
-"""Orders: of several matches, which comes first? An order is a value that a space or an
-operation is given.
+"""Orders: which of several matches comes first. An order is given to a space or to an operation.
 
-To write one, subclass Order and say in `arrange` which comes first. It may also choose: what it
-leaves out is not found, and when it answers with nothing there is no match yet. `admit` and
-`forget` are called once for every entry that the space starts and ceases to hold, for orders that
-keep books; `admit` may refuse an entry. See docs/ORDERS.md.
+To write one, subclass Order and define `arrange`. It may also leave out matches: these are not
+found, and an empty result means no match yet. `admit` and `forget` are called once for every entry
+that enters and leaves the space, for orders that keep books; `admit` may refuse an entry. See
+docs/ORDERS.md.
 """
 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TupeloError
-from tupelo.space.ranking import Rank, Ranking
 from tupelo.values.entry import Entry, thaw_value
 
 if TYPE_CHECKING:
     import random
+
+    from tupelo.space.transaction import Txn
+
+
+Rank = tuple[int, ...]
+"""Between any two ranks there is another, so inserting an entry changes no other rank."""
+
+
+def is_rank(value: Any) -> bool:
+    return type(value) is tuple and all(type(number) is int for number in value)
+
+
+def between(low: Rank | None, high: Rank | None) -> Rank:
+    """A rank after `low` and before `high`, in the order of tuples. Ranks stay short at both ends,
+    and where many entries are inserted at one place."""
+    if low is None:
+        return (0,) if high is None else (high[0] - 1,)
+    if high is None:
+        return (low[0] + 1,)
+    for i, (a, b) in enumerate(zip(low, high, strict=False)):
+        if b - a > 1:
+            return (*low[:i], a + 1)
+        if a != b:
+            return (*low[: i + 1], low[i + 1] + 1 if len(low) > i + 1 else 0)
+    return (*low, high[len(low)] - 1)
+
+
+class Ranking:
+    """The entries of a list, sorted by rank."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._ranks: list[Rank] = []
+
+    def rank_at(self, at: int | None, txn: Txn | None) -> Rank | int:
+        """A rank for an entry that this transaction writes at an index among the entries that it
+        sees (None: the end); or the number of these entries, if the index is larger."""
+        index, seen = (len(self.entries), 0) if at is None else self._index(at, txn)
+        if at is not None and seen < at:
+            return seen
+        low = self._ranks[index - 1] if index else None
+        after = index if low is None else bisect_right(self._ranks, low)
+        return between(low, self._ranks[after] if after < len(self._ranks) else None)
+
+    def _index(self, at: int, txn: Txn | None) -> tuple[int, int]:
+        """The position of index `at` among all entries, and the number of visible ones before
+        it."""
+        own = () if txn is None else tuple(txn.line())
+        seen = 0
+        for index, entry in enumerate(self.entries):
+            if not entry.gone and (entry.txn is None or entry.txn in own):
+                if seen == at:
+                    return index, seen
+                seen += 1
+        return len(self.entries), seen
+
+    def add(self, entry: Entry, rank: Rank) -> None:
+        """Insert an entry, unless it is in the list."""
+        index = bisect_left(self._ranks, rank)
+        if index < len(self.entries) and self.entries[index] is entry:
+            return
+        self.entries.insert(index, entry)
+        self._ranks.insert(index, rank)
+
+    def remove(self, entry: Entry, rank: Rank) -> None:
+        index = bisect_left(self._ranks, rank)
+        while index < len(self._ranks) and self._ranks[index] == rank:
+            if self.entries[index] is entry:
+                del self.entries[index], self._ranks[index]
+                return
+            index += 1
 
 
 class Order:
@@ -28,15 +98,15 @@ class Order:
 
     keeps_books = False
     by_arrival = False
-    """For the order of a space: what it keeps are books only, and the oldest comes first."""
+    """As the order of a space: the order only keeps books, and the oldest match comes first."""
     backwards = False
-    """Whether `arrange` is given the newest first."""
+    """Whether `arrange` gets the newest match first."""
     chooses = True
-    """Whether `arrange` may leave out a match. Operations that wait are then tried again whenever
-    an entry leaves the space, and with books also whenever one comes. A subclass that defines
-    `arrange` chooses, unless it says otherwise itself."""
+    """Whether `arrange` may leave out a match. Waiting operations are then tried again whenever an
+    entry leaves the space, and with books also whenever one comes. True for a subclass that defines
+    `arrange`, unless it sets this itself."""
     head_only = False
-    """Whether only the first entry of the space can match: `arrange` is given all entries that the
+    """Whether only the first entry of the space can match: `arrange` gets all entries that the
     operation can see, whatever its template, and the operation finds the first one or nothing."""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -45,35 +115,35 @@ class Order:
             cls.chooses = True
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        """The matches, which come in order of arrival, the first choice first."""
+        """Return the matches, which come in order of arrival, with the first choice first."""
         raise NotImplementedError
 
     def needs(self, limit: int | None) -> int | None:
-        """How many matches `arrange` must be given, if `limit` are wanted; None for all."""
+        """The number of matches that `arrange` needs for `limit` results; None for all."""
         return None
 
     def walk(self) -> Iterable[Entry] | None:
-        """All entries of the space, the first choice first, if the order has them so: the first
-        matches are then found without asking for all. None if it has not."""
+        """All entries of the space, the first choice first, so that the first matches are found
+        without searching for all. None if the order cannot provide that."""
         return None
 
     def admit(self, entry: Entry, at: Any) -> None:
-        """The space now holds this entry, which was written `at` a place, if one was given.
+        """The entry enters the space, written `at` a place if one was given.
 
-        Raise Refused if it cannot be now, which a waiting write outlasts, or any other error.
-        `entry.txn` is the transaction that writes it.
+        Raise Refused if that is not possible now, which makes a waiting write wait, or any other
+        error. `entry.txn` is the writing transaction.
         """
 
     def readmit(self, entry: Entry) -> None:
-        """The entry has come back, or was read from a file: this cannot be refused."""
+        """The entry was returned, or read from a file; it cannot be refused."""
         self.admit(entry, None)
 
     def forget(self, entry: Entry) -> None:
-        """The space holds this entry no more."""
+        """The entry has left the space."""
 
 
 class Fifo(Order):
-    """The oldest first: the default."""
+    """The oldest match first: the default."""
 
     chooses = False
 
@@ -85,7 +155,7 @@ class Fifo(Order):
 
 
 class Lifo(Order):
-    """The newest first: the newest match, wherever it is. See Stack for the newest entry only."""
+    """The newest match first. See Stack, where only the newest entry can match."""
 
     backwards = True
     chooses = False
@@ -98,21 +168,21 @@ class Lifo(Order):
 
 
 class Queue(Fifo):
-    """Only the oldest entry of the space can be read or taken, whatever the template; the next one
-    can once that has left."""
+    """Only the oldest entry of the space can be read or taken, whatever the template; after it has
+    left, the next one."""
 
     head_only = True
 
 
 class Stack(Lifo):
-    """Only the newest entry of the space can be read or taken, whatever the template; the one below
-    can once that has left."""
+    """Only the newest entry of the space can be read or taken, whatever the template; after it has
+    left, the one below."""
 
     head_only = True
 
 
 class Random(Order):
-    """Any of them, by the generator that you hand in: `Random(random.Random(7))`."""
+    """A random match, by the given generator: `Random(random.Random(7))`."""
 
     chooses = False
 
@@ -141,14 +211,14 @@ class Key(Order):
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         ranked, others = self._keyed(found)
-        with self.comparing():  # The sort is stable: entries of one key stay as they were found.
+        with self.comparing():  # The sort is stable.
             ranked.sort(key=itemgetter(0), reverse=self.reverse)
         return [entry for _, entry in ranked] + others
 
     def rank(self, found: list[Entry]) -> tuple[list[tuple[Any, Entry]], list[Entry]]:
-        """The entries with their ranks, in this order, and those that have no key. Ranks of several
-        lists can be compared; entries of one key are ranked by their arrival."""
-        sign = -1 if self.reverse else 1  # Of those with the same key, the oldest comes first.
+        """The entries with their ranks, in order, and the entries without a key. Ranks of several
+        lists can be compared; entries with equal keys are ranked by arrival."""
+        sign = -1 if self.reverse else 1  # Of equal keys, the oldest comes first.
         keyed, others = self._keyed(found)
         ranked = [((key, sign * entry.arrival), entry) for key, entry in keyed]
         with self.comparing():
@@ -170,7 +240,7 @@ class Key(Order):
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
-        """BadArgument if keys that are compared in this block cannot be."""
+        """Raises BadArgument for keys that cannot be compared."""
         try:
             yield
         except TypeError as error:
@@ -193,10 +263,10 @@ class Key(Order):
 
 
 class Vector(Order):
-    """A list: `write(entry, at=index)` inserts, and what stands there moves up by one. Indexes
-    count what the writer can see.
+    """A list: `write(entry, at=index)` inserts the entry, and later ones move up. Indexes count the
+    entries that the writer can see.
 
-    The sequence lives in memory; a space that is opened again starts in order of arrival.
+    The sequence is kept in memory; a reopened space starts in order of arrival.
     """
 
     keeps_books = True
@@ -225,12 +295,12 @@ class Vector(Order):
 
 
 def hides(order: Order | None) -> bool:
-    """May this order leave out a match, even if it is the only one?"""
+    """Whether this order may leave out a match, even the only one."""
     return order is not None and (order.chooses or order.head_only)
 
 
 def needed(order: Order, limit: int | None) -> int | None:
-    """How many matches the order must be given. BadArgument if it raises, or answers with none."""
+    """The number of matches the order needs. BadArgument if it raises or returns no number."""
     try:
         enough = order.needs(limit)
     except Exception as error:
@@ -241,8 +311,8 @@ def needed(order: Order, limit: int | None) -> int | None:
 
 
 def arranged(order: Order, found: list[Entry], limit: int | None) -> list[Entry]:
-    """The first choices of an order, at most `limit`. BadArgument if it raises, or answers with
-    anything but entries that it was given."""
+    """The first choices of an order, at most `limit`. Raises BadArgument if the order raises, or
+    returns anything but some of the given entries."""
     try:
         chosen = list(order.arrange(found))[:limit]
     except TupeloError:
@@ -255,7 +325,7 @@ def arranged(order: Order, found: list[Entry], limit: int | None) -> list[Entry]
 
 
 def _is_part(chosen: list[Entry], found: list[Entry]) -> bool:
-    """Are these some of those, each once?"""
+    """Whether these are some of those, each once."""
     if len(chosen) == 1:
         return chosen[0] in found
     return len(set(chosen)) == len(chosen) and set(chosen) <= set(found)

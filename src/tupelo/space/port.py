@@ -1,10 +1,10 @@
-"""The port of a space: every operation of its engine, under the lock, for both doors and for
-whatever stands above the space.
+"""The port of a space: every operation of its engine, under the lock, for both APIs and for the
+packages above.
 
-The doors (`blocking`, `asynchronous`) and all other packages use a space through its port only:
-nobody else touches the engine, the core or the lock. A method does one step. Where a caller may
-have to wait it gets a `Waiter` or `Writer` with a signal of its own kind; where the disk has to
-follow, it gets the position to make durable before the outcome may be shown.
+The APIs (`blocking`, `asynchronous`) and all other packages use a space through its port only; they
+never touch the engine, the core or the lock. A method does one step. Where the caller may have to
+wait, it gets a `Waiter` or `Writer` with a signal of its own kind; where the disk has to follow, it
+gets the position that must be durable before the result may be shown.
 """
 
 from __future__ import annotations
@@ -25,47 +25,49 @@ from tupelo.errors import (
     Refused,
     TupeloError,
 )
-from tupelo.space import (
-    leases,
-    matchset,
-    reaction,
-    session,
-    sliced_search,
-    subscription,
-    transaction,
-)
-from tupelo.space.checks import check_count, check_limit, check_order, check_wait
+from tupelo.space import leases, matchset, reaction, search, session, subscription, transaction
 from tupelo.space.clock import Clock
 from tupelo.space.delivery import Deliveries, Delivery, Got, Prepared, ReservedDelivery
 from tupelo.space.engine import Engine
-from tupelo.space.finding import acceptance, stores_of
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.order import Key, Order, needed
 from tupelo.space.protocol import TransactionLike, names_of
-from tupelo.space.query import NOW, Query, deadline_of
+from tupelo.space.query import (
+    NOW,
+    Query,
+    check_count,
+    check_limit,
+    check_order,
+    check_wait,
+    deadline_of,
+)
 from tupelo.space.reaction import ReactionState
+from tupelo.space.search import SlicedSearch, Unfinished, acceptance, stores_of
 from tupelo.space.session import Seen, SessionState
-from tupelo.space.sliced_search import SlicedSearch, Unfinished
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
 from tupelo.space.transaction import Txn, Vote
-from tupelo.space.undoing import undo
-from tupelo.space.waiting import Signal, Waiter
-from tupelo.space.writers import Asked, Items, Places, WriteOutcome, Writer
+from tupelo.space.waiting import Asked, Items, Places, Signal, Waiter, WriteOutcome, Writer
 from tupelo.store.index import Accept
 from tupelo.store.sqlite import SqliteJournal
 from tupelo.store.tail import Tail
-from tupelo.values.change import Change, ChangeKind
+from tupelo.values.change import Change, ChangeKind, Notice
 from tupelo.values.codec import encode_entry
-from tupelo.values.coverage import Coverage, check_coverage
-from tupelo.values.entry import Entry, Shape, freeze, plain_shapes, thaw, types_of
+from tupelo.values.entry import (
+    Entry,
+    Shape,
+    about_bytes,
+    fitting,
+    freeze,
+    plain_shapes,
+    thaw,
+    types_of,
+)
 from tupelo.values.holder import Holder
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
-from tupelo.values.notice import Notice
-from tupelo.values.scope import HERE, Scope, check_scope
-from tupelo.values.size import about_bytes, fitting
+from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 
 if TYPE_CHECKING:
     from tupelo.space.capacity import Capacity, CapacityLimit
@@ -76,11 +78,11 @@ T = TypeVar("T")
 
 _UNCHANGED = nullcontext()
 _FEW = 16
-"""More entries than this are weighed before they are written: will the disk have room for them?"""
+"""For more entries than this, the room on the disk is checked before they are written."""
 
 
 class TransactionHandle:
-    """What a user holds of a transaction; both doors' transactions are one."""
+    """The user's handle of a transaction; base of the transactions of both APIs."""
 
     def __init__(self, port: Port, state: Txn) -> None:
         self._port = port
@@ -88,7 +90,7 @@ class TransactionHandle:
 
     @property
     def core_state(self) -> Txn:
-        """The transaction as the core knows it."""
+        """The transaction in the core."""
         return self._state
 
     @property
@@ -102,13 +104,13 @@ class TransactionHandle:
         return self._state.state
 
     def abort_if_active(self) -> None:
-        """Its user is gone. What it has promised to commit stands."""
+        """Abort because the user is gone, unless the transaction is prepared."""
         if self._state.state == "active":
             self._port.abort(self._state)
 
     @property
     def must_commit(self) -> bool:
-        """At the end of a `with` block: commit, or learn why it cannot?"""
+        """Whether to commit at the end of a `with` block; raises an error if that is impossible."""
         state = self._state
         return self.state == "active" or state.left or state.reason == transaction.LEASE_RAN_OUT
 
@@ -117,18 +119,18 @@ class TransactionHandle:
 
 
 class Spanning(ABC):
-    """A transaction that may span several spaces; it has a branch in each that it was used in."""
+    """A transaction over several spaces, with a branch in each space that it was used in."""
 
     @abstractmethod
     def branch_at(self, port: Port) -> Txn:
-        """The branch in this space, which is begun when first asked for."""
+        """The branch in this space, begun on first use."""
 
 
 Transactional = TransactionHandle | Spanning
 
 
 class Port:
-    """The operations of one space. It is the landlord of everything leased there."""
+    """The operations of one space; also the landlord of its leases."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -142,7 +144,7 @@ class Port:
         self.clock: Clock = engine.clock
         self.name = engine.name
         self.id = engine.id
-        """By which a coordinator knows the space again; agents and names may be shared."""
+        """Identifies the space to coordinators; agents and names need not be unique."""
         self.agent = engine.core.agent
         self.journaled = engine.journal is not None
         self.durable = engine.saved is not None
@@ -151,7 +153,7 @@ class Port:
         """How tasks wait for the disk."""
         self._flushing: set[asyncio.Task[None]] = set()
 
-    # The space as a whole
+    # The space
 
     @property
     def position(self) -> int:
@@ -160,7 +162,7 @@ class Port:
 
     @property
     def latest_arrival(self) -> int:
-        """The arrival of the last entry that was written; what comes later has a greater one."""
+        """The arrival of the last entry written; later entries have a greater one."""
         core = self._core
         with self._lock:
             return core.log.position if core.log.on else core.arrivals
@@ -171,7 +173,7 @@ class Port:
 
     @property
     def shapes(self) -> Mapping[Shape, None]:
-        """The shapes of all entries that the space has ever had."""
+        """The shapes of all entries that the space ever had."""
         return self._core.store.shapes
 
     @property
@@ -180,21 +182,21 @@ class Port:
 
     @property
     def health(self) -> str:
-        """ "ok", or what is wrong."""
+        """ "ok", or the problem."""
         return self._engine.health
 
     @property
     def is_ordered(self) -> bool:
-        """Does the order of the space decide which match comes first, and not the arrival?"""
+        """Whether the order of the space, and not the arrival, decides which match comes first."""
         return self._core.order is not None
 
     @property
     def keeps_books(self) -> bool:
-        """Does the order of the space keep books about its entries?"""
+        """Whether the order of the space keeps books."""
         return self._core.books is not None
 
     def atomic(self) -> AbstractContextManager[object]:
-        """`with port.atomic():` several calls of the port are one step for everybody else."""
+        """`with port.atomic():` makes several calls one step."""
         return self._lock
 
     def acting(self, actor: Actor | None) -> AbstractContextManager[None]:
@@ -207,38 +209,38 @@ class Port:
             yield
 
     def flush(self, position: int) -> None:
-        """Block until the changes up to here are as durable as the space promises."""
+        """Block until the changes up to this position are as durable as the space promises."""
         self._engine.flush(position)
 
     def flush_undone(self, position: int) -> None:
-        """Make durable that something was given back; 0 if there was nothing to give back."""
+        """Make durable that entries were given back; 0 means there were none."""
         if position:
             self._engine.flush(position)
 
     def is_durable(self, position: int) -> bool:
-        """Need nobody wait for the disk, for the changes up to here?"""
+        """Whether the changes up to this position are durable."""
         return self._engine.is_durable(position)
 
     async def flushed(self, position: int) -> None:
-        """`flush`, for tasks: other tasks go on meanwhile."""
+        """`flush` for tasks: the loop runs on meanwhile."""
         await self.flusher.flush(position)
 
     def flush_soon(self, position: int) -> None:
-        """On a loop: make the changes up to here durable, though nobody waits for it."""
+        """On a loop: make the changes up to this position durable without a waiting caller."""
         if position and self.durable:
             task = asyncio.ensure_future(self._flush_quietly(position))
             self._flushing.add(task)
             task.add_done_callback(self._flushing.discard)
 
     async def _flush_quietly(self, position: int) -> None:
-        with suppress(JournalError):  # The space is closed then, and says so to everyone.
+        with suppress(JournalError):  # It closes the space.
             await self.flusher.flush(position)
 
     def changes(self, since: int, limit: int | None) -> list[Change]:
         return self._engine.changes(since, limit)
 
     def log_columns(self, names: Sequence[str], first: int, last: int) -> Tail:
-        """The first and the last position of the log, and these columns of some of it."""
+        """The first and last position of the log, and the given columns of a part of it."""
         return self._engine.log_columns(names, first, last)
 
     def trim(self, before: int) -> None:
@@ -248,7 +250,7 @@ class Port:
         self._engine.compact()
 
     def close(self) -> None:
-        """Close the space. It blocks until the journal is on disk."""
+        """Close the space. Blocks until the journal is on disk."""
         self._engine.close()
         self.flusher.close()
 
@@ -257,41 +259,42 @@ class Port:
             self._engine.refuse_inside()
         if self._engine.saved is None:
             self._engine.close()
-        else:  # It waits for the disk.
+        else:  # closing waits for the disk
             await asyncio.to_thread(self._engine.close)
         await asyncio.to_thread(self.flusher.close)
 
     def crash(self) -> None:
-        """For the lab: drop the space as a killed process does. Its file stays as it is."""
+        """For the lab: drop the space as a killed process does. The file stays as it is."""
         self._engine.crash()
 
     def commit_in_place(self) -> None:
-        """Let tasks commit themselves: for loops in which no thread may be waited for."""
+        """Let tasks commit without a thread, for loops that must not wait for one."""
         self.flusher = NowFlusher(self._engine)
 
     @property
     def saved(self) -> SqliteJournal | None:
-        """The journal on disk, for whoever archives it."""
+        """The journal on disk, for archiving."""
         return self._engine.saved
 
     def was_committed(self, holder: Holder) -> bool:
-        """Does the log remember that the delivery to this holder was confirmed?"""
+        """Whether the log has the confirmation of the delivery to this holder."""
         saved = self._engine.saved
         return saved is not None and saved.was_committed(holder.id)
 
     def accepted(self) -> list[tuple[str, int]]:
-        """Origin and number of entries that came from elsewhere, as far as the log remembers."""
+        """Origins and numbers of entries that came from other hosts, as far as the log goes
+        back."""
         saved = self._engine.saved
         return [] if saved is None else saved.accepted()
 
-    # The short way, which most operations on most spaces can take. The lock's bound methods cost
-    # half of what a `with` does.
+    # The fast path of most operations on most spaces. The lock's bound methods cost half as much as
+    # `with`.
 
     def write_fast(
         self, entry: object, actor: Actor | None = None, handle: type[Leased] = Lease
     ) -> Any:
-        """Write to a plain space, and return its lease, as a `handle` for one of the doors. None:
-        it takes the longer way, and nothing was done."""
+        """Write to a plain space, and return the lease as a `handle` of one of the APIs. Returns
+        None if the fast path does not apply; then nothing was done."""
         core = self._core
         if type(entry) is tuple:
             shape = plain_shapes.get(types_of(entry))
@@ -309,7 +312,7 @@ class Port:
                 return None
             written = core.write_fast(shape, fields, payload, actor)
             if core.woken:
-                if core.woken[0].wake():  # There is one at most: the plain taker.
+                if core.woken[0].wake():  # There is at most one: the plain taker.
                     core.woken.clear()
                 else:
                     self._engine.wake()
@@ -323,7 +326,7 @@ class Port:
         self, template: Any, take: bool, signal: Callable[[], Signal] | None = None
     ) -> Any:
         """The fields of a match in a plain space; if there is none, a waiter with such a `signal`,
-        or None without one. NotImplemented: take the longer way."""
+        or None without one. NotImplemented if the fast path does not apply."""
         if self.journaled:
             return NotImplemented
         core = self._core
@@ -386,7 +389,8 @@ class Port:
         wait: float | None,
         mark: WriteOutcome | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
-        """The leases of what was written, or a writer that waits; the position to make durable."""
+        """The leases of the written entries, or a waiting writer; and the position to make
+        durable."""
         check_wait(wait)
         core = self._core
         size = 0
@@ -411,7 +415,7 @@ class Port:
             return leases, 0 if position == before else position
 
     def written(self, writer: Writer) -> tuple[list[Lease], int]:
-        """The outcome of a write that has waited long enough: what it wrote, or why it did not."""
+        """The result of a waiting write: the leases, or its error is raised."""
         if not writer.done:
             with self._lock:
                 self._core.waiting.writers.unpark(writer)
@@ -420,12 +424,12 @@ class Port:
         return [Lease(self, entry) for entry in writer.entries], writer.position
 
     def stop_writing(self, writer: Writer) -> None:
-        """The one who waited is gone. What was not written by now never will be."""
+        """The waiting caller is gone: cancel the write, unless it was done."""
         with self._lock:
             self._core.waiting.writers.unpark(writer)
 
     async def writing_of(self, writer: Writer, wait: float | None) -> tuple[list[Lease], int]:
-        """For tasks: wait until the writer has written, or so many seconds have passed."""
+        """For tasks: wait until the write is done, at most so many seconds."""
         try:
             if not writer.done:
                 assert isinstance(writer.signal, TaskSignal)
@@ -451,7 +455,7 @@ class Port:
         coverage: Coverage | None = None,
         session: SessionState | None = None,
     ) -> Query:
-        """What a user asks, checked; its deadline is on the clock of this space."""
+        """A checked query, with its deadline on the clock of this space."""
         if scope is not None or coverage is not None:
             self.require_here(scope, coverage)
         if many and limit is not None:
@@ -463,7 +467,7 @@ class Port:
         return Query(template, take, deadline, many, limit, order, state, session, if_exists)
 
     def require_here(self, scope: Scope | None, coverage: Coverage | None = None) -> None:
-        """A space that spans no hosts looks here only, whatever it is asked."""
+        """Check the scope; a local space always searches only itself."""
         check_scope(scope)
         if scope is not None and scope != HERE:
             what = "HERE or None: this space does not span hosts, as host.space() does"
@@ -475,9 +479,9 @@ class Port:
     def get(
         self, query: Query, signal: Callable[[], Signal], reserve: bool = False
     ) -> tuple[list[Entry] | Waiter, int]:
-        """The matches, or a waiter; and the position to make durable before they are shown.
+        """The matches, or a waiter; and the position that must be durable before they are shown.
 
-        What is taken in `reserve` may yet be given back: see `delivery`.
+        Entries taken with `reserve` can be given back: see `delivery`.
         """
         core = self._core
         with self._lock:
@@ -513,7 +517,7 @@ class Port:
     def _get(
         self, query: Query, signal: Callable[[], Signal], reserve: bool
     ) -> tuple[list[Entry] | Waiter, int]:
-        """The longer way, under the lock."""
+        """The general path, under the lock."""
         core = self._core
         self._engine.begin()
         try:
@@ -523,7 +527,7 @@ class Port:
                 if core.deadlines.heap:
                     core.expire()
                 if transaction.blockers(core, query):
-                    # There may be more to come, or fewer.
+                    # More matches may come, or some may leave.
                     return core.waiting.park(query, signal()), 0
             found = core.get(query, received=not (self.journaled or reserve))
             if not found and query.deadline != NOW and not (query.many and query.if_exists):
@@ -535,12 +539,12 @@ class Port:
             self._engine.settle()
 
     def ticket(self) -> int:
-        """A place in the queue of those who wait here: see `Query`."""
+        """A place in the queue of waiting operations: see `Query`."""
         with self._lock:
             return self._core.waiting.ticket()
 
     def get_now(self, query: Query) -> tuple[list[Entry], int]:
-        """`get`, for a query that does not wait."""
+        """`get` for a query that does not wait."""
         found, position = self.get(query, _nobody_waits)
         assert isinstance(found, list)
         return found, position
@@ -549,7 +553,7 @@ class Port:
         return self._step(lambda: self._core.count(template, self.state_of(txn)))[0]
 
     async def count_in_slices(self, template: Any, txn: Transactional | None) -> int:
-        """`count`, for a request from elsewhere: how many match at the step that ends it."""
+        """`count` for a remote request: the number of matches in the step that ends the search."""
         asked = Query(template, many=True, limit=None, txn=self.state_of(txn), in_slices=True)
 
         def step(query: Query) -> int:
@@ -558,7 +562,7 @@ class Port:
         return await self._in_slices(asked, step, plain=True)
 
     def give_up(self, waiter: Waiter) -> bool:
-        """The deadline has come. True if the answer came just before that."""
+        """The deadline has passed. True if the result came just before."""
         if not waiter.done:
             with self._lock:
                 if not waiter.done:
@@ -569,8 +573,8 @@ class Port:
         return True
 
     def vanish(self, waiter: Waiter) -> int:
-        """The caller that waited is gone (cancelled, interrupted); nothing may be lost with it.
-        The position to make durable."""
+        """The waiting caller is gone (cancelled or interrupted): return its entries. Returns the
+        position to make durable."""
         with self._lock:
             if self._core.closed:
                 return 0
@@ -578,23 +582,23 @@ class Port:
             return self._engine.settle()
 
     def unget(self, entries: list[Entry], query: Query) -> int:
-        """The caller did not get these after all: what was taken goes back, unless its transaction
-        has ended, and the session has not seen what was read. The position to make durable."""
+        """The caller was lost: return taken entries, unless their transaction has ended, and mark
+        read entries as unseen by the session. Returns the position to make durable."""
 
         def work() -> None:
             for entry in entries:
                 if query.take or self._core.store.at(entry.arrival) is entry:
-                    undo(self._core, entry, query)
-                elif query.session is not None:  # It is gone, or of another space of this name.
+                    self._core.undo(entry, query)
+                elif query.session is not None:  # It has left, or is of another space.
                     query.session.seen.discard(entry)
 
         return self._step(work)[1]
 
     def collect(self, waiter: Waiter, reserve: bool = False) -> tuple[list[Entry], int]:
-        """The answer of a waiter that was woken, and the position to make durable."""
+        """The result of a waiter that was woken, and the position to make durable."""
         core, query = self._core, waiter.query
         if not core.waiting.received(waiter):
-            with self._lock:  # until whoever has closed the space has told the waiter
+            with self._lock:  # until the closing thread has failed the waiter
                 pass
         if waiter.error is not None:
             raise waiter.error
@@ -603,11 +607,11 @@ class Port:
             with self._lock:
                 position = self._position(query, waiter.entries)
         if not position and not reserve and query.removes:
-            self.deliveries.received(waiter.entries)  # without a wait for the disk
+            self.deliveries.received(waiter.entries)  # without waiting for the disk
         return waiter.entries, position
 
     def _position(self, query: Query, entries: list[Entry]) -> int:
-        """What must be durable before these may be shown to the caller."""
+        """The position that must be durable before the caller may see these entries."""
         if query.removes:
             return self._core.log.position
         return self._engine.position_for(entries)
@@ -615,15 +619,15 @@ class Port:
     # Reading and taking, for tasks
 
     async def fetch(self, query: Query, reserve: bool = False) -> list[Entry]:
-        """What matches, until the deadline. What was read is on disk by then; what was taken in
-        `reserve`, or within a transaction, need not be."""
+        """The matches, waiting until the query's deadline. Entries that were read are durable on
+        return; entries that were taken in `reserve` or within a transaction need not be."""
         found, position = await self.answer(query, reserve)
         if position and not query.take:
             await self.flusher.flush(position)
         return found
 
     async def answer(self, query: Query, reserve: bool = False) -> tuple[list[Entry], int]:
-        """What matches, until the deadline, and the position to make durable before it is shown."""
+        """The matches, waiting until the deadline, and the position that must be durable."""
         if query.in_slices:
             found, position = await self._in_slices(
                 query, lambda asked: self.get(asked, TaskSignal, reserve)
@@ -633,7 +637,7 @@ class Port:
         return (found, position) if type(found) is list else await self.answer_of(found, reserve)
 
     def is_long(self, query: Query) -> bool:
-        """May the search take longer than others should have to wait?"""
+        """Whether the search may take too long for one step."""
         self._acquire()
         try:
             if type(query.template) is tuple and not query.many:
@@ -648,8 +652,8 @@ class Port:
     def _survey(self, query: Query, plain: bool, agent: str | None = None) -> SlicedSearch | None:
         core, order = self._core, query.order or self._core.order
         stores = stores_of(core, query.txn)
-        if plain:  # Whatever the order, and whoever holds them: all count.
-            return sliced_search.begin(core, stores, query.template, None, None)
+        if plain:  # All entries count, whatever the order and the locks.
+            return search.begin(core, stores, query.template, None, None)
         if order is not None and order.head_only:
             return None
         after, state = 0, query.session
@@ -660,9 +664,7 @@ class Port:
         enough = query.limit if order is None else needed(order, query.limit)
         backwards = order is not None and order.backwards
         rank = order if type(order) is Key else None
-        return sliced_search.begin(
-            core, stores, query.template, accept, enough, backwards, after, rank
-        )
+        return search.begin(core, stores, query.template, accept, enough, backwards, after, rank)
 
     async def _in_slices(
         self,
@@ -672,8 +674,8 @@ class Port:
         plain: bool = False,
         agent: str | None = None,
     ) -> T:
-        """Do a step that begins with a search; if that is long, in slices, and others get their
-        turn in between."""
+        """Do a step that begins with a search; a long search is done in slices, and other steps run
+        in between."""
         with self._lock:
             found = self._survey(query, plain, agent)
         if found is None:
@@ -691,7 +693,7 @@ class Port:
                 found.close()
 
     async def answer_of(self, waiter: Any, reserve: bool = False) -> tuple[list[Entry], int]:
-        """`answer`, of a query that waits with a TaskSignal."""
+        """`answer` for a query that waits with a TaskSignal."""
         query = waiter.query
         try:
             if not waiter.done:
@@ -703,17 +705,17 @@ class Port:
                 return self.collect(waiter, reserve)
         except TupeloError:
             raise
-        except BaseException:  # cancelled, perhaps just when the answer came
+        except BaseException:  # cancelled, perhaps just when the result came
             self.flush_undone(self.vanish(waiter))
             raise
-        if query.many and query.if_exists:  # What is there now?
+        if query.many and query.if_exists:  # only the present matches
             asked = query.replace(deadline=NOW, if_exists=False, survey=None)
             return await self.answer(asked, reserve)
         return [], 0
 
     async def reserve(self, query: Query, holder: Holder) -> Delivery | None:
-        """Take what matches out of the space, to be delivered to the holder; None if nothing
-        matches before the deadline."""
+        """Take matches out of the space, to be delivered to the holder; None if there is no match
+        before the deadline."""
         if not self.durable:
             entries = await self.fetch(query, reserve=True)
             return self.deliveries.begin_leaving(entries, query, holder) if entries else None
@@ -735,14 +737,14 @@ class Port:
     # Deliveries
 
     def begin_delivery(self, holder: Holder) -> Txn:
-        """A transaction whose takings will be delivered to this holder."""
+        """Begin a transaction whose taken entries will be delivered to this holder."""
         txn = self.begin_branch(None, None, holder.id)
         txn.holder = holder
         return txn
 
     def put_aside(self, entries: Iterable[Entry], holder: Holder) -> tuple[Prepared | None, int]:
-        """Reserve these very entries for the holder, as far as they are free; and the position at
-        which that is durable. Also where the space is in memory."""
+        """Reserve exactly these entries for the holder, as far as they are free. Returns the
+        delivery and the position at which it is durable. Also works for a space in memory."""
         txn = self.begin_delivery(holder)
         taken = [entry for entry in entries if self.take_entry(entry, txn)]
         if not taken:
@@ -752,18 +754,19 @@ class Port:
         return Prepared(self, txn), position
 
     def deliveries_in_doubt(self) -> list[Prepared]:
-        """Those that were neither confirmed nor given back, also before a crash."""
+        """Deliveries that are neither confirmed nor given back, also from before a crash."""
         return [Prepared(self, txn) for txn in self.in_doubt() if txn.holder is not None]
 
     def reserved_now(self, entry: Entry, query: Query) -> ReservedDelivery:
-        """The delivery of an entry that was just taken in reserve, from a space in memory."""
+        """The delivery of an entry that was just reserved, from a space in memory."""
         return self.deliveries.begin_leaving([entry], query)
 
     def got(self, entries: list[Entry], query: Query) -> Got:
         return Got(self, entries, query)
 
     def commit_leaving(self, txn: Txn, entries: list[Entry]) -> int:
-        """Commit; until `forget_entries`, sessions remember the entries, which may come back."""
+        """Commit, but let sessions remember the taken entries, which may come back, until
+        `forget_entries`."""
         with self._lock, self._core.pruning.leaving(entries):
             return self.commit(txn)
 
@@ -773,14 +776,14 @@ class Port:
     # Entries
 
     def entries_and_taken(self) -> list[Entry]:
-        """The entries of the space, and whatever transactions have taken."""
+        """The entries of the space, and those that transactions have taken."""
         core = self._core
         with self._lock:
             return [*core.store, *(entry for txn in core.transactions for entry in txn.taken)]
 
     def entries(self, *, held: bool = False) -> list[Entry]:
-        """The entries of the space, in order of arrival; with those that transactions have taken
-        out of it, if they are wanted too."""
+        """The entries of the space in order of arrival, optionally with those that transactions
+        have taken."""
         core = self._core
         with self._lock:
             found = list(core.store)
@@ -795,16 +798,16 @@ class Port:
         return found
 
     def has(self, entry: Entry) -> bool:
-        """Is this very object an entry of the space?"""
+        """Whether this object is an entry of the space."""
         with self._lock:
             return self._core.store.at(entry.arrival) is entry
 
     def find(self, query: Query) -> list[Entry]:
-        """What matches now, neither read nor taken."""
+        """The present matches, neither read nor taken."""
         return self._step(lambda: self._core.find(query))[0]
 
     def entry_of(self, origin: str, n: int, arrival: int) -> Entry:
-        """The entry that this agent wrote under this number; LeaseLost if it is gone."""
+        """The entry with this origin and number. Raises LeaseLost if it has left."""
         core = self._core
         with self._lock:
             entry = core.store.at(arrival)
@@ -816,7 +819,7 @@ class Port:
         return entry
 
     def take_entry(self, entry: Entry, txn: Txn) -> bool:
-        """Take this very entry; False if it is gone or held."""
+        """Take exactly this entry; False if it has left or is held."""
 
         def work() -> bool:
             if entry.gone or entry.txn is not None or not transaction.may_take(entry, txn):
@@ -827,13 +830,13 @@ class Port:
         return self._step(work)[0]
 
     def directed_to(self, agent: str) -> list[Entry]:
-        """The entries that are for this agent, and not in anybody's hands."""
+        """The entries for this agent that are in the space and not taken."""
         with self._lock:
             return self._core.directed.to(agent)
 
     def take_in(self, entry: Entry) -> int:
-        """Write an entry that comes from elsewhere, under its own identity; the position at which
-        that is durable. If the space refuses it, nothing was done."""
+        """Write an entry from another host under its own identity. Returns the position at which
+        that is durable. Raises an error, and does nothing, if the space refuses the entry."""
         lease = None if entry.expires is None else entry.expires - self.clock.now()
         if lease is not None and lease <= 0:
             return 0
@@ -842,9 +845,8 @@ class Port:
         return self.write_items([item], lease, None, None, TaskSignal, 0, mark)[1]
 
     def adopt(self, entries: Sequence[Entry]) -> int:
-        """Let entries live here that have no other place any more. What the space would refuse is
-        let in all the same, as what is given back is; only a space that is closed cannot have it.
-        The position at which that is durable."""
+        """Add entries that have no other place any more, even if the space would refuse a write;
+        only a closed space cannot. Returns the position at which that is durable."""
         position = 0
         for entry in entries:
             try:
@@ -858,8 +860,8 @@ class Port:
         return position
 
     def let_in(self, entries: Sequence[Entry]) -> int:
-        """Take in entries past the capacity, the keys and the reactions of the space, in one step;
-        the position at which that is durable."""
+        """Add entries in one step, ignoring the capacity, the keys and the reactions of the space.
+        Returns the position at which that is durable."""
         core = self._core
 
         def work() -> None:
@@ -891,7 +893,7 @@ class Port:
         return here
 
     def copy_of(self, entry: Entry) -> Entry:
-        """An entry with the same identity, to be kept here."""
+        """A copy of an entry with the same identity, for this space."""
         with self._lock:
             arrival = self._core.next_arrival()
         return Entry(
@@ -899,14 +901,15 @@ class Port:
         )
 
     def new_entry(self, shape: Shape, fields: tuple[Any, ...]) -> Entry:
-        """An entry of the space's own agent, to be put in by `exchange`."""
+        """A new entry of the space's own agent, for `exchange`."""
         with self._lock:
             self._core.store.know(shape)
             arrival = self._core.next_arrival()
         return Entry(fields, shape, self.agent, arrival, arrival)
 
     def exchange(self, come: list[Entry], ended: list[Entry]) -> int:
-        """Put entries in and end others, in one step; the position at which that is durable."""
+        """Add some entries and end others in one step. Returns the position at which that is
+        durable."""
         core = self._core
 
         def work() -> None:
@@ -918,23 +921,24 @@ class Port:
             for entry in ended:
                 if not entry.ended:
                     leases.end(core, entry, "cancelled", "")
-                    entry.expires = 0.0  # If a transaction holds it, it does not come back.
+                    entry.expires = 0.0  # If a transaction holds it, it must not be returned.
 
         self._step(work)
         return self.position
 
     def remark(self, kind: ChangeKind, entry: Entry) -> int:
-        """Log what has happened to what this entry speaks of; the position to make durable."""
+        """Log an event of the object that this entry describes. Returns the position to make
+        durable."""
         return self._step(lambda: self._core.log.add(kind, entry))[1]
 
     def count_from(self, arrival: int) -> None:
-        """Number the entries from here on: a space in memory would else begin with 1 in every life,
-        and a new entry be taken for one that was told of before."""
+        """Number new entries from here on: a space in memory would otherwise start with 1 after
+        every restart, and other hosts would confuse new entries with old ones."""
         with self._lock:
             self._core.arrivals = max(self._core.arrivals, arrival)
 
     def under_way(self) -> dict[str, list[Any]]:
-        """What has begun in the space and has not ended: for the lab, and for whoever looks."""
+        """Counts of everything open in the space, for the lab and for monitoring."""
         core = self._core
         with self._lock:
             return {
@@ -948,16 +952,16 @@ class Port:
     def has_reactions(self) -> bool:
         return bool(self._core.reactions)
 
-    # Whoever follows what leaves
+    # Removals
 
     def listen_to_removals(self, listener: Callable[[Entry], None], memory: Seen) -> None:
-        """Call the listener for every entry of the space that is gone for good, under the lock, on
-        whichever thread; `memory` forgets those entries."""
+        """Call the listener for every entry that leaves for good, under the lock, on any thread;
+        `memory` forgets those entries."""
         core = self._core
         with self._lock:
             core.removal_listeners.append(listener)
             core.pruning.memories[memory] = None
-            core.watched += 1  # Leases end at their time, though nobody does anything.
+            core.watched += 1  # Leases must end on time, without another operation.
             self._engine.settle()
 
     def ignore_removals(self, listener: Callable[[Entry], None], memory: Seen) -> None:
@@ -968,7 +972,7 @@ class Port:
             core.watched -= 1
 
     def bound(self, room: CapacityLimit, capacity: Capacity) -> None:
-        """Bound a space that is there already. BadArgument if it has a capacity."""
+        """Bound an existing space. Raises BadArgument if it has a capacity."""
         core = self._core
         with self._lock:
             if core.room is not None:
@@ -980,15 +984,16 @@ class Port:
     # Leases, transactions, sessions
 
     def expire(self) -> None:
-        """End what has run out, so that what is asked next is answered as of now."""
+        """End what has expired, so that the next request sees the present state."""
         with self._lock:
             if not (self._core.closed or self._core.running):
                 self._step(lambda: None)
 
     def refuse_inside(self) -> None:
-        """BadInput to a function that runs inside a step and would wait for another thread."""
+        """Raise BadInput for a function that runs inside a step and would wait for another
+        thread."""
         if self._core.running:
-            with self._lock:  # Or else the step of another thread would be taken for ours.
+            with self._lock:  # Otherwise the step of another thread would be mistaken for this one.
                 self._engine.refuse_inside()
 
     def now(self) -> float:
@@ -1007,7 +1012,7 @@ class Port:
         await self.flusher.flush(self.cancel(thing))
 
     def renew(self, thing: Any, seconds: float | None) -> int:
-        """Renew a lease; the position to make durable."""
+        """Renew a lease. Returns the position to make durable."""
 
         def work() -> None:
             self._engine.require_room()
@@ -1016,11 +1021,11 @@ class Port:
         return self._step(work)[1]
 
     def cancel(self, thing: Any) -> int:
-        """Cancel a lease; the position to make durable."""
+        """Cancel a lease. Returns the position to make durable."""
         return self._step(lambda: leases.cancel(self._core, thing))[1]
 
     def renew_leases(self, wanted: list[tuple[Any, float | None]]) -> list[TupeloError | None]:
-        """Renew many leases in one step; for each, None or why it could not be."""
+        """Renew many leases in one step; for each, None or the error."""
 
         def work() -> list[TupeloError | None]:
             return [_tried(leases.renew, self._core, thing, asked) for thing, asked in wanted]
@@ -1030,7 +1035,7 @@ class Port:
         return outcomes
 
     def cancel_leases(self, things: list[Any]) -> list[TupeloError | None]:
-        """Cancel many leases in one step; for each, None or why it could not be."""
+        """Cancel many leases in one step; for each, None or the error."""
 
         def work() -> list[TupeloError | None]:
             return [_tried(leases.cancel, self._core, thing) for thing in things]
@@ -1046,7 +1051,7 @@ class Port:
         )[0]
 
     def begin_branch(self, lease: float | None, parent: Txn | None, txn_id: str) -> Txn:
-        """A branch of a shared transaction, whose lease is its own and not for us to grant."""
+        """Begin a branch of a shared transaction, which has its own lease."""
 
         def work() -> Txn:
             branch = transaction.begin(self._core, txn_id, None, parent)
@@ -1079,8 +1084,8 @@ class Port:
         return self._step(work)[1]
 
     def _require_room_for(self, txn: Txn) -> None:
-        """DiskFull if the disk has no room for what a transaction has done; it stays as it is. What
-        was promised is committed all the same."""
+        """Raise DiskFull if the disk has no room for the changes of a transaction, which stays
+        open. A prepared transaction is committed in any case."""
         if self._core.disk_low and txn.state == "active" and txn.parent is None:
             self._engine.require_room(taking=not len(txn.store))
 
@@ -1088,8 +1093,8 @@ class Port:
         return self._step(lambda: transaction.abort(self._core, txn, "it was called off"))[1]
 
     def leave(self, txn: TransactionHandle) -> None:
-        """The space is closed where this transaction was begun: call it off, unless it has promised
-        to commit. From now on it answers with SpaceClosed."""
+        """The space was closed at the host that began this transaction: abort it unless it is
+        prepared. From now on its operations raise SpaceClosed."""
 
         def left(state: Txn) -> None:
             state.left = True
@@ -1111,7 +1116,7 @@ class Port:
         )[0]
 
     def grant(self, kind: str, seconds: float | None) -> float | None:
-        """When something that is leased for so many seconds ends, by the policy of this space."""
+        """The end of a lease of so many seconds, by the policy of this space."""
         with self._lock:
             return self._core.grant(kind, seconds, self.clock.now())
 
@@ -1121,7 +1126,7 @@ class Port:
         like: SessionState | None = None,
         seen: Seen | None = None,
     ) -> SessionState:
-        """A session that has seen the same as another, or this."""
+        """Open a session that has seen nothing, the same as another, or the given entries."""
         lease = check_lease(lease)
 
         def work() -> SessionState:
@@ -1131,7 +1136,7 @@ class Port:
         return self._step(work)[0]
 
     def remember(self, seen: Seen) -> None:
-        """Let this forget, for as long as it is there, what is gone for good."""
+        """Remove entries that have left for good from this record, as long as it exists."""
 
         def work() -> None:
             self._core.pruning.memories[seen] = None
@@ -1149,14 +1154,14 @@ class Port:
         limit: int | None,
         agent: str | None,
         bytes_max: int | None,
-        sliced_search: SlicedSearch | None = None,
+        search: SlicedSearch | None = None,
     ) -> tuple[list[Entry], bool, int]:
-        """What a session has not seen, whether there is more than has room, and the position to
-        make durable before it is shown."""
+        """Entries that a session has not seen, whether there are more than fit, and the position
+        that must be durable before they are shown."""
 
         def work() -> tuple[list[Entry], bool, int]:
             found, cut = session.unread(
-                self._core, template, state, limit, agent, bytes_max, sliced_search
+                self._core, template, state, limit, agent, bytes_max, search
             )
             return found, cut, self._engine.position_for(found)
 
@@ -1165,7 +1170,7 @@ class Port:
     async def unread_in_slices(
         self, query: Query, state: SessionState, agent: str | None, bytes_max: int | None
     ) -> tuple[list[Entry], bool, int]:
-        """`unread`, for a request from elsewhere; the query has the template, limit and actor."""
+        """`unread` for a remote request; the query has the template, limit and actor."""
 
         def step(asked: Query) -> tuple[list[Entry], bool, int]:
             with self.acting(query.actor):
@@ -1177,8 +1182,8 @@ class Port:
         return await self._in_slices(asked, step, agent=agent)
 
     async def room_for(self, query: Query, bytes_max: int) -> tuple[int | None, bool]:
-        """How many of the matches, of so many that are asked for, have room in so many bytes; and
-        whether that is not all of them."""
+        """The number of matches, of the requested number, that fit into so many bytes; and whether
+        these are fewer than requested."""
 
         def step(asked: Query) -> tuple[int | None, bool]:
             def work() -> tuple[int | None, bool]:
@@ -1193,8 +1198,8 @@ class Port:
         self, template: Any, order: Order | None, hint: Callable[[], object]
     ) -> Callable[[], None]:
         """Call `hint`, on any thread and under the lock, whenever the order of this operation, or
-        else the space's, may show a match that it left out before; never if it leaves out none. The
-        answer ends that."""
+        of the space, may show a match that it left out before. Returns a function that ends
+        that."""
         choosing = self._core.waiting.choosing
         with self._lock:
             peek = choosing.peek(template, order, hint)
@@ -1221,7 +1226,7 @@ class Port:
     async def open_match_set_in_slices(
         self, template: Any, limit: int | None, txn: Transactional | None, lease: float | None
     ) -> MatchSetState:
-        """`open_match_set`, for a request from elsewhere."""
+        """`open_match_set` for a remote request."""
         query = self._query_of_match_set(template, limit, txn)
         lease = check_lease(lease)
         return await self._in_slices(
@@ -1235,8 +1240,8 @@ class Port:
         return Query(template, many=True, limit=limit, txn=self.state_of(txn), known=False)
 
     def next_match(self, state: MatchSetState, known: bool = True) -> tuple[Entry | None, int]:
-        """The next entry of a match set, and the position to make durable before it is shown. One
-        whose class this program lacks is left out, if it must be `known`."""
+        """The next entry of a match set, and the position that must be durable before it is shown.
+        With `known`, entries of unknown classes are left out."""
 
         def work() -> tuple[Entry | None, int]:
             entry = state.next(known)
@@ -1263,8 +1268,8 @@ class Port:
         *,
         unleased: bool = False,
     ) -> SubscriptionState:
-        """`unleased` is for those who listen on behalf of somebody whose lease is kept elsewhere:
-        the policy of the space is not asked."""
+        """Begin a subscription. `unleased` is for subscriptions whose lease is kept elsewhere: the
+        policy of the space does not apply."""
         if callback is not None and not callable(callback):
             raise BadArgument("callback", "a function of a notice", callback)
         check_count(backlog_max, "backlog_max")
@@ -1286,15 +1291,15 @@ class Port:
         return self._step(work)[0]
 
     def awaits_notice(self, state: SubscriptionState) -> bool:
-        """Does somebody wait for the next notice, with none there?"""
+        """Whether a caller waits for the next notice."""
         with self._lock:
             return bool(state.waiting) and not state.backlog
 
     def next_notice(
         self, state: SubscriptionState, signal: Callable[[], Signal], deadline: float | None
     ) -> tuple[Notice | Signal | None, int]:
-        """A notice; None if there is none, and the deadline has come or none will come; or a signal
-        to wait for."""
+        """A notice; None if there is none and the deadline has passed or no more will come; or a
+        signal to wait for."""
         with self._lock:
             self._engine.refuse_inside()
             if self._core.deadlines.heap and not self._core.closed:
@@ -1312,14 +1317,14 @@ class Port:
             return waiting, 0
 
     def return_notice(self, state: SubscriptionState, notice: Notice) -> None:
-        """The one who was given this notice vanished before it got it."""
+        """Return a notice whose receiver was lost."""
         with self._lock:
             state.backlog.appendleft(notice)
             if state.waiting:
                 state.waiting.popleft().wake()
 
     def forget_signal(self, state: SubscriptionState, signal: Signal) -> None:
-        """The one who waited for a notice does so no more; the next one gets its turn."""
+        """The caller no longer waits for a notice; the next one in the queue does."""
         with self._lock:
             if signal in state.waiting:
                 state.waiting.remove(signal)
@@ -1354,7 +1359,7 @@ class Port:
         return self._step(work)
 
     def catch_up(self, entries: list[Entry]) -> int:
-        """Let the reactions work on entries that they did not want before, but may now; the
+        """Run the reactions for entries that they refused before, but may want now. Returns the
         position to make durable."""
         return self._step(lambda: reaction.catch_up(self._core, entries))[1]
 
@@ -1363,7 +1368,7 @@ class Port:
             self._core.end_reaction(state)
 
     def _step(self, work: Callable[[], T]) -> tuple[T, int]:
-        """Do some work as one step; its answer, and the position to make durable."""
+        """Do some work as one step. Returns its result and the position to make durable."""
         with self._lock:
             self._engine.begin()
             before = self._core.log.position
@@ -1399,12 +1404,12 @@ def _nobody_waits() -> Signal:
 
 
 def value_of(entry: Entry) -> Any:
-    """What the reader of an entry gets."""
+    """The entry as a read returns it."""
     return entry.fields if entry.shape.plain else thaw(entry.shape, entry.fields)
 
 
 def mark_to(to: str | None) -> WriteOutcome | None:
-    """For an entry that is for an agent. BadArgument if that has no id."""
+    """The mark of an entry for an agent. Raises BadArgument if the agent has no id."""
     if to is None:
         return None
     if not isinstance(to, str) or not to:
@@ -1413,7 +1418,7 @@ def mark_to(to: str | None) -> WriteOutcome | None:
 
 
 def port_of(space: Any) -> Port:
-    """The port of a space of this program, whichever door it was opened by."""
+    """The port of a space of this program, of either API."""
     port = find_port(space)
     if port is None:
         raise BadArgument("space", "a space of this program: a tupelo.Space or .here", space)
@@ -1421,14 +1426,14 @@ def port_of(space: Any) -> Port:
 
 
 def find_port(thing: Any) -> Port | None:
-    """The port of a space of this program, or of what stands on one; None if it is neither."""
+    """The port of a space of this program, or of an object based on one; None for anything else."""
     port = getattr(thing, "_port", None)
     return port if isinstance(port, Port) else None
 
 
 def check_entries(entries: Any, lease: Asked, at: Any) -> tuple[Items, Asked]:
-    """The entries of a `write_all`, frozen, and their leases. BadArgument or BadEntry if they, or
-    their places, cannot be used."""
+    """The frozen entries of a `write_all`, and their leases. Raises BadArgument or BadEntry for
+    entries, leases or places that cannot be used."""
     if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):
         raise BadArgument("entries", "a list of entries", entries)
     items = []

@@ -1,8 +1,8 @@
 """The protocol of a space: every kind of space has these operations, with these parameters.
 
 A space in memory or in a file (`tupelo.Space`), at a host elsewhere (`tupelo.connect`), spanning
-hosts (`host.space`) and what is at one host (`host.space(...).here`) are all `SpaceLike`, and the
-models' doors use nothing else of a space. What a kind of space cannot do it refuses with a clear
+hosts (`host.space`) and the part at one host (`host.space(...).here`) are all `SpaceLike`, and the
+models use nothing else of a space. An operation that a kind of space cannot do raises a clear
 error; docs/SPACES.md lists these exceptions.
 
 | parameter | meaning |
@@ -33,38 +33,36 @@ from collections.abc import (
 )
 from typing import Any, Protocol, Self, TypeVar
 
+from tupelo.space.dual_api import async_many, async_matches, async_one, many, matches, one
 from tupelo.space.matchset import Skipped
 from tupelo.space.order import Order
 from tupelo.space.transaction import State, Vote
-from tupelo.space.typed import async_many, async_matches, async_one, many, matches, one
-from tupelo.values.change import Change
-from tupelo.values.coverage import Coverage
+from tupelo.values.change import Change, Notice
 from tupelo.values.lease import AsyncLease, Lease
-from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
-from tupelo.values.scope import Scope
+from tupelo.values.scope import Coverage, Scope
 
 T_co = TypeVar("T_co", covariant=True)
 
-NOT_AT_ALL = 0  # to be told by `is`, which is quicker
+NOT_AT_ALL = 0  # compared by `is`, which is faster
 
 
 def takes_longer(template: object, take: bool) -> Any:
-    """`_get_fast` of a kind of space without a short way."""
+    """`_get_fast` of a kind of space without a fast path."""
     return NotImplemented
 
 
 def takes_longer_to_write(entry: object) -> Any:
-    """`_write_fast` of a kind of space without a short way."""
+    """`_write_fast` of a kind of space without a fast path."""
     return None
 
 
 class SpaceLike(Protocol):
     """A space of any kind, for threads.
 
-    The parameters of all operations are here, once. A kind of space derives from this, and says by
-    the methods with an underscore how an operation is done; what they return, the operation
-    returns. So a kind that serves both doors returns what is awaited at the async one.
+    The parameters of all operations are defined here. A kind of space derives from this class and
+    implements the methods with an underscore, whose results the operations return; in the async API
+    these are awaitable.
     """
 
     _get: Callable[..., Any]
@@ -82,11 +80,11 @@ class SpaceLike(Protocol):
     """(template, callback, lease, txn, handback, backlog_max, available, returned, scope)."""
     _react: Callable[..., ReactionLike]
     """(template, function, once, existing, scope)."""
-    # No defaults: an attribute of the class would slow down the one of the instance.
+    # No defaults: class attributes would slow down the access to instance attributes.
     _get_fast: Callable[[Any, bool], Any]
-    """(template, take): the short way of `Port.get_fast`, or `takes_longer`."""
+    """(template, take): the fast path of `Port.get_fast`, or `takes_longer`."""
     _write_fast: Callable[[object], Lease | None]
-    """(entry): the short way of `Port.write_fast`, or `takes_longer_to_write`."""
+    """(entry): the fast path of `Port.write_fast`, or `takes_longer_to_write`."""
 
     @property
     def name(self) -> str: ...
@@ -103,9 +101,10 @@ class SpaceLike(Protocol):
     ) -> Lease:
         """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy.
 
-        `at` is for orders with places. If the space cannot take it now (it is full, or the order
-        refuses the entry) it may `wait` until something leaves; then the refusal is raised. `to` is
-        the agent that the entry is for; where spaces span hosts it goes there.
+        `at` is for orders with places. If the space is full, or its order refuses the entry, the
+        write waits for `wait` seconds until entries leave; then the refusal is raised. `to` is the
+        agent that the entry is for; in a space that spans hosts the entry moves to the agent's
+        host.
         """
         if lease is None and txn is None and at is None and wait is NOT_AT_ALL and to is None:
             granted = self._write_fast(entry)
@@ -123,7 +122,7 @@ class SpaceLike(Protocol):
         wait: float | None = 0,
         to: str | None = None,
     ) -> list[Lease]:
-        """Write many entries in one step: all of them become visible together, or none. The lease
+        """Write many entries in one step: they become visible together, or none is written. `lease`
         may be a list, with one for each.
 
         `at` has a place for each, for orders with places; `wait` and `to` are as for `write`.
@@ -142,10 +141,11 @@ class SpaceLike(Protocol):
         scope: Scope | None = None,
         coverage: Coverage | None = None,
     ) -> Any:
-        """A copy of a matching entry; None if there is none in time.
+        """Return a copy of a matching entry, or None if there is none in time.
 
-        With `if_exists`, wait only while a transaction may still reveal or release a match. Over
-        several hosts, NotAllAnswered if there was no match and some hosts did not answer.
+        With `if_exists`, wait only while a transaction may still reveal or release a match. In a
+        space that spans hosts, NotAllAnswered is raised if there was no match and some hosts did
+        not answer.
         """
         if (
             (wait is None or (wait == 0 and wait is not False))
@@ -171,7 +171,7 @@ class SpaceLike(Protocol):
         scope: Scope | None = None,
         coverage: Coverage | None = None,
     ) -> Any:
-        """Remove a matching entry and get it; nobody else will. None if there is none in time."""
+        """Remove a matching entry and return it, or None if there is none in time."""
         if (
             (wait is None or (wait == 0 and wait is not False))
             and txn is None
@@ -197,9 +197,10 @@ class SpaceLike(Protocol):
         scope: Scope | None = None,
         coverage: Coverage | None = None,
     ) -> list[Any]:
-        """Copies of all matching entries, at most `limit`. It waits for the first, if told to;
-        or with `if_exists` while a transaction may still reveal or release a match, and then
-        answers with all there is, perhaps nothing. Over several hosts, of those that answer."""
+        """Return copies of all matching entries, at most `limit`. With `wait`, wait for the first
+        match; with `if_exists` only while a transaction may still reveal or release a match, and
+        then return the matches, perhaps none. In a space that spans hosts, of the hosts that
+        answer."""
         found: list[Any] = self._get(
             template, False, wait, True, limit, txn, order, if_exists, scope, coverage
         )
@@ -218,8 +219,8 @@ class SpaceLike(Protocol):
         scope: Scope | None = None,
         coverage: Coverage | None = None,
     ) -> list[Any]:
-        """Remove all matching entries, at most `limit`, in one step; over several hosts, of
-        those that answer: `coverage` says which."""
+        """Remove and return all matching entries, at most `limit`, in one step; in a space that
+        spans hosts, of the hosts that answer: `coverage` lists them."""
         found: list[Any] = self._get(
             template, True, wait, True, limit, txn, order, if_exists, scope, coverage
         )
@@ -233,7 +234,7 @@ class SpaceLike(Protocol):
         scope: Scope | None = None,
         coverage: Coverage | None = None,
     ) -> int:
-        """How many entries match at this moment."""
+        """The number of entries that match now."""
         return self._count(template, txn, scope, coverage)
 
     @matches
@@ -245,21 +246,21 @@ class SpaceLike(Protocol):
         txn: Any = None,
         lease: float | None = None,
     ) -> MatchSetLike[Any]:
-        """What matches at this moment, to be read bit by bit. It is over when one of its entries
-        is taken; of entries at other hosts it has copies."""
+        """The present matches, to be read one by one. The match set becomes invalid when one of its
+        entries is taken; entries at other hosts are copied."""
         return self._match_set(template, limit, txn, lease)
 
     def transaction(self, *, lease: float | None = None) -> TransactionLike:
-        """All or nothing: pass it as `txn=`. It aborts itself when its lease runs out. Over several
-        hosts it is of what is here."""
+        """Begin a transaction, to be passed as `txn=`. It aborts when its lease runs out. In a
+        space that spans hosts it covers the entries at this host."""
         ...
 
     def in_doubt(self) -> Sequence[TransactionLike]:
-        """The transactions that were prepared and not decided, also before a crash."""
+        """The transactions that are prepared and not decided, also from before a crash."""
         ...
 
     def session(self, *, lease: float | None = None) -> SessionLike:
-        """A reader that never sees the same entry twice."""
+        """Open a session, which returns each entry at most once."""
         ...
 
     def subscribe(
@@ -275,14 +276,15 @@ class SpaceLike(Protocol):
         returned: bool = True,
         scope: Scope | None = None,
     ) -> SubscriptionLike:
-        """Be told of entries that become visible; with `available`, also of those that a
-        transaction had read and lets go, or whose taker vanished; unless `returned`, not of those
-        that one had taken and gives back.
+        """Get notices of entries that become visible; with `available`, also of entries that are
+        available again because a transaction released its read lock or a taker was lost; without
+        `returned`, not of entries that a transaction had taken and returns.
 
-        Iterate over the subscription, or give a callback, which a thread (or task) of its own will
-        call. When `backlog_max` notices wait, the oldest is dropped; the next one tells how many
-        were. A space that spans hosts tells once of every entry that becomes visible anywhere, also
-        because its host engages; within a transaction, or with scope=HERE, of what is here.
+        Iterate over the subscription, or pass a callback, which is called by its own thread or
+        task. If `backlog_max` notices are waiting, the oldest is dropped; the next notice tells the
+        number of dropped ones. A space that spans hosts notifies once of every entry that becomes
+        visible anywhere, also because its host engages; within a transaction, or with scope=HERE,
+        only of entries here.
         """
         return self._subscribe(
             template, callback, lease, txn, handback, backlog_max, available, returned, scope
@@ -299,31 +301,32 @@ class SpaceLike(Protocol):
     ) -> ReactionLike:
         """Call `function(entry, step)` inside the atomic step in which a match becomes visible.
 
-        It is called once for every entry (or `once` only), for those already there too unless
-        `existing` is False. What it does through `step` is part of the step: before anybody sees
-        the entry, and undone with it if a function raises.
+        It is called once for every entry (with `once`, for the first only), also for existing
+        entries unless `existing` is False. Its operations on `step` are part of the step: they
+        happen before the entry is visible to others, and are undone with it if a function raises.
 
-        A space at a host elsewhere, or one that spans hosts without scope=HERE, calls it after the
-        step, on a thread or task of its own. What it does through `step` is one transaction, which
-        commits when it returns; if it raises, the reaction's `error` says why.
+        A space at another host, or one that spans hosts without scope=HERE, calls the function
+        after the step, on its own thread or task. Its operations on `step` are then one
+        transaction, which commits when the function returns; if it raises, the error is the
+        reaction's `error`.
         """
         return self._react(template, function, once, existing, scope)
 
     def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]:
-        """What happened after position `since`, oldest first."""
+        """The changes after position `since`, oldest first."""
         ...
 
     def trim(self, *, before: int) -> None:
-        """Forget the changes before a position. What the space holds is not touched."""
+        """Delete the changes before a position from the log. Entries are not affected."""
         ...
 
     def compact(self) -> None:
-        """Trim the log by the space's policy and give the room back to the disk."""
+        """Trim the log by the space's policy, and shrink the file."""
         ...
 
     def close(self) -> None:
-        """Close: those who wait get SpaceClosed. A durable space can be opened again; one at a host
-        goes on there, and what was opened through this is over."""
+        """Close the space: waiting operations raise SpaceClosed. A durable space can be opened
+        again; a space at a host continues there, but handles from this object end."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -332,7 +335,7 @@ class SpaceLike(Protocol):
 
 
 class TransactionLike(Protocol):
-    """All or nothing. A `with` block commits at its end, or aborts on an error."""
+    """A transaction. A `with` block commits at its end, or aborts on an error."""
 
     @property
     def id(self) -> str: ...
@@ -357,7 +360,7 @@ class TransactionLike(Protocol):
 
 
 class SessionLike(Protocol):
-    """Reads that never give the same entry twice. `clone` makes another that has seen the same."""
+    """Returns each entry at most once. `clone` makes another that has seen the same entries."""
 
     _read: Callable[..., Any]
     """(template, wait, many, limit, scope, coverage): a match or None; if `many`, a list."""
@@ -402,7 +405,7 @@ class SessionLike(Protocol):
 
 
 class SubscriptionLike(Protocol):
-    """Notices, in order: iterate, or `get` them."""
+    """Notices in order: iterate, or call `get`."""
 
     def get(self, *, wait: float | None = None) -> Notice | None: ...
 
@@ -431,7 +434,7 @@ class SubscriptionLike(Protocol):
 
 
 class MatchSetLike(Protocol[T_co]):
-    """What matched at one moment, in order of arrival: iterate, or call `next`."""
+    """A snapshot of matches in order of arrival: iterate, or call `next`."""
 
     def next(self) -> T_co | None: ...
 
@@ -628,7 +631,7 @@ class AsyncSpaceLike(Protocol):
 
 
 class AsyncTransactionLike(Protocol):
-    """All or nothing, for coroutines. `async with` commits at its end, or aborts on an error."""
+    """A transaction for coroutines. `async with` commits at its end, or aborts on an error."""
 
     @property
     def id(self) -> str: ...
@@ -653,7 +656,7 @@ class AsyncTransactionLike(Protocol):
 
 
 class AsyncSessionLike(Protocol):
-    """Reads that never give the same entry twice, for coroutines."""
+    """A session for coroutines: returns each entry at most once."""
 
     _read: Callable[..., Coroutine[Any, Any, Any]]
 
@@ -696,7 +699,7 @@ class AsyncSessionLike(Protocol):
 
 
 class AsyncSubscriptionLike(Protocol):
-    """Notices, in order, for coroutines."""
+    """Notices in order, for coroutines."""
 
     async def get(self, *, wait: float | None = None) -> Notice | None: ...
 
@@ -725,7 +728,7 @@ class AsyncSubscriptionLike(Protocol):
 
 
 class AsyncMatchSetLike(Protocol[T_co]):
-    """What matched at one moment, in order of arrival, for coroutines."""
+    """A snapshot of matches in order of arrival, for coroutines."""
 
     async def next(self) -> T_co | None: ...
 
@@ -745,7 +748,7 @@ class AsyncMatchSetLike(Protocol[T_co]):
 
 
 class Opening(Protocol[T_co]):
-    """A thing of the async door that is to be awaited, or used by `async with`."""
+    """An object of the async API that is awaited, or used by `async with`."""
 
     def __await__(self) -> Generator[Any, Any, T_co]: ...
 
@@ -761,5 +764,5 @@ OPERATIONS: tuple[str, ...] = tuple(
 
 
 def names_of(protocol: type, *more: str) -> list[str]:
-    """For `__dir__` of what keeps the protocol: what a user may call."""
+    """`__dir__` of an implementation: the public operations."""
     return sorted([*(name for name in vars(protocol) if not name.startswith("_")), *more])

@@ -1,4 +1,4 @@
-"""Queries: what is asked of a space, as one value. A door makes it, and all layers pass it on."""
+"""Queries: one request to a space as a value. An API makes it, and all layers pass it on."""
 
 from __future__ import annotations
 
@@ -6,18 +6,58 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tupelo.space.checks import check_limit, check_order, check_wait
+from tupelo.errors import BadArgument
 from tupelo.space.clock import Clock
+from tupelo.space.order import Order
 from tupelo.values.parts import ANY
 from tupelo.values.scope import Scope, check_scope
 
 if TYPE_CHECKING:
     from tupelo.space.log import Actor
     from tupelo.space.order import Order
+    from tupelo.space.search import SlicedSearch
     from tupelo.space.session import SessionState
-    from tupelo.space.sliced_search import SlicedSearch
     from tupelo.space.transaction import Txn
     from tupelo.store.index import Accept
+
+
+WAIT_MAX = 1e9
+"""About thirty years; None waits for ever."""
+
+
+def check_wait(wait: object, name: str = "wait") -> None:
+    if wait is None:
+        return
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait <= WAIT_MAX:
+        raise BadArgument(
+            name, f"a number of seconds from 0 to {WAIT_MAX:.0e}, or None for ever", wait
+        )
+
+
+def check_limit(limit: object) -> None:
+    if limit is None:
+        return
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise BadArgument("limit", "a whole number above 0, or None for all", limit)
+
+
+def check_order(order: object) -> None:
+    if not isinstance(order, Order):
+        raise BadArgument("order", "an order such as Fifo() or Lifo()", order)
+    if order.keeps_books:
+        raise BadArgument("order", "one that needs no books: give a Vector to the space", order)
+
+
+def check_position(name: str, position: object) -> None:
+    if isinstance(position, bool) or not isinstance(position, int) or position < 0:
+        raise BadArgument(name, "a position in the log, 0 or more", position)
+
+
+def check_count(count: object, name: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise BadArgument(name, "a whole number above 0", count)
+    return count
+
 
 NOW: Final = 0.0
 """The deadline of an operation that does not wait."""
@@ -26,15 +66,14 @@ NOW: Final = 0.0
 class Query(msgspec.Struct, frozen=True, gc=False):
     """One read or take.
 
-    `deadline` is the moment, on the space's clock, until which it waits: None for ever, NOW not at
-    all. It wants at most `limit` entries (None for all); `many` tells `read_all` and `take_all`
-    from `read` and `take`. With `if_exists` it waits only while a transaction may reveal or release
-    a match. `scope` says which hosts it looks at, `actor` whom the log names. Unless it must be
-    `known`, an entry may be of a class that this program lacks. `only` filters the matches. An
-    operation that has waited before keeps its place in the queue by its `ticket`. A long search is
-    done `in_slices`, if it may be: its `survey` says how far it has come. One that reads what is
-    `committed` sees also what others have taken in transactions that are open, and holds nothing. A
-    `test` finds what it would read or take, and neither takes nor holds it.
+    It waits until `deadline` on the space's clock: None for ever, NOW not at all. It returns at
+    most `limit` entries (None for all); `many` distinguishes `read_all` and `take_all` from `read`
+    and `take`. With `if_exists` it waits only while a transaction may reveal or release a match.
+    `scope` selects hosts; `actor` is named in the log. Unless `known`, entries of unknown classes
+    match too. `only` filters the matches. An operation that waited before keeps its place in the
+    queue by its `ticket`. With `in_slices`, a long search is done in slices; `survey` is its
+    progress. A read of `committed` entries also sees entries that others have taken in open
+    transactions, and holds no locks. A `test` finds entries without reading or taking them.
     """
 
     template: Any = ANY
@@ -58,12 +97,12 @@ class Query(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def holder(self) -> Txn | None:
-        """The transaction that holds what is read, until it ends."""
+        """The transaction that gets a read lock."""
         return None if self.committed else self.txn
 
     @property
     def removes(self) -> bool:
-        """Is what it finds gone at once, and not when a transaction commits?"""
+        """Whether found entries leave at once, not when a transaction commits."""
         return self.take and self.txn is None and not self.test
 
     @property
@@ -78,12 +117,12 @@ class Query(msgspec.Struct, frozen=True, gc=False):
         return max(0.0, deadline - clock.now())
 
     def replace(self, **changes: Any) -> Query:
-        """The same query but for these."""
+        """A copy with these changes."""
         return msgspec.structs.replace(self, **changes)
 
 
 def deadline_of(clock: Clock, wait: float | None, name: str = "wait") -> float | None:
-    """The moment at which patience ends. BadArgument if `wait` is no number of seconds."""
+    """The moment until which to wait. Raises BadArgument if `wait` is not a number of seconds."""
     if wait is None:
         return None
     if type(wait) is int and wait == 0:
@@ -93,7 +132,7 @@ def deadline_of(clock: Clock, wait: float | None, name: str = "wait") -> float |
 
 
 def check_query(limit: object, order: object, scope: object) -> None:
-    """Check what a user gives to a read or take, but for the template, `wait` and `txn`."""
+    """Check the user's arguments of a read or take, except the template, `wait` and `txn`."""
     if limit is not None:
         check_limit(limit)
     if order is not None:

@@ -1,20 +1,24 @@
 """Reactions: functions that run inside the atomic step in which an entry becomes visible.
 
-The step's entries are worked through one after the other, those that reactions write as well,
-until none is left that a reaction wants. Nobody else sees anything before that. If a function
-raises, or they keep feeding each other, the whole step is undone.
+The entries of the step are processed one after the other, including those that reactions write,
+until no reaction wants another one. Before that nothing is visible to others. If a function raises,
+or reactions trigger each other endlessly, the whole step is undone.
+
+Weak reactions run after the step, at any engaged host; each call is one transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Self
 
-from tupelo.errors import Livelock, ReactionError, ReactionFailed
+from tupelo.errors import HostClosed, Livelock, ReactionError, ReactionFailed, SpaceClosed
 from tupelo.space import transaction
-from tupelo.space.checks import check_limit
-from tupelo.space.query import Query
+from tupelo.space.dual_api import await_at_once, dual_api, maybe_await
+from tupelo.space.query import Query, check_limit
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
 from tupelo.store.plan import Question
@@ -26,14 +30,16 @@ if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.order import Order
     from tupelo.space.transaction import Txn
-    from tupelo.space.writers import WriteOutcome
+    from tupelo.space.waiting import WriteOutcome
+
 
 Function = Callable[[Any, "Step"], object]
 
 
 class ReactionState:
-    """A reaction as the core knows it; `fired` are the entries that it has reacted to. It reacts
-    to matches that `only` accepts, and is told of the `whole` entry or of its value."""
+    """The state of a reaction in the core; `fired` are the entries that it has reacted to. It
+    reacts to matches that `only` accepts, and is called with the `whole` entry or with its
+    value."""
 
     __slots__ = (
         "ended",
@@ -69,14 +75,14 @@ class ReactionState:
 
 
 class Step:
-    """What a reaction may do: the operations of the space that do not wait, within the step."""
+    """The operations for the function of a reaction, within the step. They never wait."""
 
     def __init__(self, core: Core, txn: Txn) -> None:
         self._core = core
         self._txn = txn
         self.added: list[ReactionState] = []
         self.agenda: list[tuple[Entry, ReactionState]] = []
-        """The entries that an added reaction is still to look at."""
+        """Entries that added reactions have yet to process."""
         self.listeners: list[Callable[[bool], object]] = []
 
     def write(self, entry: object, *, lease: float | None = None) -> None:
@@ -98,7 +104,7 @@ class Step:
         return self._core.count(template, self._txn)
 
     def write_marked(self, entry: object, mark: WriteOutcome) -> None:
-        """Write on behalf of another agent, or for one."""
+        """Write on behalf of an agent, or for one."""
         self._core.write_all([freeze(entry)], None, self._txn, mark=mark)
 
     def get(
@@ -110,7 +116,7 @@ class Step:
         only: Accept | None = None,
         order: Order | None = None,
     ) -> list[Any]:
-        """What matches within the step, and `only` what is accepted."""
+        """The matches within the step that `only` accepts."""
         query = Query(template, take, many=True, limit=limit, order=order, txn=self._txn, only=only)
         return [thaw(entry.shape, entry.fields) for entry in self._core.get(query)]
 
@@ -124,7 +130,7 @@ class Step:
         fired: Seen | None = None,
     ) -> ReactionState:
         """Register a reaction, which is undone with the step. It reacts within the step, after the
-        function that registers it, to what is there and to what comes."""
+        function that registers it, to existing and new entries."""
         self._txn.require("active")
         core = self._core
         with core.user_code("a template"):
@@ -139,7 +145,7 @@ class Step:
         return state
 
     def when_over(self, listener: Callable[[bool], object]) -> None:
-        """Have this called, under the lock, when the step is over: with True if it holds, with
+        """Call this function under the lock when the step ends: with True if it was committed, with
         False if it was undone."""
         self._txn.require("active")
         self.listeners.append(listener)
@@ -163,8 +169,8 @@ def register(
     whole: bool = False,
     fired: Seen | None = None,
 ) -> ReactionState:
-    """A new reaction; it reacts to what is already there in this same step. What it has `fired` for
-    may be handed in, by one who keeps it: then nothing is forgotten of entries that may return."""
+    """Register a reaction; it reacts to existing entries in the same step. `fired` may be given by
+    a caller that keeps it: then entries that may return are not forgotten."""
     core.expire()
     state = _begin(core, raw, function, once, only, whole, fired)
     try:
@@ -197,15 +203,15 @@ def _begin(
 
 
 def react_to(core: Core, entries: list[Entry], only: ReactionState | None = None) -> None:
-    """Let the reactions (or `only` this one) work on entries that are in the space already."""
+    """Run the reactions, or `only` this one, for entries that are in the space."""
     step = transaction.Txn("")
     run(core, step, entries, transaction.abort, only)
     transaction.commit(core, step)
 
 
 def catch_up(core: Core, entries: list[Entry]) -> None:
-    """Let the reactions work on entries that stay whatever they do. One that fails keeps its error,
-    and does not keep the others from the other entries."""
+    """Run the reactions for entries that stay in any case. A reaction that fails keeps its error;
+    other reactions and entries are not affected."""
     try:
         react_to(core, entries)
     except ReactionError:
@@ -233,7 +239,7 @@ def run(
     undo: Callable[[Core, Txn, str], None],
     only: ReactionState | None = None,
 ) -> None:
-    """Let the reactions (or `only` one, new to these entries) work until they come to rest."""
+    """Run the reactions, or `only` one that is new, until none wants another entry."""
     if not core.reactions:
         return
     agenda: list[tuple[Entry, ReactionState | None]] = [(entry, only) for entry in entries]
@@ -269,7 +275,7 @@ def run(
             reaction.ended = reaction not in core.reactions
         txn.agenda = None
         for entry in [entry for entry in txn.taken if entry not in taken_before]:
-            core.give_back(entry, txn.taken.pop(entry))  # nobody has noticed that it was away
+            core.give_back(entry, txn.taken.pop(entry))  # its absence was not visible
         undo(core, txn, f"a reaction stopped it: {error}")
         for over in step.listeners:
             over(False)
@@ -295,3 +301,94 @@ def _call(core: Core, reaction: ReactionState, entry: Entry, step: Step) -> None
         ) from error
     finally:
         core.running = before
+
+
+logger = logging.getLogger("tupelo")
+
+WeakFunction = Callable[[Any, "WeakStep"], object]
+
+
+class WeakStep:
+    """The operations for the function of a weak reaction, in one transaction. They never wait; in
+    the async API they are awaited."""
+
+    def __init__(self, space: Any, txn: Any) -> None:
+        self._space = space
+        self._txn = txn
+
+    def write(self, entry: object, *, lease: float | None = None) -> Any:
+        return self._space.write(entry, lease=lease, txn=self._txn)
+
+    def read(self, template: object = ANY) -> Any:
+        return self._space.read(template, wait=0, txn=self._txn)
+
+    def take(self, template: object = ANY) -> Any:
+        return self._space.take(template, wait=0, txn=self._txn)
+
+    def read_all(self, template: object = ANY, *, limit: int | None = None) -> Any:
+        return self._space.read_all(template, limit=limit, txn=self._txn)
+
+    def take_all(self, template: object = ANY, *, limit: int | None = None) -> Any:
+        return self._space.take_all(template, limit=limit, txn=self._txn)
+
+    def count(self, template: object = ANY) -> Any:
+        return self._space.count(template, txn=self._txn)
+
+
+class WeakReaction:
+    """A registered reaction to entries of any engaged host. Each call is a transaction at this
+    host."""
+
+    def __init__(
+        self,
+        space: Any,
+        listening: Any,
+        function: WeakFunction,
+        once: bool,
+    ) -> None:
+        self.is_async = space.is_async
+        self._space = space
+        self._listening = listening
+        self._function = function
+        self._once = once
+        self._error: Exception | None = None
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return await_at_once(self)
+
+    @property
+    def active(self) -> bool:
+        active: bool = self._listening.active
+        return active
+
+    @property
+    def error(self) -> Exception | None:
+        """The last error that its function raised."""
+        return self._error
+
+    @dual_api
+    async def cancel(self) -> None:
+        await maybe_await(self._listening.close())
+
+    async def run(self) -> None:
+        """React until the reaction is cancelled, has reacted once, or its space or host is
+        closed."""
+        with suppress(SpaceClosed, HostClosed):
+            while (notice := await maybe_await(self._listening.get())) is not None:
+                if await self._react(notice.entry) and self._once:
+                    await maybe_await(self._listening.close())
+                    return
+
+    async def _react(self, entry: Any) -> bool:
+        txn = self._space.transaction()
+        try:
+            answer = self._function(entry, WeakStep(self._space, txn))
+            if self.is_async and isawaitable(answer):
+                await answer
+            await maybe_await(txn.commit())
+        except Exception as error:
+            self._error = error
+            logger.warning("a reaction raised, and what it did is undone: %r", error)
+            await maybe_await(txn.abort())
+            return False
+        return True

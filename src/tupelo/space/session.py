@@ -1,4 +1,4 @@
-"""Sessions: a session remembers what it has seen, and never sees it twice."""
+"""Sessions: a session remembers the entries that it has seen, and returns none of them twice."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from pyroaring import BitMap64
 
 from tupelo.errors import LeaseLost
 from tupelo.store.index import Accept
-from tupelo.values.entry import Entry, require_known
-from tupelo.values.size import fitting
+from tupelo.values.entry import Entry, fitting, require_known
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.query import Query
-    from tupelo.space.sliced_search import SlicedSearch
+    from tupelo.space.search import SlicedSearch
 
 _PRUNE_AFTER = 1_024
 _CURSORS_MAX = 256
 
 
 class Seen:
-    """A set of entries, as one roaring bitmap of sequence numbers for each origin. `discards`
-    counts how often some were taken out again which may yet be found."""
+    """A set of entries: one roaring bitmap of sequence numbers for each origin. `discards` counts
+    removals of entries that can be found again."""
 
     __slots__ = ("__weakref__", "bits", "discards")
 
@@ -56,10 +55,10 @@ class Seen:
             if known is None:
                 self.bits[origin] = numbers.copy()
             else:
-                known |= numbers  # in its place: a copy would cost what was seen in all
+                known |= numbers  # in place: a copy would cost as much as the whole set
 
     def holds(self, other: Seen) -> bool:
-        """Are all of these in it?"""
+        """Whether it contains all of these."""
         nothing = BitMap64()
         return all(
             numbers.issubset(self.bits.get(origin, nothing))
@@ -67,11 +66,11 @@ class Seen:
         )
 
     def merge(self, origin: str, numbers: bytes) -> None:
-        """Add the numbers of a bitmap that was serialised."""
+        """Add the numbers of a serialised bitmap."""
         self.bits[origin] = self.bits.get(origin, BitMap64()) | BitMap64.deserialize(numbers)
 
     def discard(self, entry: Entry) -> None:
-        """It has not been seen after all."""
+        """Remove an entry that was not seen after all."""
         self.discard_number(entry.origin, entry.n)
 
     def discard_number(self, origin: str, n: int) -> None:
@@ -81,7 +80,7 @@ class Seen:
             self.discards += 1
 
     def prune(self, gone: Seen) -> None:
-        """Forget what nobody will ever find again."""
+        """Remove entries that will never be found again."""
         for origin, bits in gone.bits.items():
             if origin in self.bits:
                 self.bits[origin] -= bits
@@ -98,7 +97,7 @@ class Seen:
 
 
 def seen_of(entries: Iterable[Entry]) -> Seen:
-    """These, as a set."""
+    """A set of these entries."""
     numbers: dict[str, list[int]] = {}
     for entry in entries:
         numbers.setdefault(entry.origin, []).append(entry.n)
@@ -108,7 +107,7 @@ def seen_of(entries: Iterable[Entry]) -> Seen:
 
 
 class SessionState:
-    """A session as the core knows it."""
+    """The state of a session in the core."""
 
     __slots__ = ("_ahead", "_cursors", "_stamp", "ended", "expires", "id", "seen")
 
@@ -126,9 +125,9 @@ class SessionState:
             raise LeaseLost("this session is over: it was closed or its lease ran out")
 
     def cursor(self, question: Hashable, returns: int) -> int:
-        """The arrival up to which it has seen all that match, so that a stream is not read from
-        its start again and again. `returns` counts the entries that came back to their places."""
-        stamp = returns + self.seen.discards  # Neither ever falls.
+        """The arrival up to which it has seen all matches, so that a stream is not read from its
+        start each time. `returns` counts entries that came back."""
+        stamp = returns + self.seen.discards  # Neither ever decreases.
         if stamp != self._stamp or len(self._cursors) > _CURSORS_MAX:
             self._cursors.clear()
             self._ahead = None
@@ -145,12 +144,12 @@ class SessionState:
         self._cursors[question] = arrival
 
     def advance_when_seen(self, question: Hashable, arrival: int, found: Seen) -> None:
-        """Once it has seen these it has seen all up to there. Of the last of these only."""
+        """After seeing these entries it has seen all matches up to this arrival."""
         self._ahead = (question, arrival, found)
 
 
 class Pruning:
-    """Everything that remembers entries forgets those that are gone for good, now and then."""
+    """Removes entries that have left for good from all records, from time to time."""
 
     def __init__(self) -> None:
         self.memories: WeakKeyDictionary[Seen, None] = WeakKeyDictionary()
@@ -160,8 +159,8 @@ class Pruning:
 
     @contextmanager
     def leaving(self, entries: Iterable[Entry]) -> Iterator[None]:
-        """What goes in there, under the lock, may be met again under its own name: elsewhere, or
-        here if it comes back. It is remembered."""
+        """Entries that leave within this block may be found again under their identity, elsewhere
+        or here, and stay in the records."""
         before = self._leaving
         self._leaving = before.union((entry.origin, entry.n) for entry in entries)
         try:
@@ -186,9 +185,9 @@ class Pruning:
 def begin(
     core: Core, session_id: str, lease: float | None, seen: Seen | None = None
 ) -> SessionState:
-    """A new session, which has seen nothing or what is given."""
+    """A new session, which has seen nothing or the given entries."""
     now = core.expire()
-    known = Seen() if seen is None else seen  # One that is empty is false.
+    known = Seen() if seen is None else seen  # An empty one is false.
     session = SessionState(session_id, known, core.grant("session", lease, now))
     core.pruning.memories[session.seen] = None
     core.deadlines.add(session)
@@ -196,7 +195,7 @@ def begin(
 
 
 def read_unread(core: Core, query: Query, session: SessionState) -> list[Entry]:
-    """The oldest matches that a session has not seen. From now on it has."""
+    """The oldest matches that a session has not seen; they count as seen from now on."""
     found, question, upto, _ = _look(
         core, query.template, session, query.limit, survey=query.survey
     )
@@ -218,9 +217,8 @@ def unread(
     bytes_max: int | None,
     survey: SlicedSearch | None = None,
 ) -> tuple[list[Entry], bool]:
-    """The oldest matches that a session has not seen, of one agent if it is given, and whether
-    there are more than have room in so many bytes. They are not noted as seen: whoever they are for
-    says so once it has them."""
+    """The oldest matches that a session has not seen, optionally of one agent, and whether there
+    are more than fit into so many bytes. They are not marked as seen: the receiver does that."""
     found, question, upto, cut = _look(core, raw, session, limit, agent, bytes_max, survey)
     session.advance(question, found[0].arrival - 1 if found else upto)
     if len(found) > 1:
@@ -231,7 +229,7 @@ def unread(
 
 
 def unseen(session: SessionState, agent: str | None = None) -> Accept:
-    """What a session has not seen, of one agent if it is given."""
+    """The entries that a session has not seen, optionally of one agent."""
     seen = session.seen
     if agent is None:
         return lambda entry: entry not in seen
@@ -247,8 +245,8 @@ def _look(
     bytes_max: int | None = None,
     survey: SlicedSearch | None = None,
 ) -> tuple[list[Entry], Hashable, int, bool]:
-    """What it has not seen, the question under which its cursor is known, up to where it will have
-    seen all when it has seen these, and whether there was no room for more."""
+    """The unseen matches, the question under which the cursor is stored, the arrival up to which
+    all matches will have been seen with these, and whether more did not fit."""
     session.require_open()
     store = core.store
     accept = unseen(session, agent)

@@ -1,7 +1,7 @@
-"""Shared transactions: all or nothing over several spaces, and over whatever else takes part.
+"""Shared transactions: all or nothing over several spaces and other participants.
 
-A shared transaction has a branch in every space that it was used in. How it is brought to its end
-in all of them is told in `twophase`.
+A shared transaction has a branch in every space that it was used in. `twophase` commits or aborts
+them together.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tupelo.errors import (
     TransactionEnded,
     TransactionError,
 )
+from tupelo.space.blocking import ThreadSignal
 from tupelo.space.clock import Clock
-from tupelo.space.handles import ThreadSignal
 from tupelo.space.port import Port, Spanning
 from tupelo.space.tasks import in_a_thread
 from tupelo.space.transaction import LEASE_RAN_OUT, Txn
@@ -42,13 +42,13 @@ from tupelo.values.lease import Lease, check_lease
 logger = logging.getLogger("tupelo")
 
 End = Callable[[bool | None], object]
-"""Told whether a transaction was committed; None if that is not known."""
+"""Called with whether a transaction was committed; None if that is not known."""
 
 State = Literal["active", "voting", "committed", "aborted", "unknown"]
 
 
 class Branch:
-    """The part of a shared transaction that is in one space."""
+    """The part of a shared transaction in one space."""
 
     def __init__(self, port: Port, state: Txn) -> None:
         self.port = port
@@ -59,7 +59,7 @@ class Branch:
         self.lasting = port.durable
 
     def prepare(self) -> Vote:
-        if self.state.state in ("prepared", "committed"):  # It has promised before: see `promise`.
+        if self.state.state in ("prepared", "committed"):  # It was prepared before: see `promise`.
             return "prepared" if self.state.state == "prepared" else "not changed"
         vote, position = self.port.prepare(self.state)
         self.port.flush(position)
@@ -72,16 +72,16 @@ class Branch:
         except TransactionEnded:
             if self.state.state != "committed":
                 raise
-            port.flush(port.position)  # It was told before, perhaps not to the end.
+            port.flush(port.position)  # It was committed before, perhaps not durably.
         except SpaceClosed:
-            if port.durable:  # It is in doubt when it is opened again.
+            if port.durable:  # It is in doubt when the space is opened again.
                 raise
 
     def abort(self) -> None:
         self.port.flush(self.port.abort(self.state))
 
     def prepare_and_commit(self) -> Vote:
-        if self.state.state != "committed":  # It is, if it had nothing to promise.
+        if self.state.state != "committed":  # It is committed if it had no changes.
             self.port.flush(self.port.commit(self.state))
         return "committed"
 
@@ -90,11 +90,10 @@ class Branch:
 
 
 class SharedTransaction(Spanning):
-    """One transaction over several spaces: give it to their operations as `txn=`.
+    """One transaction over several spaces, to be passed to their operations as `txn=`.
 
-    It aborts itself when its lease runs out, and may be used from any thread. `decisions` is where
-    the decision is recorded; without one it does not outlive this process, nor must it: spaces in
-    memory do not either.
+    It aborts when its lease runs out, and is thread-safe. `decisions` records the decision; without
+    it the decision does not survive this process, which suffices for spaces in memory.
     """
 
     _branch_type: type[Branch] = Branch
@@ -123,9 +122,9 @@ class SharedTransaction(Spanning):
         self._members: list[Participant] = []
         self._children: dict[SharedTransaction, None] = {}
         self._untold: list[Participant] = []
-        self.not_aborted: list[str] = []  # participants that could not be told to abort
+        self.not_aborted: list[str] = []  # participants that could not be notified of the abort
         self._called_off = False
-        self._deciding = False  # The decision is being made, and cannot be forestalled.
+        self._deciding = False  # The decision is being made; no abort is possible.
         self._over = False
         self._signals: list[ThreadSignal] = []
         self._ends: list[End] = []
@@ -136,11 +135,12 @@ class SharedTransaction(Spanning):
                 parent._children[self] = None
         self._grant(lease)
 
-    # What a user sees
+    # State
 
     @property
     def state(self) -> State:
-        """active, voting, committed, aborted, or unknown if someone was lost in mid-commit."""
+        """active, voting, committed, aborted, or unknown if a participant was lost during the
+        commit."""
         self._end_in_time()
         return self._state
 
@@ -153,7 +153,7 @@ class SharedTransaction(Spanning):
         return Lease(self, self)
 
     def line(self) -> Iterator[SharedTransaction]:
-        """This transaction and those above it."""
+        """This transaction and its ancestors."""
         txn: SharedTransaction | None = self
         while txn is not None:
             yield txn
@@ -161,17 +161,17 @@ class SharedTransaction(Spanning):
 
     @property
     def untold(self) -> list[str]:
-        """The participants that could not be told of the decision yet."""
+        """The participants that were not notified of the decision yet."""
         return [member.name for member in self._untold]
 
     @property
     def over(self) -> bool:
-        """Has it ended, and was everyone told who can be reached?"""
+        """Whether it has ended, and all participants that can be reached were notified."""
         return self._over
 
     def wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:
-        """Block until the condition holds, which is asked whenever the transaction gets on. False
-        if it does not hold within so many seconds (None: for ever)."""
+        """Block until the condition holds; it is evaluated whenever the state changes. False if it
+        does not hold within so many seconds (None: for ever)."""
         until = None if seconds is None else self.now() + seconds
         while not condition():
             left = None if until is None else until - self.now()
@@ -187,14 +187,14 @@ class SharedTransaction(Spanning):
         return True
 
     def transaction(self, *, lease: float | None = None) -> SharedTransaction:
-        """A nested transaction: it sees what this one sees, and commits into it."""
+        """Begin a nested transaction: it sees what this one sees, and commits into it."""
         return SharedTransaction(self._clock, lease, parent=self)
 
     # Joining
 
     def branch_at(self, port: Port) -> Txn:
-        # A space's lock is taken before ours, and never two of them: what has run out is refused
-        # here, and called off in all spaces by the alarm.
+        # A space's lock is acquired before ours, and never two of them. An expired transaction is
+        # refused here, and aborted in all spaces by its alarm.
         with port.atomic():
             if self._has_run_out():
                 raise TransactionEnded(self.id, "aborted", LEASE_RAN_OUT)
@@ -210,11 +210,11 @@ class SharedTransaction(Spanning):
                 return branch.state
 
     def has_branch(self, port: Port) -> bool:
-        """Was it used in this space?"""
+        """Whether it was used in this space."""
         return port in self._branches
 
     def enlist(self, participant: Participant) -> None:
-        """Someone other than a space takes part."""
+        """Add a participant that is not a space."""
         self._end_in_time()
         with self._lock:
             if self._state != "active":
@@ -227,24 +227,26 @@ class SharedTransaction(Spanning):
 
     def promise(self, holder: Holder | None = None) -> None:
         """Phase one ahead of the end: every space promises to commit, and is in doubt after a
-        crash. What follows is `commit` or `abort`, and no other operation. With a holder it is a
-        delivery, and the journals keep for whom."""
+        crash. Only `commit` or `abort` may follow. With a holder it is a delivery, and the journals
+        record the holder."""
         for member in list(self._members):
             if isinstance(member, Branch):
                 member.state.holder = holder
             member.prepare()
 
     def commit(self) -> None:
-        """Commit in all places, or in none: CannotCommit says who could not."""
+        """Commit in all spaces or in none. Raises CannotCommit with the participant that
+        refused."""
         self._commit()
 
     def abort(self, reason: str = "it was called off") -> None:
-        """Undo it in all places."""
+        """Abort in all spaces."""
         self._called_off = True
         self._abort(reason)
 
     def abort_because(self, reason: str) -> None:
-        """Undo it in all places, and not because its user wants it so: a `with` block says so."""
+        """Abort in all spaces for another reason than a call of `abort`; a `with` block raises
+        it."""
         self._abort(reason)
 
     def _commit(self) -> None:
@@ -266,7 +268,7 @@ class SharedTransaction(Spanning):
                 self._commit_into(self.parent)
             else:
                 self._commit_all()
-        except BaseException as error:  # Somebody pressed Ctrl-C at the very beginning.
+        except BaseException as error:  # KeyboardInterrupt at the very beginning
             if begun and self._state in ("active", "voting"):
                 self._end("aborted", str(error), list(self._members))
             raise
@@ -291,14 +293,14 @@ class SharedTransaction(Spanning):
             raise interrupt
 
     def _proceed(self, decides: bool) -> None:
-        """The vote goes on, unless it was called off."""
+        """Continue the vote, or raise an error if the transaction was aborted meanwhile."""
         with self._lock:
             if self._state != "voting":
                 raise CannotCommit(self.id, "", self.reason)
             self._deciding = decides
 
     def _judge(self, ballot: Ballot, error: BaseException) -> BaseException | None:
-        """An error came before the end: raise it, unless the decision had been made by then."""
+        """An error came before the end: raise it, unless the decision had been made."""
         if self._state == "committed":
             outcome: Outcome = "committed"
         elif isinstance(error, OutcomeUnknown):
@@ -306,13 +308,13 @@ class SharedTransaction(Spanning):
         else:
             outcome = ballot.outcome(self._decisions)
             if outcome == "unknown" and isinstance(error, CannotCommit):
-                outcome = "aborted"  # The vote of the only one was heard.
+                outcome = "aborted"  # The vote of the only participant is known.
         if outcome == "committed":
             self._untold = list(ballot.promised)
             self._end("committed")
             return None if isinstance(error, Exception) else error
         self._untold = []
-        concerned = ballot.concerned if outcome == "aborted" else []  # else the promises stand
+        concerned = ballot.concerned if outcome == "aborted" else []  # otherwise the promises stand
         self._end(outcome, self.reason or str(error), concerned)
         if isinstance(error, (CannotCommit, OutcomeUnknown)) or not isinstance(error, Exception):
             raise error
@@ -329,13 +331,13 @@ class SharedTransaction(Spanning):
                 self._require_active()
             self._state = "aborted"
             self.reason = reason
-            if voting:  # Whoever holds the vote notices, and tells the participants.
+            if voting:  # The voting thread notices, and notifies the participants.
                 return
             branches = [member for member in self._members if isinstance(member, Branch)]
-        # What is nested is aborted with it, in the same step of each space.
+        # Nested transactions are aborted in the same step of each space.
         nested = self._abort_nested()
         guests = [m for txn in (self, *nested) for m in txn._members if not isinstance(m, Branch)]
-        if guests and on_alarm:  # The clock has others to call, and a guest may be slow.
+        if guests and on_alarm:  # A slow participant would delay other callbacks.
             threading.Thread(target=call_off, args=(guests,), daemon=True).start()
             guests = []
         try:
@@ -345,7 +347,7 @@ class SharedTransaction(Spanning):
                 txn._say_ended()
 
     def _abort_nested(self) -> list[SharedTransaction]:
-        """Those within this one that are aborted with it."""
+        """The nested transactions that are aborted with this one."""
         ended = []
         for child in list(self._children):
             with child._lock:
@@ -358,8 +360,8 @@ class SharedTransaction(Spanning):
         return ended
 
     async def commit_async(self) -> None:
-        """`commit`, without blocking the event loop while a disk or a participant is slow. One who
-        is cancelled meanwhile goes; the commit is brought to its end."""
+        """`commit` without blocking the event loop while a disk or a participant is slow. If the
+        task is cancelled, the commit is still completed."""
         await (in_a_thread(self._commit) if self.may_block else _now(self._commit))
 
     async def abort_async(self) -> None:
@@ -367,13 +369,14 @@ class SharedTransaction(Spanning):
         await (in_a_thread(self._abort) if self.may_block else _now(self._abort))
 
     def retry(self) -> bool:
-        """Tell those who could not be told of the decision; True if nobody is left."""
+        """Notify participants that were not notified of the decision; True if none is left."""
         tell(self._untold, self._decisions)
         self.wake_waiting()
         return not self._untold
 
     def was_told(self, name: str) -> bool:
-        """This participant has come back and knows; True if nobody is left to be told."""
+        """This participant has come back and knows the decision; True if none is left to be
+        notified."""
         with self._lock:
             self._untold = [member for member in self._untold if member.name != name]
         self.wake_waiting()
@@ -401,12 +404,13 @@ class SharedTransaction(Spanning):
             await self.commit_async()
 
     def _commit_into(self, parent: SharedTransaction) -> None:
-        """Nested: the branches go into the parent's, and the others take part in the parent."""
+        """Nested: merge the branches into the parent's, and let the other participants join the
+        parent."""
         for member in self._members:
             try:
                 self._hand_up(member, parent)
             except BaseException as error:
-                # What was done in other branches is in the parent's already.
+                # The changes of other branches are in the parent's already.
                 with suppress(TransactionEnded):
                     parent._abort(f"its nested transaction {self.id} failed: {error}")
                 self._end("aborted", str(error), list(self._members))
@@ -425,7 +429,7 @@ class SharedTransaction(Spanning):
     def _end(
         self, state: State, reason: str = "", concerned: list[Participant] | None = None
     ) -> None:
-        """It has come to an end; if that is an abort, those `concerned` are told."""
+        """Set the outcome; after an abort, notify the `concerned` participants."""
         self._state = state
         self.reason = reason
         self._cancel_alarm()
@@ -450,8 +454,8 @@ class SharedTransaction(Spanning):
             self._tell_end(end)
 
     def at_end(self, end: End) -> None:
-        """Call this when it is decided, and everybody can see what was done; at once, if it has
-        ended already. What is nested and committed is decided with its parent."""
+        """Call this function when the outcome is decided and visible, at once if it is already. A
+        nested transaction that was committed is decided with its parent."""
         with self._lock:
             if not self.ended:
                 self._ends.append(end)
@@ -464,11 +468,11 @@ class SharedTransaction(Spanning):
             return
         try:
             end(None if self._state == "unknown" else self._state == "committed")
-        except Exception:  # It is too late to fail: the others are told all the same.
+        except Exception:  # Too late to fail: the other functions are called in any case.
             logger.exception("what was to be done at the end of a transaction failed")
 
     def wake_waiting(self) -> None:
-        """Let those in `wait_for` ask again."""
+        """Evaluate the conditions in `wait_for` again."""
         for signal in list(self._signals):
             signal.wake()
 
@@ -504,7 +508,7 @@ class SharedTransaction(Spanning):
             self._cancel_alarm = self._clock.call_at(self.expires, self._on_alarm)
 
     def _new_branch_id(self) -> str:
-        """The id of the next branch, in its space."""
+        """The id of the next branch."""
         return self.id
 
     def _left(self) -> float | None:
@@ -528,12 +532,12 @@ class SharedTransaction(Spanning):
             raise TransactionEnded(self.id, self._state, self.reason)
 
     def _must_commit(self) -> bool:
-        """At the end of a `with` block: commit, or learn why it was aborted, and not by us?"""
+        """Whether to commit at the end of a `with` block; raises the error of a foreign abort."""
         return self.state == "active" or (self._state == "aborted" and not self._called_off)
 
     @property
     def may_block(self) -> bool:
-        """May ending it take a while: for a disk, or for a participant?"""
+        """Whether ending it may wait for a disk or a participant."""
         return any(not isinstance(member, Branch) or member.lasting for member in self._members)
 
     def __repr__(self) -> str:

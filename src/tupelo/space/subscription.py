@@ -1,5 +1,5 @@
-"""Subscriptions: leased delivery of notices, after the step. Each has a bounded backlog; when it
-is full the oldest notice is dropped, and the next one delivered says how many were missed."""
+"""Subscriptions: leased delivery of notices, after the step. Each has a bounded backlog; when it is
+full the oldest notice is dropped, and the next one reports the number of dropped notices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
+from tupelo.values.change import Notice
 from tupelo.values.entry import Entry
 from tupelo.values.kind import is_typed, values_of
-from tupelo.values.notice import Notice
 from tupelo.values.template import Combined, Template
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PendingNotice:
-    """What is subscribed to. Subscriptions to the same thing share its id and sequence."""
+    """The event of a subscription. Subscriptions to the same thing share its id and sequence."""
 
     __slots__ = ("id", "key", "sequence", "users")
 
@@ -33,7 +33,7 @@ class PendingNotice:
 
 
 class SubscriptionState:
-    """A subscription as the core knows it. `waiting` are the signals of those who want a notice."""
+    """The state of a subscription in the core. `waiting` are the signals of waiting callers."""
 
     __slots__ = (
         "available",
@@ -81,7 +81,7 @@ class SubscriptionState:
         self.error: Exception | None = None
 
     def next(self) -> Notice | None:
-        """The oldest notice that was not delivered yet."""
+        """The oldest notice that was not delivered."""
         if not self.backlog:
             return None
         notice = self.backlog.popleft()
@@ -120,7 +120,7 @@ class Subscriptions:
         return event
 
     def end(self, subscription: SubscriptionState, error: Exception | None = None) -> None:
-        """No more notices; those in the backlog can still be had."""
+        """End a subscription; notices in the backlog can still be read."""
         if subscription.ended:
             return
         subscription.ended = True
@@ -139,8 +139,8 @@ class Subscriptions:
         txn: Txn | None = None,
         returned: bool = False,
     ) -> None:
-        """Tell those who asked: everyone, or only the transaction that can see the entry. If it was
-        `returned`, they have been told of it before."""
+        """Notify the subscriptions that match, of everybody or only of the transaction that can see
+        the entry. A `returned` entry was announced before."""
         if not self.watchers:
             return
         told: dict[PendingNotice, int] = {}
@@ -180,7 +180,7 @@ def register(
     lease: float | None,
     unleased: bool = False,
 ) -> SubscriptionState:
-    """A new subscription, to what becomes visible from now on."""
+    """Begin a subscription to entries that become visible from now on."""
     now = core.expire()
     if txn is not None:
         txn.require("active")
@@ -202,7 +202,7 @@ def register(
 
 
 def _key(raw: Any) -> Hashable:
-    """Equal for templates that ask the same; the types keep 1, 1.0 and True apart."""
+    """A key that is equal for equal templates; the types distinguish 1, 1.0 and True."""
     if type(raw) is tuple:
         return tuple([(type(field), _key(field)) for field in raw])
     if is_typed(raw):

@@ -1,4 +1,4 @@
-"""How tasks wait: for an answer, for a while, and for the disk, without blocking their loop."""
+"""How tasks wait without blocking their loop: for a result, a timeout, or the disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class TaskSignal:
-    """Wakes a task, from whichever thread."""
+    """Wakes a task from any thread."""
 
     __slots__ = ("_loop", "_thread", "future")
 
@@ -33,7 +33,7 @@ class TaskSignal:
                     self.future.set_result(None)
             else:
                 self._loop.call_soon_threadsafe(self._set)
-        except RuntimeError:  # The loop is closed, and the task went with it.
+        except RuntimeError:  # The loop is closed, and its tasks with it.
             return False
         return True
 
@@ -42,7 +42,7 @@ class TaskSignal:
             self.future.set_result(None)
 
     async def wait_until(self, clock: Clock, deadline: float | None) -> None:
-        """Until woken, or until the deadline on this clock has come."""
+        """Wait until woken, or until the deadline on this clock."""
         if deadline is None:
             await self.future
             return
@@ -57,8 +57,8 @@ _turns: WeakKeyDictionary[Loop, asyncio.Lock] = WeakKeyDictionary()
 
 
 def turn() -> asyncio.Lock:
-    """`async with turn():` one task of this loop at a time, in the order in which they came: for
-    work in slices, of which a round of the loop should do one."""
+    """`async with turn():` admits one task of this loop at a time, first come first served. For
+    sliced work, of which one slice should run in each iteration of the loop."""
     loop = asyncio.get_running_loop()
     lock = _turns.get(loop)
     if lock is None:
@@ -69,7 +69,7 @@ def turn() -> asyncio.Lock:
 def alarm_at(
     loop: Loop, clock: Clock, deadline: float, callback: Callable[[], object]
 ) -> Callable[[], None]:
-    """Call back on the loop when this clock says so; the answer cancels it."""
+    """Call back on the loop at a moment of this clock; the returned function cancels that."""
     if isinstance(clock, SystemClock):
         return loop.call_later(max(0.0, deadline - clock.now()), callback).cancel
 
@@ -78,7 +78,7 @@ def alarm_at(
             loop.call_soon_threadsafe(callback)
 
     cancel = clock.call_at(deadline, ring)
-    if deadline <= clock.now():  # The clock will not ring for what is past until it is moved.
+    if deadline <= clock.now():  # A manual clock calls only when it is moved.
         cancel()
         return loop.call_soon(callback).cancel
     return cancel
@@ -86,8 +86,8 @@ def alarm_at(
 
 @asynccontextmanager
 async def timeout_at(clock: Clock, deadline: float | None) -> AsyncIterator[None]:
-    """`async with timeout_at(clock, deadline):` TimeoutError when this clock says so. It is
-    `asyncio.timeout_at`, on the clock of a space."""
+    """`async with timeout_at(clock, deadline):` raises TimeoutError at the deadline;
+    `asyncio.timeout_at` on the clock of a space."""
     if deadline is None:
         yield
         return
@@ -96,7 +96,7 @@ async def timeout_at(clock: Clock, deadline: float | None) -> AsyncIterator[None
         over = False
 
         def expire() -> None:
-            if not over and not timeout.expired():  # An alarm may ring when it is cancelled.
+            if not over and not timeout.expired():  # The alarm may come while it is cancelled.
                 timeout.reschedule(loop.time())
 
         cancel = alarm_at(loop, clock, deadline, expire)
@@ -108,23 +108,23 @@ async def timeout_at(clock: Clock, deadline: float | None) -> AsyncIterator[None
 
 
 WAKE_MAX = 1_024
-"""So many tasks are woken by a commit before the loop comes round."""
+"""The largest number of tasks that one iteration of the loop wakes after a commit."""
 
 
 class Journaled(Protocol):
     """A space with a journal."""
 
     def flush(self, position: int) -> None:
-        """Block until the changes up to here are as durable as was promised."""
+        """Block until the changes up to this position are as durable as promised."""
         ...
 
     def is_durable(self, position: int) -> bool:
-        """Need nobody wait for the disk, for the changes up to here?"""
+        """Whether the changes up to this position are durable."""
         ...
 
 
 class Flusher:
-    """Lets tasks await the disk: one thread commits for all that wait."""
+    """Lets tasks await the disk: one thread commits for all of them."""
 
     def __init__(self, journaled: Journaled) -> None:
         self._journaled = journaled
@@ -145,7 +145,7 @@ class Flusher:
             self._waiting.append((position, loop, done))
             if self._starting is None or self._starting.is_closed():
                 self._starting = loop
-                # Not at once: the tasks that are ready now shall share the commit.
+                # Deferred, so that tasks that are ready now share the commit.
                 loop.call_soon(self._start)
         await done
 
@@ -165,11 +165,11 @@ class Flusher:
             if not self._serve() and self._closing:
                 return
             if self._closing:
-                self._go.release()  # The loop that would have asked for more waits for us.
+                self._go.release()  # for the loop, which waits for this thread
 
     def _serve(self) -> bool:
-        """Commit for all who wait. Its names go with it: a thread that sleeps and still knew a
-        future would keep alive the task of a loop that is closed."""
+        """Commit for all waiting tasks. Local names are dropped on return: a sleeping thread with a
+        reference to a future would keep the task of a closed loop alive."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         if not waiting:
@@ -179,12 +179,12 @@ class Flusher:
             self._journaled.flush(max(position for position, _, _ in waiting))
         except Exception as raised:
             error = raised
-        # One call for each loop: every one of them has to wake it.
+        # One call for each loop, because every call wakes it.
         by_loop: dict[Loop, list[asyncio.Future[None]]] = {}
         for _, loop, done in waiting:
             by_loop.setdefault(loop, []).append(done)
         for loop, futures in by_loop.items():
-            with suppress(RuntimeError):  # The loop is closed, and its tasks went with it.
+            with suppress(RuntimeError):  # The loop is closed, and its tasks with it.
                 loop.call_soon_threadsafe(_resolve, futures, error)
         return True
 
@@ -196,14 +196,14 @@ class Flusher:
 
 
 class NowFlusher(Flusher):
-    """Lets tasks commit in place: for loops in which nobody may be waited for."""
+    """Lets tasks commit themselves, for loops that must not wait for a thread."""
 
     async def flush(self, position: int) -> None:
         self._journaled.flush(position)
 
 
 def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:
-    """Wake those who waited for a commit; if they are many, the loop comes round in between."""
+    """Wake the tasks that waited for a commit; many of them in several iterations of the loop."""
     if len(futures) > WAKE_MAX:
         asyncio.get_running_loop().call_soon(_resolve, futures[WAKE_MAX:], error)
         del futures[WAKE_MAX:]
@@ -217,7 +217,7 @@ def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> No
 
 
 async def in_a_thread(work: Callable[[], Any]) -> None:
-    """Run it on a thread of its own: the loop's pool may be full of those who wait for it."""
+    """Run a function on a new thread: the loop's pool may be full of calls that wait for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -231,7 +231,7 @@ async def in_a_thread(work: Callable[[], Any]) -> None:
             work()
         except BaseException as raised:
             error = raised
-        with suppress(RuntimeError):  # The loop is closed, and nobody wants to know.
+        with suppress(RuntimeError):  # The loop is closed, so nobody needs the result.
             loop.call_soon_threadsafe(settle, error)
 
     threading.Thread(target=run, name="tupelo-commit", daemon=True).start()
@@ -239,8 +239,8 @@ async def in_a_thread(work: Callable[[], Any]) -> None:
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await what must not be left half way. Who is cancelled meanwhile is so afterwards, when it
-    waits for something else and has its answer."""
+    """Await something that must not be interrupted. A cancellation meanwhile takes effect
+    afterwards, at the next await of the caller."""
     task, caller = asyncio.ensure_future(work), asyncio.current_task()
     held_back = False
     while not task.done():
@@ -254,6 +254,6 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _cancel_again(caller: asyncio.Task[Any]) -> None:
-    if caller.cancelling():  # or a timeout has thought better of it
+    if caller.cancelling():  # or a timeout that was cancelled
         caller.uncancel()
         caller.cancel()

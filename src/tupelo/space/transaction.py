@@ -1,8 +1,8 @@
-"""Transactions: all or nothing.
+"""Transactions within one space.
 
-What a transaction writes only it can see. What it reads, others may read but not take; what it
-takes is out of sight until it ends. A nested transaction sees what those above it see, is not
-hindered by their locks, and hands everything to its parent when it commits.
+Only the transaction sees its writes. Others may read but not take the entries that it has read; the
+entries that it has taken are hidden until it ends. A nested transaction sees what its ancestors
+see, is not blocked by their locks, and passes everything to its parent when it commits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ LEASE_RAN_OUT = "its lease ran out"
 
 
 class Txn:
-    """A transaction as the core knows it.
+    """The state of a transaction in the core.
 
-    `store` holds what it wrote; `taken` what it took, with the transaction whose write that was
-    (None for an entry of the space), and how long it `waited` for it; `read` what it holds by
-    reading. `agenda` gathers its writes while reactions run. `holder` gets what it took, if it is
-    a delivery, and `actor` is who did all this, if it is known.
+    `store` has its writes; `taken` the entries that it took, with the transaction that wrote them
+    (None for entries of the space), and `waited` the seconds it waited for them; `read` its read
+    locks. `agenda` collects writes while reactions run. `holder` is the taker, if the transaction
+    is a delivery, and `actor` the agent that uses it, if known.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Txn:
         self.children: dict[Txn, None] = {}
         self.state: State = "active"
         self.reason = ""
-        self.left = False  # Was the space closed where this transaction was begun?
+        self.left = False  # whether the space was closed at the host that began it
         self.expires: float | None = None
         self.store = Store()
         self.taken: dict[Entry, Txn | None] = {}
@@ -72,7 +72,7 @@ class Txn:
 
     @property
     def moves(self) -> bool:
-        """Do the entries that it took live on at another host?"""
+        """Whether the taken entries continue to live at another host."""
         return self.holder is not None and self.holder.moves
 
     @property
@@ -80,7 +80,7 @@ class Txn:
         return self.state in ("committed", "aborted")
 
     def line(self) -> Iterator[Txn]:
-        """This transaction and those above it."""
+        """This transaction and its ancestors."""
         txn: Txn | None = self
         while txn is not None:
             yield txn
@@ -91,14 +91,14 @@ class Txn:
             raise self.refusal()
 
     def refusal(self) -> TransactionEnded | SpaceClosed:
-        """Why nothing more is done in it."""
+        """The error for operations after its end."""
         if self.left:
             return SpaceClosed(self.reason)
         return TransactionEnded(self.id, self.state, self.reason)
 
 
 def begin(core: Core, txn_id: str, lease: float | None, parent: Txn | None = None) -> Txn:
-    """A new transaction, which aborts itself when its lease runs out."""
+    """Begin a transaction, which aborts when its lease runs out."""
     now = core.expire()
     if parent is not None:
         parent.require("active")
@@ -113,7 +113,7 @@ def begin(core: Core, txn_id: str, lease: float | None, parent: Txn | None = Non
 
 
 def prepare(core: Core, txn: Txn) -> Vote:
-    """Promise to commit. "not changed" ends a transaction that has nothing to commit."""
+    """Promise to commit. "not changed" ends a transaction without changes."""
     txn.require("active")
     _require_no_children(txn)
     if txn.parent is not None:
@@ -142,7 +142,7 @@ def commit(core: Core, txn: Txn) -> None:
 
 def _commit(core: Core, txn: Txn) -> None:
     was_prepared = txn.state == "prepared"
-    if not was_prepared:  # A prepared one has had its reactions; it may not fail any more.
+    if not was_prepared:  # The reactions of a prepared one have run; it cannot fail any more.
         reaction.run(core, txn, list(txn.store), undo=abort)
     written = list(txn.store)
     _end(core, txn, "committed")
@@ -152,7 +152,7 @@ def _commit(core: Core, txn: Txn) -> None:
         if home is None:
             waited = txn.waited.get(entry, 0.0)
             core.took(entry, txn.id, waited, how="moved" if txn.moves else "taken")
-        else:  # It had written this itself; nobody else will ever see it.
+        else:  # Its own write, which was never visible to others.
             core.discard(entry)
     txn.taken.clear()
     for entry in written:
@@ -190,7 +190,7 @@ def abort(core: Core, txn: Txn, reason: str = "") -> None:
     if was_prepared:
         core.log.decided("aborted", txn)
     _unlock(core, txn, but=restored)
-    if txn.id:  # Nobody has seen that the entries were away while a reaction's step lasted.
+    if txn.id:  # Within the step of a reaction, the absence of the entries was not visible.
         for entry in restored:
             core.visible_again(entry)
 
@@ -199,7 +199,7 @@ def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
     written = list(txn.store)
     _end(core, txn, "committed")
     for entry, home in txn.taken.items():
-        if home in (parent, txn):  # Written and taken within: it will never be seen.
+        if home in (parent, txn):  # Written and taken within: it will never be visible.
             entry.txn = None
             core.discard(entry)
         else:
@@ -216,7 +216,7 @@ def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
         elif not entry.readers:
             entry.readers = None
             core.read_locks -= 1
-        core.offer(entry)  # to whoever waits in the parent
+        core.offer(entry)  # to waiters in the parent
     txn.read.clear()
     for entry in written:
         txn.store.remove(entry)
@@ -244,7 +244,7 @@ def _end(core: Core, txn: Txn, state: State) -> None:
 
 
 def _unlock(core: Core, txn: Txn, but: Iterable[Entry] = ()) -> None:
-    """Give up what was held by reading; takers may have it again. Say so, `but` not of these."""
+    """Release read locks, so that others may take the entries; notify, except of `but`."""
     if txn.read:
         core.locks_changed = True
     freed = []
@@ -257,7 +257,7 @@ def _unlock(core: Core, txn: Txn, but: Iterable[Entry] = ()) -> None:
                 core.read_locks -= 1
                 freed.append(entry)
             elif not entry.gone:
-                core.offer(entry)  # Perhaps to the only one who still holds it.
+                core.offer(entry)  # Perhaps to the only transaction that still holds it.
     txn.read.clear()
     for entry in freed:
         if not entry.gone and entry not in unsaid:
@@ -265,7 +265,7 @@ def _unlock(core: Core, txn: Txn, but: Iterable[Entry] = ()) -> None:
 
 
 def hold(core: Core, txn: Txn, entry: Entry) -> None:
-    """Hold an entry by reading it: nobody else may take it until the transaction ends."""
+    """Get a read lock: others cannot take the entry until the transaction ends."""
     if entry.readers is None:
         entry.readers = set()
         core.read_locks += 1
@@ -274,19 +274,20 @@ def hold(core: Core, txn: Txn, entry: Entry) -> None:
 
 
 def may_take(entry: Entry, txn: Txn | None) -> bool:
-    """Do other transactions hold this entry by reading it?"""
+    """Whether no other transaction has a read lock on this entry."""
     readers = entry.readers
     return not readers or (txn is not None and readers <= set(txn.line()))
 
 
 def was_published(entry: Entry) -> bool:
-    """Is it an entry of the space, be it that a transaction has taken it, or of a transaction?"""
+    """Whether it is an entry of the space, taken by a transaction or not, rather than
+    uncommitted."""
     holder: Txn | None = entry.txn
     return holder is None or (entry.gone and holder.taken.get(entry, holder) is None)
 
 
 def blockers(core: Core, query: Query) -> set[Txn]:
-    """The transactions on whose outcome it depends whether there will be a match."""
+    """The transactions whose outcome decides whether there will be a match."""
     template, take, txn = as_template(query.template), query.take, query.txn
     line = set(txn.line()) if txn is not None else set()
 
@@ -294,14 +295,14 @@ def blockers(core: Core, query: Query) -> set[Txn]:
 
     def matches(entry: Entry) -> bool:
         if entry.expires is not None and entry.expires <= now:
-            return False  # Whatever becomes of the transaction, this is gone.
+            return False  # It has left, whatever the outcome of the transaction.
         binding = template.bind(entry.shape)
         return binding is not None and binding.test(entry.fields)
 
     found = set()
     with core.user_code("a template"):
         for other in core.transactions:
-            seen = query.committed and other.state == "active"  # and no wait for what it took
+            seen = query.committed and other.state == "active"  # and does not wait for what it took
             if other not in line and (
                 any(matches(e) for e, home in other.taken.items() if home is not other and not seen)
                 or any(map(matches, other.store))
@@ -312,13 +313,13 @@ def blockers(core: Core, query: Query) -> set[Txn]:
 
 
 def require_no_deadlock(core: Core, query: Query, txn: Txn) -> None:
-    """Deadlock, if everyone on whom this operation depends waits as well, in a circle.
+    """Raise Deadlock if all operations on which this one depends wait in a circle.
 
-    Whoever is not waiting may yet commit, and an operation that depends on nobody's locks may be
-    served by anyone's write; as long as one of these can be reached there is hope.
+    A transaction that does not wait may yet commit, and an operation that does not depend on locks
+    may be served by any write; if one of these can be reached there is no deadlock.
     """
     if not any(t.taken or t.read or len(t.store) for t in txn.line()):
-        return  # Nobody waits for one who holds nothing.
+        return  # A transaction without locks blocks nobody.
     line = set(txn.line())
     met: set[Txn] = set()
     pending = [query]
@@ -336,5 +337,5 @@ def require_no_deadlock(core: Core, query: Query, txn: Txn) -> None:
             if not waits and holder not in line:
                 return
             pending.extend(waits)
-    if met & line:  # Else it waits for others who are in a circle, and is not in it.
+    if met & line:  # Otherwise it waits for a circle without being part of it.
         raise Deadlock(txn.id, sorted(other.id for other in met - line))

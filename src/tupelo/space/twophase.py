@@ -1,7 +1,9 @@
-"""Two-phase commit: everyone is asked to promise; if all do, it is so recorded, and all are told.
+"""Two-phase commit: all participants are asked to prepare; if all do, the decision is recorded, and
+all are told to commit.
 
-Without a decision on record a promise is void: a coordinator that crashes in phase one has
-aborted. Once the decision is on record it stands, and who cannot be told now is told later.
+Without a recorded decision a promise is void: a coordinator that crashes in phase one has aborted.
+A recorded decision is final; participants that are out of reach are notified later. The decisions
+are recorded in a space of their own (`DecisionLog`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,10 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from tupelo.errors import CannotCommit, JournalError, OutcomeUnknown
+from tupelo.space.blocking import Space, ThreadSignal
+from tupelo.space.port import Port
+from tupelo.space.query import Query
+from tupelo.values.parts import ANY
 
 logger = logging.getLogger("tupelo")
 
@@ -19,10 +25,10 @@ Vote = Literal["not changed", "prepared", "aborted", "committed"]
 
 
 class Participant(Protocol):
-    """Whoever takes part in a transaction, which it knows by `txn_id`.
+    """A participant of a transaction, which it knows by `txn_id`.
 
-    A vote "aborted", or an error, refuses; who votes "not changed" is left alone from then on.
-    Only those that are `lasting` can come back after a crash and ask what was decided.
+    It refuses by the vote "aborted" or an error; after "not changed" it is not called again. Only
+    `lasting` participants can come back after a crash and ask for the outcome.
     """
 
     name: str
@@ -30,7 +36,7 @@ class Participant(Protocol):
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Its name for messages."""
         ...
 
     @property
@@ -43,20 +49,21 @@ class Participant(Protocol):
     def abort(self) -> None: ...
 
     def prepare_and_commit(self) -> Vote:
-        """Both phases at once, for the only one who has something to commit. Who only answers
-        "prepared" is told to commit as the others are."""
+        """Both phases at once, for the only participant with changes. After "prepared" it is told
+        to commit like the others."""
         ...
 
     def has_committed(self) -> bool | None:
-        """None: that is not known."""
+        """None if that is not known."""
         ...
 
 
 class Decisions(Protocol):
-    """Where the decisions to commit are recorded, until everyone has been told."""
+    """Records decisions to commit until all participants are notified."""
 
     def record(self, told: list[tuple[str, str]]) -> None:
-        """These participants will commit: the transaction, as each knows it, and its name."""
+        """Record that these participants will commit: (their transaction id, their name) for
+        each."""
         ...
 
     def recorded(self, told: list[tuple[str, str]]) -> bool: ...
@@ -65,13 +72,13 @@ class Decisions(Protocol):
 
 
 class Ballot:
-    """Phase one. `promised` must be told to commit; if it fails, `concerned` must be aborted."""
+    """Phase one. `promised` must be told to commit; after a failure `concerned` must be aborted."""
 
     def __init__(self, txn_id: str, members: list[Participant]) -> None:
         self._txn_id = txn_id
         self._members = members
         self._unchanged: list[Participant] = []
-        self._only: Participant | None = None  # who was told to commit without a vote
+        self._only: Participant | None = None  # committed without a vote
         self.promised: list[Participant] = []
         self.complete = False
 
@@ -80,10 +87,11 @@ class Ballot:
         return [member for member in self._members if member not in self._unchanged]
 
     def hold(self, proceed: Callable[[bool], object]) -> None:
-        """Ask everyone. CannotCommit if one refuses, OutcomeUnknown if the only one is lost.
+        """Ask all participants. Raises CannotCommit if one refuses, OutcomeUnknown if the only one
+        is lost.
 
-        `proceed` is called before each participant is asked, and raises if the vote is called off;
-        it is told whether that participant's answer decides.
+        `proceed` is called before each participant is asked, with whether the answer decides; it
+        raises to stop the vote.
         """
         for i, member in enumerate(self._members):
             decides = not self.promised and i == len(self._members) - 1
@@ -114,7 +122,7 @@ class Ballot:
             raise CannotCommit(self._txn_id, member.label, reason)
 
     def outcome(self, decisions: Decisions | None) -> Outcome:
-        """What became of it, if it was interrupted at some moment before it was said."""
+        """The outcome, if the vote was interrupted before it was returned."""
         if self._only is not None and self._only not in self.promised:
             committed = self._only.has_committed()
             return "unknown" if committed is None else "committed" if committed else "aborted"
@@ -128,12 +136,12 @@ class Ballot:
 
     @property
     def lasting(self) -> list[tuple[str, str]]:
-        """Those who promised and can come back after a crash: how they know it, and their names."""
+        """(transaction id, name) of the prepared participants that can come back after a crash."""
         return [(member.txn_id, member.name) for member in self.promised if member.lasting]
 
 
 def tell(untold: list[Participant], decisions: Decisions | None) -> None:
-    """Phase two, which cannot fail any more: who was told is `untold` no longer."""
+    """Phase two, which cannot fail: notified participants are removed from `untold`."""
     interrupt: BaseException | None = None
     for member in list(untold):
         try:
@@ -143,15 +151,15 @@ def tell(untold: list[Participant], decisions: Decisions | None) -> None:
             untold.remove(member)
         except Exception as error:
             logger.warning("%s could not be told to commit: %r", member.label, error)
-        except BaseException as error:  # The others are told all the same.
+        except BaseException as error:  # The others are notified in any case.
             interrupt = error
     if interrupt is not None:
         raise interrupt
 
 
 def call_off(members: list[Participant]) -> list[str]:
-    """Abort everyone; the names of those that could not be told. They have no decision to go by,
-    and abort in time."""
+    """Abort all participants. Returns the names of those out of reach; without a decision they
+    abort by themselves."""
     interrupt: BaseException | None = None
     untold = []
     for member in members:
@@ -160,8 +168,76 @@ def call_off(members: list[Participant]) -> list[str]:
         except Exception as error:
             untold.append(member.name)
             logger.info("%s could not be told to abort: %r", member.label, error)
-        except BaseException as error:  # The others are told all the same.
+        except BaseException as error:  # The others are notified in any case.
             interrupt = error
     if interrupt is not None:
         raise interrupt
     return untold
+
+
+_DECIDED = "committed"
+
+
+class DecisionLog:
+    """The participants that must still be notified of a commit: one entry for each."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+
+    def record(self, told: list[tuple[str, str]]) -> None:
+        """Record the decision: from now on the transaction is committed."""
+        self.space.write_all([(_DECIDED, txn_id, name) for txn_id, name in told])
+
+    def recorded(self, told: list[tuple[str, str]]) -> bool:
+        """Whether the decision is recorded; it was written in one step, so one entry suffices."""
+        if not self.space.count((_DECIDED, *told[0])):
+            return False
+        self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Make the record durable, in case its writer was interrupted."""
+        port = self.space._port
+        port.flush(port.position)
+
+    def forget(self, txn_id: str, participant: str) -> None:
+        """This participant was notified."""
+        self.space.take((_DECIDED, txn_id, participant), wait=0)
+
+    def forget_soon(self, txn_id: str, participant: str) -> None:
+        """`forget` without waiting for the disk: after a crash the entry may be there again."""
+        self.space._port.get(Query((_DECIDED, txn_id, participant), take=True), ThreadSignal)
+
+    def committed(self, txn_id: str) -> bool:
+        """Whether a commit was decided that some participant may not know."""
+        return self.space.count((_DECIDED, txn_id, ANY)) > 0
+
+    def decided(self) -> set[str]:
+        """The committed transactions that some participant may not know."""
+        return {found[1] for found in self.space.read_all((_DECIDED, str, str))}
+
+    def untold(self, participant: str) -> list[str]:
+        """The committed transactions that this participant was not notified of."""
+        return [found[1] for found in self.space.read_all((_DECIDED, ANY, participant))]
+
+    def recorded_outcome(self, txn_id: str) -> Outcome:
+        """The outcome of a transaction whose coordinator is gone: without a decision it is
+        aborted."""
+        return "committed" if self.committed(txn_id) else "aborted"
+
+    def settle(self, port: Port, outcome: Callable[[str], Outcome | None]) -> int:
+        """Settle the transactions that are in doubt in a reopened space, as far as `outcome` knows
+        them. Returns their number."""
+        settled = 0
+        for txn in port.in_doubt():
+            known = outcome(txn.id)
+            if known in ("committed", "aborted"):
+                end = port.commit if known == "committed" else port.abort
+                port.flush(end(txn))
+                settled += 1
+        # Earlier settlements may not be on disk, if they were interrupted.
+        port.flush(port.position)
+        for txn_id in self.untold(port.id):
+            if outcome(txn_id) == "committed":
+                self.forget(txn_id, port.id)
+        return settled

@@ -1,8 +1,8 @@
-"""Checking a journal as a whole, and saving what is good of a damaged one.
+"""Checking the whole file of a journal, and saving the undamaged part.
 
-`examine` reads every row of a file and changes nothing; `salvage` writes what is good to a new
-file. A log has no holes: what is saved of it begins after the last change that is lost, and living
-entries that were written before are kept, as those of a log that was trimmed there.
+`examine` reads every row and changes nothing; `salvage` writes the undamaged part to a new file. A
+log has no gaps: the new log begins after the last lost change, and older entries that live are kept
+as in a log that was trimmed there.
 """
 
 from __future__ import annotations
@@ -16,31 +16,28 @@ from uuid import uuid4
 
 import msgspec
 
-from tupelo.errors import DamagedFile, JournalError, JournalFailed, SpaceInUse
-from tupelo.errors.damage import Damage
-from tupelo.store.checksums import (
+from tupelo.errors import Damage, DamagedFile, JournalError, JournalFailed, SpaceInUse
+from tupelo.store.filelock import FileLock, draft_of, sync_folder
+from tupelo.store.format import (
+    CHANGE,
     CHECKED_SINCE,
+    KINDS,
+    add_functions,
     bounded,
+    check_header,
+    create,
+    delete_before,
     entry_crc,
     entry_weights,
     is_entry_crc,
     lease_crc,
+    make_checksums,
     meta_crc,
     promise_crc,
     promise_weight,
-)
-from tupelo.store.filelock import FileLock, draft_of, sync_folder
-from tupelo.store.format import (
-    CHANGE,
-    KINDS,
-    add_functions,
-    create,
-    delete_before,
-    make_checksums,
     require_crc,
     write_meta,
 )
-from tupelo.store.header import check_header
 from tupelo.store.highwater import ENDING, read_mark
 from tupelo.store.sqlite import SavedPromise
 from tupelo.values.change import ENDINGS
@@ -50,11 +47,11 @@ _CHECKED = [*CHANGE.split(", "), "newest", "living", "crc"]
 _COLUMNS = [*_CHECKED, "origin", "n", "payload", "dest", "ended", "lease", "lease_crc"]
 _PLACE = {name: place for place, name in enumerate(_COLUMNS)}
 _SINCE = {"dest": "NULL", "session": "NULL", "lease": "expires"}
-"""Columns that older formats have not, and what they have instead; without those of checksums."""
+"""Columns that older formats lack, with substitutes; without the columns of checksums."""
 _WRITTEN = KINDS.index("written")
-_SPLITS_MAX = 10_000  # so often a part of a file that cannot be read is looked at in halves
-_TOLD_MAX = 20  # of what SQLite says
-_LISTED = 5  # of what is wrong, in one message
+_SPLITS_MAX = 10_000  # how often an unreadable part of a file is halved
+_TOLD_MAX = 20  # reported errors of SQLite
+_LISTED = 5  # damages listed in one message
 _BESIDE = ("", "-wal", "-shm", ENDING)
 
 Row = tuple[Any, ...]
@@ -62,7 +59,7 @@ Row = tuple[Any, ...]
 
 
 class Examination(NamedTuple):
-    """What was found in a file: how much of it is good, and what is not."""
+    """The result of a check: how much is good, and the damages."""
 
     path: Path
     name: str
@@ -75,17 +72,17 @@ class Examination(NamedTuple):
 
 
 def examine(path: str | Path) -> Examination:
-    """Look at every row of a journal that is not in use, and change nothing.
+    """Check every row of a journal that is not in use, and change nothing.
 
-    ForeignFile if it is none, SpaceInUse if a space has it open, JournalFailed if it cannot be
-    read.
+    Raises ForeignFile if it is not a journal, SpaceInUse if a space has it open, JournalFailed if
+    it cannot be read.
     """
     with _Locked(Path(path)) as file, closing(_connect(file)) as db:
         return _Examiner(file, db).examine()
 
 
 def salvage(path: str | Path, to: str | Path) -> Examination:
-    """Write what is good of a journal to a new file, and tell what is not."""
+    """Write the undamaged part of a journal to a new file, and return the damages."""
     if Path(to).exists():
         raise JournalFailed(f"{to} exists already")
     with _Locked(Path(path)) as file, closing(_connect(file)) as db:
@@ -102,9 +99,9 @@ def salvage(path: str | Path, to: str | Path) -> Examination:
 
 
 def salvage_in_place(path: str | Path) -> Examination | None:
-    """If a journal is damaged, put what is good of it in its place, and keep the damaged one beside
-    it, as `NAME.damaged-1`, with `NAME.damaged-1.txt` that says what is lost. None if it was whole,
-    or is not there."""
+    """If a journal is damaged, replace it by its undamaged part, and keep the damaged file as
+    `NAME.damaged-1`, with a report in `NAME.damaged-1.txt`. Returns None if it is undamaged or does
+    not exist."""
     file = Path(path).resolve()
     if not file.exists() or (file.is_file() and not file.stat().st_size):
         return None
@@ -122,7 +119,7 @@ def salvage_in_place(path: str | Path) -> Examination | None:
 
 
 def _replace(file: Path, good: Path, found: list[Damage]) -> None:
-    """Put what is good in the place of the damaged file, which is kept, with what is lost."""
+    """Replace the damaged file, which is kept, and write the report."""
     number = 1
     while (kept := file.with_name(f"{file.name}.damaged-{number}")).exists():
         number += 1
@@ -136,7 +133,7 @@ def _replace(file: Path, good: Path, found: list[Damage]) -> None:
 
 
 def explained(path: str | Path, error: DamagedFile) -> DamagedFile:
-    """The same error, with all that is wrong with the file."""
+    """The same error, with all damages of the file."""
     with suppress(JournalError, sqlite3.Error):
         found = examine(path).found
         listed = "; ".join(map(str, found[:_LISTED]))
@@ -152,14 +149,14 @@ def _remove(path: Path) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """To read only. Where there is no write-ahead log, SQLite leaves no file beside it."""
+    """Open read-only. Without a write-ahead log, SQLite creates no other files."""
     wal = path.with_name(path.name + "-wal")
     at_rest = "" if wal.exists() and wal.stat().st_size else "&immutable=1"
     return sqlite3.connect(f"{path.as_uri()}?mode=ro{at_rest}", uri=True, isolation_level=None)
 
 
 class _Locked:
-    """While in there, no space opens the file."""
+    """Context manager that prevents spaces from opening the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
@@ -167,7 +164,7 @@ class _Locked:
 
     def __enter__(self) -> Path:
         try:
-            with suppress(DamagedFile):  # What is torn is told when it is examined.
+            with suppress(DamagedFile):  # A torn file is reported by the examination.
                 check_header(self._path)
             if not self._lock.acquire():
                 raise SpaceInUse(f"{self._path} is open in another space, here or elsewhere")
@@ -180,8 +177,8 @@ class _Locked:
 
 
 class _Told(NamedTuple):
-    """What the log tells of an entry: the row that wrote it, the position at which it has ended,
-    its lease, and the last change that speaks of it."""
+    """What the log says about an entry: the row that wrote it, the position at which it ended, its
+    lease, and the last change about it."""
 
     row: Row
     ended: int | None
@@ -190,13 +187,13 @@ class _Told(NamedTuple):
 
 
 class _Examiner:
-    """Looks at the file of one journal."""
+    """Examines the file of one journal."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path
         self._db = db
         self._found: list[Damage] = []
-        self._lost_upto = 0  # the last position at which a change is lost
+        self._lost_upto = 0  # the last position of a lost change
         self._splits = 0
         self._newest = 0
         self._told: dict[int, _Told] = {}
@@ -242,7 +239,7 @@ class _Examiner:
             list(self._found),
         )
 
-    # What describes the file
+    # Description of the file
 
     def _check_file(self) -> None:
         self._format = 0
@@ -287,7 +284,7 @@ class _Examiner:
     # Rows
 
     def _rows(self) -> Iterator[Row]:
-        """The good rows, in order; the others are told of."""
+        """The undamaged rows, in order; the others are reported."""
         if not self._columns:
             self._add("change", "no change can be read", self._first, max(1, self._end))
             return
@@ -315,7 +312,7 @@ class _Examiner:
             return 0
 
     def _read(self, query: str, first: int, last: int) -> Iterator[Row]:
-        """The rows from one position to another; where SQLite cannot read one, those around it."""
+        """The rows between two positions; where SQLite cannot read one, those around it."""
         at = first
         try:
             for row in self._db.execute(query, (first, last)):
@@ -348,7 +345,7 @@ class _Examiner:
         self._add("change", text, position if type(position) is int else 0)
 
     def _tell_gap(self, first: int, last: int) -> None:
-        """These changes are lost. Those that are there, but wrong, were told before."""
+        """Report these changes as lost. Changes with a wrong checksum were reported before."""
         if first > last:
             return
         self._lost_upto = last
@@ -359,7 +356,7 @@ class _Examiner:
     # Entries
 
     def _follow(self, row: Row) -> None:
-        """What the log tells of an entry."""
+        """Note a change of an entry."""
         position, arrival, expires = row[0], row[_PLACE["arrival"]], row[_PLACE["expires"]]
         kind = KINDS[row[2]]
         if kind == "written":
@@ -370,20 +367,21 @@ class _Examiner:
             lease = expires if kind in ("renewed", "returned") else told.lease
             self._told[arrival] = _Told(told.row, ended, lease, position)
             if ended is not None and ended == told.row[_PLACE["ended"]]:
-                del self._told[arrival]  # as it should be
+                del self._told[arrival]  # consistent
         elif arrival is not None and self._is_lost(arrival):
             text = f"the change at {position} ({kind}) is of the entry at {arrival}, which is lost"
             self._add("change", text, position)
             self._lost_upto = position
 
     def _is_lost(self, arrival: int) -> bool:
-        """Was the row that wrote this entry lost? It is not among those of which the log tells."""
+        """Whether the row that wrote this entry was lost, so that it is not among those in the
+        log."""
         lost = any(d.lost == "change" and d.first <= arrival <= d.last for d in self._found)
         return lost or arrival < self._first
 
     def _settle(self) -> None:
-        """Which entries live: as the log says, where nothing of it is missing that could speak of
-        them; else as their rows say, unless these are wrong; else it is not known."""
+        """Decide which entries live: by the log, where no change about them can be missing;
+        otherwise by their rows, unless these are damaged; otherwise it is not known."""
         for arrival, told in self._told.items():
             ended, lease, of_lease = told.row[_PLACE["ended"] :]
             good = not self._checked or _is_lease_crc(of_lease, arrival, lease)
@@ -424,7 +422,7 @@ class _Examiner:
         return bounded(entry_weights(list(self._living)) + weights)
 
     def _check_living(self, expected: object) -> None:
-        """Is it all that lives? If something else is lost, that is why it is not."""
+        """Check the sum of living entries. After other losses a difference is expected."""
         if (
             self._checked
             and expected != self._sum()
@@ -436,7 +434,7 @@ class _Examiner:
     # Saving
 
     def write_good(self, path: Path) -> None:
-        """Write what was found good to a new file."""
+        """Write the undamaged part to a new file."""
         self._splits = 0
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             create(db)

@@ -1,4 +1,4 @@
-"""Room on the disk: changes are refused before it is full, so that nothing is half done."""
+"""Room on the disk: changes are refused before the disk is full, so that nothing is half done."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tupelo.errors import DiskFull
 logger = logging.getLogger(__name__)
 
 RESERVE_BYTES = 8 * 2**20
-"""With less than this free on the disk nothing is written any more: it is for what is under way."""
+"""With less free room than this, writes are refused; the rest is for operations in progress."""
 TAKING_BYTES = RESERVE_BYTES // 2
-"""With less than this, nothing is taken either. A take needs little, and makes room for others."""
+"""With less than this, takes are refused too. A take needs little, and makes room."""
 ENOUGH_BYTES = RESERVE_BYTES + RESERVE_BYTES // 2
-"""When so much is free again, writing goes on."""
+"""With this much free room, writes are accepted again."""
 _OVERHEAD = 3
-"""How many times its own size a large write may need: in the log of SQLite, and in the file."""
+"""Room that a large write may need, relative to its size: SQLite's log, and the file."""
 
 
 class DiskRoom:
-    """What the disk of one journal has room for. `is_low` is cheap to ask before every change."""
+    """Free room on the disk of one journal. `is_low` is cheap to check before every change."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.has_refused = False  # Was there no room for a commit, which is yet to be made?
+        self.has_refused = False  # whether a commit failed for lack of room and is still pending
         self.is_low = False
 
     def look(self) -> None:
-        """Look how much is free. It is logged when it becomes too little, and when it is enough."""
+        """Measure the free room. Logs when it becomes too little, and when it is enough again."""
         free = self._free()
         if self.is_low:
             if free >= ENOUGH_BYTES and not self.has_refused:
@@ -39,7 +39,7 @@ class DiskRoom:
             self._lower(f"{free:,} bytes are free")
 
     def refused(self, error: Exception) -> None:
-        """There was no room for a commit, which is tried again when there is."""
+        """A commit failed for lack of room; it is repeated when there is room."""
         self.has_refused = True
         if not self.is_low:
             self._lower(str(error))
@@ -50,7 +50,7 @@ class DiskRoom:
 
     @property
     def may_commit(self) -> bool:
-        """Is it worth trying to commit, after there was no room?"""
+        """Whether to repeat a commit that failed for lack of room."""
         return not self.has_refused or self._free() >= RESERVE_BYTES
 
     def _lower(self, reason: str) -> None:
@@ -60,7 +60,7 @@ class DiskRoom:
         )
 
     def require(self, taking: bool, size: int = 0) -> None:
-        """DiskFull if there is no room for a take, or for a write of so many bytes."""
+        """Raise DiskFull if there is no room for a take, or for a write of so many bytes."""
         free = self._free()
         needed = TAKING_BYTES if taking else RESERVE_BYTES + _OVERHEAD * size
         if self.has_refused or free < needed or (self.is_low and not taking):
@@ -71,7 +71,7 @@ class DiskRoom:
             )
 
     def in_doubt(self) -> DiskFull:
-        """For whoever waits for a commit that had no room."""
+        """The error for callers whose commit had no room."""
         return DiskFull(
             f"{self._path}: the disk is full: this was done in memory only, and is kept as soon as "
             "there is room",

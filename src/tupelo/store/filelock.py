@@ -1,4 +1,4 @@
-"""A lock on a file name that the operating system gives up when the process dies."""
+"""A lock on a file name, which the operating system releases when the process dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if sys.platform == "win32":
         return True
 
     def sync_folder(folder: Path) -> None:
-        """Windows keeps its folders by itself."""
+        """Not needed on Windows."""
 
 else:
     import fcntl
@@ -32,7 +32,7 @@ else:
         return True
 
     def sync_folder(folder: Path) -> None:
-        """Make a new name in a folder survive a loss of power."""
+        """Make a new name in a folder survive a power failure."""
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -41,13 +41,13 @@ else:
 
 
 def draft_of(path: Path) -> Path:
-    """Under which name a file is made before it gets its own. It is short, whatever the name is:
-    SQLite adds endings to it."""
+    """The temporary name of a file until it is complete. It is short whatever the name, because
+    SQLite appends suffixes."""
     return path.with_name(f".{blake2b(path.name.encode(), digest_size=8).hexdigest()}.new")
 
 
 class FileLock:
-    """Holds a file of this name, locked; it is removed when the lock is released."""
+    """A locked file of this name, which is removed when the lock is released."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,8 +59,8 @@ class FileLock:
             if not _try_lock(handle):
                 os.close(handle)
                 return False
-            # The last holder may have removed the file after we opened it: then another has a
-            # new one by this name, and ours locks nothing.
+            # The last holder may have removed the file after we opened it: then another process has
+            # a new one by this name, and ours locks nothing.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), self._path.stat()):
                     self._handle = handle
@@ -69,7 +69,7 @@ class FileLock:
 
     def release(self) -> None:
         if self._handle is not None:
-            with suppress(OSError):  # Windows removes no file that is open; it stays, and is empty.
+            with suppress(OSError):  # Windows does not remove an open file; it stays, empty.
                 self._path.unlink()
             os.close(self._handle)
             self._handle = None

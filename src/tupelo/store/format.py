@@ -1,24 +1,164 @@
-"""The format of a journal's file: its tables, and how files of older formats are taken over."""
+"""The format of a journal's file: tables, checksums, and upgrades from older formats.
+
+Checksums detect flipped bits, lost rows and lost pages. The checksum of a row has two halves, for
+the change and for the entry that it wrote, so that opening a file reads only the entries. One
+number, `living`, is the sum over living entries and promises after each commit: a missing or
+resurrected row changes it.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from operator import mul
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+from zlib import crc32
 
-from tupelo.store.checksums import (
-    change_crc,
-    entry_crc,
-    is_crc,
-    last_crc,
-    lease_crc,
-    meta_crc,
-    promise_crc,
-    row_crc,
-)
-from tupelo.store.header import APPLICATION_ID, FORMAT_VERSION
+import msgspec
+
+from tupelo.errors import DamagedFile, ForeignFile, JournalFailed
 from tupelo.values.change import ChangeKind
 from tupelo.values.holder import Holder, HolderKind
+
+CHECKED_SINCE = 6
+"""The first format with checksums."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_PRIME = 4_294_967_291
+_MASK = 2**63 - 1
+_FIRST, _SECOND = 0x1E37_79B9_7F4A_7C15, 0x3F58_476D_1CE4_E5B9
+
+
+def entry_crc(position: int, origin: str | None, n: int, payload: bytes, dest: str | None) -> int:
+    """Checksum of an entry. Raises TypeError for values that no row of an entry has."""
+    crc = crc32(payload, (position * 0x9E37_79B1 + n) % _PRIME)
+    if origin is not None or dest is not None:
+        crc = crc32(_encode((origin, dest)), crc)
+    return crc & 0x7FFF_FFFF
+
+
+def change_crc(change: Sequence[Any]) -> int:
+    """Checksum of the constant columns of a change, from `position` to `session`."""
+    return crc32(_encode(change))
+
+
+def last_crc(of_change: int, newest: int | None, living: int | None) -> int:
+    """Checksum of the last change of a commit, which also describes the space."""
+    if newest is None and living is None:
+        return of_change
+    return crc32(_encode((newest, living)), of_change)
+
+
+def row_crc(of_change: int, of_entry: int) -> int:
+    """Checksum of a row that wrote an entry; for other changes it is `change_crc`."""
+    return of_entry << 32 | of_change
+
+
+def is_crc(crc: int, of_change: int) -> bool:
+    """Whether this is the checksum of a row with such a change."""
+    return crc & 0xFFFF_FFFF == of_change
+
+
+def is_entry_crc(crc: int, of_entry: int) -> bool:
+    """Whether this is the checksum of a row with such an entry."""
+    return crc >> 32 == of_entry
+
+
+def lease_crc(position: int, lease: float | None) -> int | None:
+    """Checksum of the present lease of an entry; None if it has no end."""
+    return None if lease is None else crc32(_encode((position, lease)))
+
+
+def promise_crc(txn: str, payload: bytes) -> int:
+    """Checksum of a prepared transaction."""
+    return crc32(payload, crc32(txn.encode()))
+
+
+def meta_crc(meta: Mapping[str, Any]) -> int:
+    """Checksum of the description of the file."""
+    return crc32(_encode(sorted((k, v) for k, v in meta.items() if k != "crc")))
+
+
+def entry_weight(arrival: int) -> int:
+    """The summand of a living entry in `living`."""
+    return arrival * (_FIRST + arrival * _SECOND)
+
+
+def entry_weights(arrivals: list[int]) -> int:
+    """The sum for these entries, faster than one by one."""
+    squares: int = sum(map(mul, arrivals, arrivals))
+    return _FIRST * sum(arrivals) + _SECOND * squares
+
+
+def promise_weight(txn: str) -> int:
+    """The summand of a promise in `living`."""
+    return entry_weight(crc32(txn.encode()) + 2**48)
+
+
+def bounded(living: int) -> int:
+    """`living` reduced to the integers of SQLite."""
+    return living & _MASK
+
+
+APPLICATION_ID = 0x7457_0E10
+FORMAT_VERSION = 6
+
+
+def check_header(path: Path) -> None:
+    """Refuse a file that SQLite should not even open. Reads 100 bytes, and changes nothing."""
+    if not (path.is_file() or path.is_dir()) and path.exists():
+        # Opening a FIFO would wait for its writer.
+        raise ForeignFile(f"{path} is no file, but a device, a socket or a FIFO")
+    with path.open("rb") as file:  # OSError for a folder, or without permission
+        header = file.read(100)
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+        raise ForeignFile(f"{path} is not a Tupelo journal; it was left as it was")
+    if int.from_bytes(header[68:72]) != APPLICATION_ID:
+        raise ForeignFile(f"{path} is the database of another program; it was left as it was")
+    version = int.from_bytes(header[60:64])
+    if version > FORMAT_VERSION:
+        raise ForeignFile(
+            f"{path} has format {version}, and this Tupelo knows up to {FORMAT_VERSION};"
+            " it was left as it was"
+        )
+    wal = path.with_name(path.name + "-wal")
+    if wal.exists() and wal.stat().st_size:
+        return  # SQLite's log, which it replays, has the rest.
+    page = int.from_bytes(header[16:18])
+    expected = int.from_bytes(header[28:32]) * (65_536 if page == 1 else page)
+    if path.stat().st_size < expected:
+        raise DamagedFile(
+            f"{path} is torn: {path.stat().st_size} bytes of {expected}; it was left as it was"
+        )
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether the file is damaged, rather than unreadable, locked, or on a failing disk."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _OF_THE_WORLD
+
+
+_OF_THE_WORLD = {
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+def refuse(path: Path, error: Exception) -> NoReturn:
+    if not is_damage(error):
+        raise JournalFailed(f"{path}: {error}") from error
+    raise DamagedFile(f"{path} is damaged ({error}); it was left as it was") from error
+
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -54,7 +194,7 @@ _ADDED = (
     *((6, f"{name} INTEGER") for name in ("crc", "lease_crc", "newest", "living")),
 )
 CHANGE = "position, time, kind, arrival, agent, txn, waited, expires, session"
-"""The columns of a change that never change."""
+"""The constant columns of a change."""
 _CRC = f"row_crc({CHANGE}, newest, living, origin, n, payload, dest)"
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 """The kinds of changes, in the order of their numbers in a file."""
@@ -72,12 +212,12 @@ def create(db: sqlite3.Connection) -> None:
 
 
 def take_over(db: sqlite3.Connection, form: int) -> None:
-    """A file of an older format gets the columns that have come since, and has ours. The columns of
-    the last change are left empty: `meta` says what they would."""
+    """Upgrade a file of an older format. The columns of the last change stay empty: `meta` has
+    their values."""
     for since, column in _ADDED:
         if form < since:
             db.execute(f"ALTER TABLE change ADD COLUMN {column}")
-    if form < 4:  # Till then `expires` of a written entry was its lease as it is now.
+    if form < 4:  # Before, `expires` of a written entry was its present lease.
         db.execute("UPDATE change SET lease = expires WHERE payload IS NOT NULL AND ended IS NULL")
     if form < 6:
         db.execute("ALTER TABLE promise ADD COLUMN crc INTEGER")
@@ -87,13 +227,13 @@ def take_over(db: sqlite3.Connection, form: int) -> None:
 
 
 def make_checksums(db: sqlite3.Connection) -> None:
-    """Give all changes their checksums."""
+    """Compute the checksums of all changes."""
     db.execute("UPDATE change SET lease = NULL WHERE ended IS NOT NULL")
     db.execute(f"UPDATE change SET crc = {_CRC}, lease_crc = lease_crc(position, lease)")
 
 
 def add_functions(db: sqlite3.Connection) -> None:
-    """Let statements of SQL that change many rows make their checksums."""
+    """Define the checksum functions in SQL, for statements that change many rows."""
     for name, count, function in (
         ("row_crc", 15, _row_crc),
         ("lease_crc", 2, lease_crc),
@@ -109,7 +249,7 @@ def _row_crc(*row: Any) -> int:
 
 
 def require_crc(row: Sequence[Any]) -> None:
-    """ValueError if the checksum is not that of a change: its columns were read, and after them
+    """Raise ValueError if the checksum of a change is wrong. The row has its columns, then
     `newest`, `living` and `crc`."""
     *change, newest, living, crc = row
     if not is_crc(crc, last_crc(change_crc(change), newest, living)):
@@ -117,15 +257,15 @@ def require_crc(row: Sequence[Any]) -> None:
 
 
 def write_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    """Keep what describes the whole file, with its checksum."""
+    """Write the description of the file, with its checksum."""
     meta = {**dict(db.execute("SELECT key, value FROM meta")), **values}
     meta["crc"] = meta_crc(meta)
     db.executemany("REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
 
 
 def delete_before(db: sqlite3.Connection, position: int) -> None:
-    """Forget the changes before a position, and the ended entries that only they speak of."""
-    # Where a renewal is forgotten, the row of the entry says what became of its lease.
+    """Delete the changes before a position, and ended entries without later changes."""
+    # Without its renewals, the row of the entry must have the renewed lease.
     renewed = (
         "SELECT arrival, expires, max(position) FROM change WHERE position < ? AND kind = ?"
         " GROUP BY arrival"

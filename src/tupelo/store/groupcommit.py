@@ -1,4 +1,4 @@
-"""Group commit: many who need the disk share one commit, and one statement writes many rows."""
+"""Group commit: many callers share one commit, and one statement writes many rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _CHUNKS = (256, 64, 16, 4, 1)
 
 
 class GroupCommit:
-    """Whoever comes while nobody commits leads: it commits for all who have come by then.
+    """The first caller leads: it commits for all callers that have come by then.
 
     The others sleep, each on a lock of its own, until their position is durable, or until one of
-    them is woken to lead the next round. So nobody who comes later can commit alone in between.
+    them is woken to lead the next round. So no later caller commits alone in between.
     """
 
     def __init__(self, commit: Callable[[], int]) -> None:
@@ -45,7 +45,7 @@ class GroupCommit:
                     return
             durable = self._commit()
         except BaseException:
-            # Interrupted, by Ctrl-C say. If it follows, it leaves; else it leads, and hands on.
+            # Interrupted, for example by Ctrl-C: a follower leaves; a leader passes the lead on.
             with self._gate:
                 followers = [f for f in self._followers if f[1] is not turn]
                 leads = turn is None or len(followers) == len(self._followers)
@@ -56,7 +56,8 @@ class GroupCommit:
         self._hand_on(durable)
 
     def _hand_on(self, durable: int) -> None:
-        """Wake those whose changes are durable now, and one of the others, to lead the next."""
+        """Wake the callers whose changes are durable, and one of the others to lead the next
+        round."""
         served = []
         with self._gate:
             self._durable = max(self._durable, durable)
@@ -71,9 +72,9 @@ class GroupCommit:
 
 
 def execute_many(db: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Like `executemany`, with many rows a statement: `{}` stands for the list of values.
+    """`executemany` with many rows in a statement: `{}` stands for the list of values.
 
-    Python lets go of its global lock for every statement, and may wait long to get it back.
+    Python releases its global lock for every statement, and may wait long to get it back.
     """
     done, count = 0, len(rows)
     while done < count:

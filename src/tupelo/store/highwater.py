@@ -1,10 +1,10 @@
 """The high-water mark of a journal: how far it was committed, in a small file beside it.
 
-SQLite reads a write-ahead log that is cut or damaged as far as it is good, and reports nothing. The
+SQLite reads a truncated or damaged write-ahead log as far as it is good, and reports nothing. The
 mark tells how far it should go. It is written after every commit, so with durability "full" it is
-never ahead of the disk. It has two slots that are written in turn, so that one of them is always
-whole. It is never synced: after a loss of power it may be behind, and then it claims less, but
-nothing wrong. When a space is closed its file has everything, and the mark is removed.
+never ahead of the disk. It has two slots, written in turn, so that one of them is always complete.
+It is never synced: after a power failure it may be behind, which is harmless. When a space is
+closed its file is complete, and the mark is removed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SIZE = 1_024
 
 
 class HighWaterMark(NamedTuple):
-    """Up to which position changes were committed, the newest number of an entry, and the sum of
-    what was living. `boot` tells whether the machine was started since; 0 if each commit was on the
-    disk before its mark, so that it does not matter."""
+    """The last committed position, the largest number of an entry, and the sum of what was living.
+    `boot` tells whether the machine was restarted since; 0 if each commit was on disk before its
+    mark, so that it does not matter."""
 
     position: int
     newest: int
@@ -43,7 +43,7 @@ def file_of(journal: Path) -> Path:
 
 
 def this_boot() -> int:
-    """A number for the time since the machine was started; 1 where the system has none."""
+    """A number that changes with each start of the machine; 1 where the system has none."""
     try:
         return crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes()) | 2
     except OSError:
@@ -51,8 +51,8 @@ def this_boot() -> int:
 
 
 class HighWaterFile:
-    """The mark of one journal, while it is written. `space_id` tells it from that of another
-    journal that had the same file name."""
+    """The mark of one journal, for writing. `space_id` distinguishes it from the mark of another
+    journal with the same file name."""
 
     def __init__(self, journal: Path, space_id: str, *, synced: bool) -> None:
         self._path = file_of(journal)
@@ -64,14 +64,14 @@ class HighWaterFile:
             if os.fstat(file).st_size != _SIZE:
                 os.ftruncate(file, 0)
                 os.write(file, bytes(_SIZE))
-            # Mapped, as SQLite maps its index of the log: a write would cost the file system a new
-            # time of change for every commit, which is dearer than all else here.
+            # Mapped into memory, because a write would update the modification time of the file at
+            # every commit, which costs more than the rest.
             self._slots: mmap.mmap | None = mmap.mmap(file, _SIZE)
         finally:
             os.close(file)
 
     def write(self, position: int, newest: int, living: int) -> None:
-        """Say that everything up to here is committed."""
+        """Record that everything up to here is committed."""
         assert self._slots is not None
         slot = _SLOT.pack(_MAGIC, self._space, self._boot, position, newest, living)
         self._turn = turn = 1 - self._turn
@@ -87,7 +87,7 @@ class HighWaterFile:
 
 
 def read_mark(journal: Path, space_id: str) -> HighWaterMark | None:
-    """The mark of this journal; None if there is none that can be read."""
+    """Read the mark of this journal; None if there is no readable one."""
     try:
         content = file_of(journal).read_bytes()
     except OSError:

@@ -1,40 +1,127 @@
 """The index: finds entries by content, in memory.
 
-Entries are grouped by shape. Within a shape a field gets an index when a search that asked for
-a value there had to pass over many entries, so a queue never pays for indexes that it does not
-use. Types are part of the shape, so 1, 1.0 and True never share a key.
+Entries are grouped by shape. Within a shape a field gets an index when a search for a value had to
+skip many entries, so that a queue never pays for unused indexes. Types are part of the shape, so 1,
+1.0 and True never share a key.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 from tupelo.store.plan import Planner, Question, Target
-from tupelo.store.run import SWEEP_MIN, Run
 from tupelo.values.entry import Entry, Shape
 from tupelo.values.kind import is_at_hand
 from tupelo.values.parts import ANY
 from tupelo.values.template import Check
 
+_arrival = attrgetter("arrival")
+SWEEP_MIN = 128
+
+
+class Run:
+    """Entries in order of arrival: cheap to append to, to take from the front, and to search.
+
+    Removing an entry only marks it as `gone`; `dead` counts these. They are skipped at the front,
+    up to `head`, and swept out when they outnumber the living. A dict would be slow: finding its
+    first key after many deletions is a scan.
+    """
+
+    __slots__ = ("dead", "head", "items")
+
+    def __init__(self) -> None:
+        self.items: list[Entry] = []
+        self.head = 0
+        self.dead = 0
+
+    def __len__(self) -> int:
+        return len(self.items) - self.dead
+
+    def first(self) -> Entry | None:
+        items, head = self.items, self.head
+        end = len(items)
+        while head < end:
+            entry = items[head]
+            if not entry.gone:
+                self.head = head
+                return entry
+            head += 1
+        self.head = head
+        return None
+
+    def removed(self) -> None:
+        """An entry of this run was marked as gone."""
+        self.dead = dead = self.dead + 1
+        if dead > SWEEP_MIN and dead + dead > len(self.items):
+            self.sweep()
+
+    def sweep(self) -> None:
+        self.items = [entry for entry in self.items[self.head :] if not entry.gone]
+        self.head = self.dead = 0
+
+    def restored(self, entry: Entry) -> None:
+        """An entry was returned to its place."""
+        items = self.items
+        place = bisect_left(items, entry.arrival, lo=self.head, key=_arrival)
+        if place < len(items) and items[place] is entry:
+            self.dead -= 1
+        else:
+            items.insert(place, entry)  # A second occurrence before the head is harmless.
+
+    def at(self, arrival: int) -> Entry | None:
+        """The entry with this arrival, if it is present."""
+        place = bisect_left(self.items, arrival, lo=self.head, key=_arrival)
+        if place < len(self.items):
+            entry = self.items[place]
+            if entry.arrival == arrival and not entry.gone:
+                return entry
+        return None
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self.after(0)
+
+    def after(self, arrival: int) -> Iterator[Entry]:
+        """The entries that arrived later than this."""
+        self.first()  # moves the head, so that dead entries are skipped once
+        # By index, because entries may be added or removed during the iteration.
+        items, place = self.items, self.head
+        if arrival:
+            place = bisect_right(items, arrival, lo=place, key=_arrival)
+        while place < len(items):
+            entry = items[place]
+            if not entry.gone:
+                yield entry
+            place += 1
+
+    def __reversed__(self) -> Iterator[Entry]:
+        items = self.items
+        while len(items) > self.head and items[-1].gone:
+            items.pop()
+            self.dead -= 1
+        for place in range(len(items) - 1, self.head - 1, -1):
+            if not items[place].gone:
+                yield items[place]
+
+
 Accept = Callable[[Entry], bool]
 
 REJECTIONS_BEFORE_INDEX = 32
-_arrival = attrgetter("arrival")
 
 
 Index = dict[Any, Entry | Run]
-"""Of one field: for each value the entry that has it, or the run of them."""
+"""The index of one field: for each value its entry, or the run of its entries."""
 
 INDEX_AT_ONCE = 4_096
-"""For a request from elsewhere, the index of more entries than this is built in slices."""
+"""For remote requests, the index of more entries than this is built in slices."""
 
 
 class _Part:
-    """An index under construction: it has the entries that arrived up to the `edge`."""
+    """An index under construction, with the entries that arrived up to `edge`."""
 
     __slots__ = ("edge", "index")
 
@@ -54,14 +141,14 @@ class Bucket(Run):
         self.growing: dict[int, _Part] = {}
 
     def enter(self, entry: Entry) -> None:
-        """Into the indexes, of an entry that was appended to the run."""
+        """Add an entry, which was appended to the run, to the indexes."""
         fields = entry.fields
         for position, index in self.indexes.items():
             _add(index, fields[position], entry)
 
     def remove(self, entry: Entry) -> None:
         entry.gone = True
-        self.dead = dead = self.dead + 1  # as `removed` does, without the call
+        self.dead = dead = self.dead + 1  # inlined `removed`
         if dead > SWEEP_MIN and dead + dead > len(self.items):
             self.sweep()
         if self.indexes or self.growing:
@@ -87,7 +174,7 @@ class Bucket(Run):
                 index[value] = _run_of(*sorted((held, entry), key=_arrival))
 
     def _indexes_with(self, entry: Entry) -> Iterator[tuple[Index, Any]]:
-        """The indexes that have this entry, or should, and its value there."""
+        """The indexes of this entry, and its value in each."""
         for position, index in self.indexes.items():
             yield index, entry.fields[position]
         for position, part in self.growing.items():
@@ -98,7 +185,7 @@ class Bucket(Run):
         self.grow_index(position, len(self.items) + 1)
 
     def grow_index(self, position: int, count: int) -> bool:
-        """Put so many more entries into the index of a field; True when it is complete."""
+        """Add so many more entries to the index of a field; True when it is complete."""
         if position in self.indexes:
             return True
         part = self.growing.get(position)
@@ -116,7 +203,7 @@ class Bucket(Run):
         return True
 
     def narrowest(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Run | Entry | None:
-        """The shortest run known to hold every match, or the only candidate, or None."""
+        """The shortest run with all matches, or the only candidate, or None."""
         best: Run = self
         for position, value in zip(positions, values):
             index = self.indexes.get(position)
@@ -129,21 +216,21 @@ class Bucket(Run):
         return best
 
     def candidates_max(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> int:
-        """How many entries a search has to look at, at most."""
+        """The largest number of entries that a search compares."""
         held = self.narrowest(positions, values)
         return len(held) if isinstance(held, Run) else held is not None
 
     def candidates(
         self, positions: tuple[int, ...], values: tuple[Any, ...], after: int
     ) -> Iterator[Entry]:
-        """Those that a search has to look at, of those that arrived later than `after`."""
+        """The entries that a search compares, of those that arrived later than `after`."""
         held = self.narrowest(positions, values)
         if isinstance(held, Run):
             return held.after(after)
         return iter(() if held is None or held.arrival <= after else (held,))
 
     def first_match(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Entry | None:
-        """The first match where only values are asked for: `search` without its generality."""
+        """The first match of a template with values only: a faster `search`."""
         index = self.indexes.get(positions[0])
         if index is not None and len(positions) == 1:
             held = index.get(values[0])
@@ -183,8 +270,7 @@ class Bucket(Run):
         reverse: bool = False,
         after: int = 0,
     ) -> Iterator[Entry]:
-        """The matches that arrived later than `after`, in order of arrival. Builds an index when
-        one would have paid."""
+        """The matches later than `after`, in order of arrival. Builds an index when that pays."""
         held = self.narrowest(positions, values)
         if not isinstance(held, Run):
             if held is None:
@@ -212,12 +298,12 @@ class Bucket(Run):
 
 
 class Store:
-    """All entries that one space, or one transaction, can find."""
+    """The entries of one space, or of one transaction."""
 
     def __init__(self) -> None:
         self._planner = Planner()
         self.buckets: dict[Shape, Bucket] = {}
-        # Templates of types and wildcards that one shape only can match, and its bucket.
+        # The buckets of templates of types and wildcards that match one shape only.
         self._lanes: dict[Any, Bucket] = {}
         self.question = self._planner.question
         self.shapes = self._planner.shapes
@@ -234,11 +320,11 @@ class Store:
             bucket.enter(entry)
         if bucket.growing:
             for position, part in bucket.growing.items():
-                if entry.arrival <= part.edge:  # It was numbered earlier than it was added.
+                if entry.arrival <= part.edge:  # It was numbered before it was added.
                     _add(part.index, entry.fields[position], entry)
 
     def know(self, shape: Shape) -> Bucket:
-        """Make room for entries of this shape, so that plans meet it."""
+        """Create the bucket of this shape, so that plans include it."""
         bucket = self.buckets.get(shape)
         if bucket is None:
             bucket = self.buckets[shape] = Bucket()
@@ -250,11 +336,11 @@ class Store:
         self.buckets[entry.shape].remove(entry)
 
     def restore(self, entry: Entry) -> None:
-        """Put back, in its place, an entry that was removed from this store."""
+        """Return an entry to its place in this store."""
         self.buckets[entry.shape].restore(entry)
 
     def at(self, arrival: int) -> Entry | None:
-        """The entry that arrived then, if it is still there."""
+        """The entry with this arrival, if it is present."""
         for bucket in self.buckets.values():
             entry = bucket.at(arrival)
             if entry is not None:
@@ -262,13 +348,14 @@ class Store:
         return None
 
     def first_fast(self, raw: Any, take: bool) -> Any:
-        """The oldest match of a template without functions, read or taken: the everyday operation.
+        """The oldest match of a template without functions, read or taken: the most frequent
+        operation.
 
-        NotImplemented says that the template, or the entry, needs the longer way.
+        NotImplemented if the template or the entry needs the general path.
         """
         try:
             bucket = self._lanes.get(raw)
-        except TypeError:  # a template with a list or a dict in it, or a dataclass
+        except TypeError:  # a template with a list, a dict or a dataclass
             if type(raw) is tuple:
                 return NotImplemented
             bucket = None
@@ -299,13 +386,13 @@ class Store:
         return entry
 
     def lacks_index(self, raw: Any) -> bool:
-        """Would the search for a template of values build an index of many entries?"""
+        """Whether the search for a template of values would build a large index."""
         question = self._planner.plain_question(raw)
         if question is not None:
             for shape, positions, _, _ in question[0].meet():
                 bucket = self.buckets[shape]
                 if positions and len(bucket.items) > INDEX_AT_ONCE:
-                    for position in positions:  # written out: it is asked before every read
+                    for position in positions:  # spelled out: this is called before every read
                         if position in bucket.indexes:
                             break
                     else:
@@ -315,7 +402,7 @@ class Store:
     def first(
         self, question: Question, accept: Accept | None = None, after: int = 0
     ) -> Entry | None:
-        """The match that arrived first; if `accept` is given, the first later than `after`."""
+        """The oldest match; with `accept`, the oldest one later than `after`."""
         plan, values = question
         targets = plan.meet()
         if len(targets) == 1:
@@ -344,7 +431,7 @@ class Store:
         reverse: bool = False,
         after: int = 0,
     ) -> Iterator[Entry]:
-        """Every match later than `after` in order of arrival, or all the other way round."""
+        """All matches later than `after` in order of arrival, or all matches in reverse."""
         plan, values = question
         found = [
             self.buckets[shape].search(
@@ -357,7 +444,7 @@ class Store:
         return heapq.merge(*found, key=_arrival, reverse=reverse)
 
     def is_match(self, question: Question, entry: Entry) -> bool:
-        """Does this entry match?"""
+        """Whether this entry matches."""
         plan, values = question
         for shape, positions, fixed, check in plan.meet():
             if shape == entry.shape:
@@ -383,7 +470,7 @@ class Store:
 
 
 def holds(fields: tuple[Any, ...], positions: tuple[int, ...], values: tuple[Any, ...]) -> bool:
-    """Do the fields have these values at these positions?"""
+    """Whether the fields have these values at these positions."""
     for position, value in zip(positions, values):  # noqa: SIM110 (twice as fast)
         if fields[position] != value:  # also for NaN, which a dict finds by identity
             return False

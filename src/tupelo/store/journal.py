@@ -1,8 +1,8 @@
-"""The journal: where the changes of a space go, and where they can be read again.
+"""The journal: where the changes of a space are stored and read again.
 
 `append` is called under the space's lock and is quick; `flush` returns once the changes up to a
-position are as durable as the journal promises. `MemoryJournal` keeps the newest changes in
-memory; the one that survives is in `sqlite`.
+position are as durable as the journal promises. `MemoryJournal` keeps the newest changes in memory;
+the durable journal is in `sqlite`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tupelo.values.change import Change
 
 
 class Journal(Protocol):
-    """`durable` is the position up to which changes have been kept as promised; `waits` says
-    whether a flush may have to wait for the disk."""
+    """`durable` is the position up to which changes are stored as promised; `waits` tells whether a
+    flush may wait for the disk."""
 
     durable: int
     waits: bool
@@ -36,7 +36,7 @@ class Journal(Protocol):
 
 
 class MemoryJournal:
-    """The newest `keep` changes (all of them if None), as long as the process lives."""
+    """The newest `keep` changes (all of them if None), in memory."""
 
     def __init__(self, keep: int | None) -> None:
         self.durable = 0
@@ -52,14 +52,14 @@ class MemoryJournal:
         pass
 
     def read(self, since: int, limit: int | None) -> list[Change]:
-        kept = list(self._changes)  # in one go: others append, and push the oldest out
+        kept = list(self._changes)  # at once: others append, and drop the oldest
         first = kept[0].position if kept else self.durable + 1
         require_kept(since, first)
         start = since + 1 - first
         return kept[start : None if limit is None else start + limit]
 
     def bounds(self) -> tuple[int, int]:
-        """The first position that is kept, and the last there is."""
+        """The first and last position that are kept."""
         try:
             return self._changes[0].position, self.durable
         except IndexError:

@@ -1,8 +1,8 @@
-"""Plans: which runs of a store can hold a match for a template, and what to ask there.
+"""Plans: which shapes of a store can match a template, and what remains to be tested there.
 
 Most templates are flat tuples, or dataclasses with flat fields, that differ only in their values.
-All of those with values, types and wildcards at the same places share one plan, so that asking
-again costs a look-up and not a compilation.
+Templates with values, types and wildcards at the same places share one plan, so that a repeated
+query costs a look-up instead of a compilation.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tupelo.values.parts import ANY, INDEXABLE, AnyPart, as_part, is_kind
 from tupelo.values.template import Binding, Check, Template, as_template
 
 Target = tuple[Shape, tuple[int, ...], tuple[Any, ...] | None, Check | None]
-"""A shape that can match; the positions asked; their values, if the plan and not the question
-carries them; and what else to check."""
+"""A shape that can match; the positions of values; the values, if the plan and not the question has
+them; and a further check."""
 
 Question = tuple["Plan", tuple[Any, ...]]
 """A plan, and the values for its positions."""
@@ -55,7 +55,7 @@ class Plan:
 
 
 class _Skeleton:
-    """What flat tuple templates with the same kinds of fields share."""
+    """The common part of flat tuple templates with the same kinds of fields."""
 
     __slots__ = ("classes", "plans", "positions", "values")
 
@@ -67,7 +67,7 @@ class _Skeleton:
 
 
 class Planner:
-    """Finds or makes the plan for a template, over the shapes of one store."""
+    """Finds or makes the plan of a template, for the shapes of one store."""
 
     def __init__(self) -> None:
         self.shapes: dict[Shape, None] = {}
@@ -79,7 +79,7 @@ class Planner:
         return self.plain_question(raw) or self._compiled_question(as_template(raw))
 
     def plain_question(self, raw: Any) -> Question | None:
-        """The question of a template that is flat, with values, types and wildcards only."""
+        """The question for a flat template with values, types and wildcards only."""
         if type(raw) is tuple:
             kinds = types_of(raw)
             skeleton = self._skeletons.get(kinds)
@@ -121,7 +121,7 @@ class Planner:
         return plan, ()
 
     def _flat_plan(self, skeleton: _Skeleton, raw: tuple[Any, ...]) -> Plan:
-        """The plan with the types of this template, for any values at its positions."""
+        """The plan for the types of this template, with any values at its positions."""
         asked = [(p, type(raw[p])) for p in skeleton.positions]
         rest = Template(tuple([ANY if type(r) in INDEXABLE else as_part(r, "field") for r in raw]))
 
@@ -134,7 +134,7 @@ class Planner:
         return _remember(skeleton.plans, skeleton.classes(raw), Plan(bind, self.shapes))
 
     def _typed_plan(self, cls: type, kinds: tuple[type, ...]) -> tuple[Plan, Picker]:
-        """The plan for instances of this dataclass with values in these fields; None asks none."""
+        """The plan for a dataclass with values in these fields; None is a wildcard."""
         asked = [(i, kind) for i, kind in enumerate(kinds) if kind is not NoneType]
         names = kind_of(cls).names
 

@@ -1,8 +1,8 @@
 """The journal on disk: SQLite in WAL mode, with group commit.
 
-There is one table of changes. The row of a change that wrote an entry keeps the entry's fields,
-and lives as long as the entry lives or a change that is kept speaks of it; the entry's arrival is
-the position of that row.
+There is one table of changes. The row of a change that wrote an entry has the entry's fields; it is
+kept as long as the entry lives or a later change about it is kept. The entry's arrival is the
+position of that row.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from uuid import uuid4
 import msgspec
 
 from tupelo.errors import DamagedFile, DiskFull, JournalFailed, SpaceInUse
-from tupelo.store.checksums import (
+from tupelo.store.diskroom import DiskRoom
+from tupelo.store.filelock import FileLock, draft_of, sync_folder
+from tupelo.store.format import (
+    CHANGE,
     CHECKED_SINCE,
+    FORMAT_VERSION,
+    KINDS,
+    add_functions,
     bounded,
     change_crc,
+    check_header,
+    create,
+    delete_before,
     entry_crc,
     entry_weight,
     entry_weights,
+    holder_in,
     is_entry_crc,
     last_crc,
     lease_crc,
     meta_crc,
     promise_crc,
     promise_weight,
-    row_crc,
-)
-from tupelo.store.diskroom import DiskRoom
-from tupelo.store.filelock import FileLock, draft_of, sync_folder
-from tupelo.store.format import (
-    CHANGE,
-    KINDS,
-    add_functions,
-    create,
-    delete_before,
-    holder_in,
+    refuse,
     require_crc,
+    row_crc,
     take_over,
     write_meta,
 )
 from tupelo.store.groupcommit import GroupCommit, execute_many
-from tupelo.store.header import FORMAT_VERSION, check_header, refuse
 from tupelo.store.highwater import HighWaterFile, HighWaterMark, file_of, read_mark, this_boot
 from tupelo.store.journal import require_kept
 from tupelo.values.change import ENDINGS, Change, Promise
@@ -61,14 +61,14 @@ from tupelo.values.holder import Holder
 
 Durability = Literal["full", "process", "none"]
 LogKeep = int | Literal["all"]
-"""How many changes to keep, the newest; or all of them."""
+"""The number of newest changes to keep; or all of them."""
 
 LOG_KEEP = 100_000
 logger = logging.getLogger(__name__)
 
 _WRITE_BEHIND = 4_096
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
-_REMARKS = frozenset({"read", "engaged", "disengaged"})  # The entry is as it was.
+_REMARKS = frozenset({"read", "engaged", "disengaged"})  # the entry does not change
 _WRITTEN = _CODES["written"]
 
 _COLUMNS = [
@@ -90,20 +90,19 @@ _END_ALONE = (
     " VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?), (?, 0, 0, NULL, NULL, NULL, ?, NULL, NULL)"
     " ON CONFLICT (position) DO UPDATE SET ended = excluded.ended, lease = NULL, lease_crc = NULL"
 )
-"""For the everyday change that is all that a commit does: it binds no column that is NULL. The row
-of an entry that ends is there, so that its position is in conflict; one statement for both needs no
-transaction around it."""
+"""For a commit of one common change: binds no NULL columns. The row of an entry that ends exists,
+so its position conflicts; one statement for both needs no transaction."""
 _CHECKED = ", ".join(f"c.{name}" for name in (*CHANGE.split(", "), "newest", "living", "crc"))
-"""What the checksum of a change is of, and the checksum."""
+"""The columns under the checksum of a change, and the checksum."""
 
 LOCKED_SECONDS = 60.0
-"""How long a commit waits for another program that has locked the file, to copy it say, before the
-space is closed with JournalFailed."""
+"""How long a commit waits for another program that has locked the file, for example a backup,
+before the space is closed with JournalFailed."""
 
 
 class SavedPromise(msgspec.Struct, array_like=True):
-    """A prepared transaction as it is kept: (n, expires, payload) of its writes, and arrivals;
-    (origin, the agent that it is for) of its writes; and the holder, if it is a delivery."""
+    """A stored prepared transaction: (n, expires, payload) of its writes, and arrivals; (origin,
+    agent that it is for) of its writes; and the holder, if it is a delivery."""
 
     written: list[tuple[int, float | None, bytes]]
     taken: list[int]
@@ -113,8 +112,8 @@ class SavedPromise(msgspec.Struct, array_like=True):
 
 
 class _Rows(NamedTuple):
-    """What a commit does: the rows to add, whose last columns are left out if they are NULL; what
-    to update in older ones; decisions of transactions."""
+    """The content of a commit: rows to add, without trailing columns that are NULL; updates of
+    older rows; decisions of transactions."""
 
     added: list[list[Any]]
     updates: list[tuple[Any, ...]]
@@ -122,14 +121,14 @@ class _Rows(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Is it one row, and nothing else?"""
+        """Whether it is one row and nothing else."""
         return len(self.added) == 1 and not self.updates and not self.decisions
 
 
 class SqliteJournal:
-    """The journal in one file. Opening it refuses what is in use, foreign or damaged.
+    """The journal in one file. Opening it refuses a file that is in use, foreign or damaged.
 
-    `kept_from` says from which position on nothing may be forgotten yet, whatever else is asked.
+    Changes from position `kept_from` on are never trimmed.
     """
 
     def __init__(
@@ -150,14 +149,14 @@ class SqliteJournal:
         self._commits = GroupCommit(self._commit)
         self._failure: JournalFailed | None = None
         self.room = DiskRoom(self.path)
-        self._uncertain = False  # whether what was last begun has been done
-        self.last_time = 0.0  # of the last change when the file was opened; 0 if there is none
-        self._living = self._read_living = 0  # the sum of what lives: as kept, and as read
+        self._uncertain = False  # whether the last commit was interrupted
+        self.last_time = 0.0  # of the last change when the file was opened, or 0
+        self._living = self._read_living = 0  # the sum of what lives: as stored, and as read
         self.kept_from: Callable[[], int] = lambda: sys.maxsize
         self._file_lock = FileLock(self.path.with_name(self.path.name + ".lock"))
         try:
             if not self._is_new():
-                check_header(self.path)  # before a lock file is left beside a foreign file
+                check_header(self.path)  # before a lock file is created beside a foreign file
             if not self._file_lock.acquire():
                 raise SpaceInUse(f"{path} is open in another space, here or in another process")
         except OSError as error:
@@ -169,7 +168,7 @@ class SqliteJournal:
                 check_header(self.path)
             self._had_wal = self._beside("-wal").exists()
             self._high: HighWaterFile | None = None
-            # Until `start`, read only: a file that turns out to be damaged is left as it was.
+            # Read-only until `start`: a damaged file must not be changed.
             self._db = self._connect("ro")
             try:
                 self._load_meta(log_keep)
@@ -189,7 +188,7 @@ class SqliteJournal:
         return self.path.with_name(self.path.name + ending)
 
     def _close_unchanged(self) -> None:
-        """SQLite makes an empty log beside a file that it only reads; leave no trace of that."""
+        """Remove the empty log that SQLite creates beside a file that it only reads."""
         self._db.close()
         log = self._beside("-wal")
         if not self._had_wal and log.exists() and not log.stat().st_size:
@@ -211,7 +210,7 @@ class SqliteJournal:
             raise JournalFailed(f"{self.path} cannot be opened: {error}") from error
 
     def _create(self, name: str, agent: str) -> None:
-        """Make the file under another name first: a process may die at any moment."""
+        """Create the file under another name first, because the process may die at any moment."""
         draft = draft_of(self.path)
         for remnant in ("", "-wal", "-shm"):
             draft.with_name(draft.name + remnant).unlink(missing_ok=True)
@@ -229,7 +228,7 @@ class SqliteJournal:
         sync_folder(self.path.parent)
 
     def start(self) -> None:
-        """Everything was read and found good: from now on, write."""
+        """The file was read and is good: from now on, write."""
         self._require_living()
         self._db.close()
         self._db = self._connect("rw")
@@ -242,7 +241,7 @@ class SqliteJournal:
         keep = "all" if self._keep is None else self._keep
         self._run(lambda: self._keep_meta(log_keep=keep, id=self.id))
         if self._format < FORMAT_VERSION:
-            # The mark knows the file by its id, which must not be in SQLite's log alone.
+            # The mark refers to the id of the file, which must not be in SQLite's log alone.
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         try:
             self._high = HighWaterFile(self.path, self.id, synced=self._durability == "full")
@@ -252,13 +251,13 @@ class SqliteJournal:
         self.room.look()
 
     def _keep_meta(self, **more: Any) -> None:
-        """Keep how far the log goes, and this, within a transaction of SQLite."""
+        """Store the end of the log and these values, within a transaction of SQLite."""
         known = {"position": self.durable, "n": self.n, "living": self._living}
         write_meta(self._db, known | more)
         self._described = self.durable, self.n, self._living
 
     def stop(self) -> None:
-        """Opening failed further up: let go of the file, unchanged."""
+        """Opening the space failed: close the file, unchanged."""
         self._close_unchanged()
         self._file_lock.release()
 
@@ -294,7 +293,7 @@ class SqliteJournal:
             refuse(self.path, error)
 
     def _load_last(self) -> None:
-        """Of the last change: how far the log goes, and what the space was like there."""
+        """Read the last change: the end of the log, and the description of the space."""
         row = self._db.execute(
             f"SELECT {_CHECKED} FROM change c ORDER BY position DESC LIMIT 1"
         ).fetchone()
@@ -309,7 +308,7 @@ class SqliteJournal:
             self.durable, self.n, self._living = row[0], newest, living
 
     def _compare(self, mark: HighWaterMark | None) -> None:
-        """Refuse a file that has less than was committed to it, and was not lost with the power."""
+        """Refuse a file with fewer changes than were committed, except after a power failure."""
         if mark is None or mark.position < self.durable:
             return
         if mark.position == self.durable:
@@ -327,7 +326,7 @@ class SqliteJournal:
             self.path,
             lost,
         )
-        self.n = max(self.n, mark.newest)  # No other entry gets a number that was given.
+        self.n = max(self.n, mark.newest)  # Numbers of entries are not used twice.
 
     def entries(self) -> Iterator[tuple[int, str, int, float | None, bytes, str | None]]:
         """The living entries in order of arrival: arrival, origin, n, expires, payload, and the
@@ -358,7 +357,7 @@ class SqliteJournal:
         self._read_living += entry_weights(arrivals)
 
     def accepted(self) -> list[tuple[str, int]]:
-        """Origin and number of what has come from elsewhere, as far as the log remembers."""
+        """Origins and numbers of entries from other hosts, as far as the log goes back."""
         if self._format < 2:
             return []
         rows = self._db.execute(
@@ -371,7 +370,7 @@ class SqliteJournal:
         return [(origin, n) for _, origin, n, *_ in rows]
 
     def was_committed(self, txn_id: str) -> bool:
-        """Does the log remember that this transaction was prepared and committed?"""
+        """Whether the log has this transaction as prepared and committed."""
         with self._commit_lock:
             self._commit_pending()
             found = self._db.execute(
@@ -381,7 +380,7 @@ class SqliteJournal:
         return found is not None
 
     def promises(self) -> Iterator[tuple[str, SavedPromise]]:
-        """The transactions that were prepared and not decided."""
+        """The transactions that are prepared and not decided."""
         try:
             crc = "crc" if self._format >= CHECKED_SINCE else "NULL"
             for txn_id, payload, found in self._db.execute(
@@ -398,7 +397,7 @@ class SqliteJournal:
             refuse(self.path, error)
 
     def _require_living(self) -> None:
-        """All that lives was read: is it what lived when the last commit was made?"""
+        """Compare the entries that were read with the sum of the last commit."""
         if self._format < CHECKED_SINCE:
             self._living = bounded(self._read_living)
         elif self._living != bounded(self._read_living):
@@ -421,8 +420,8 @@ class SqliteJournal:
             raise self.room.in_doubt()
 
     def require_room(self, taking: bool, size: int = 0) -> None:
-        """DiskFull if the disk has no room for a take, or for a write of so many bytes. What had no
-        room before is committed first, if there is room now."""
+        """Raise DiskFull if the disk has no room for a take, or for a write of so many bytes.
+        Commits that had no room before are made first, if there is room now."""
         if self.room.is_low:
             with self._commit_lock:
                 if self._failure is None:
@@ -438,7 +437,7 @@ class SqliteJournal:
         return sys.maxsize if self._failure else self.durable
 
     def _commit_pending(self) -> None:
-        """Commit all that is pending as one transaction of SQLite. Holds the commit lock."""
+        """Commit all pending changes as one transaction of SQLite. Holds the commit lock."""
         if not self.room.may_commit:
             return
         self._reconcile()
@@ -451,7 +450,7 @@ class SqliteJournal:
         keep = last if self._keep is None else self._keep
         trims = last - self._first - keep > keep // 4
         try:
-            # A statement is a transaction by itself.
+            # A single statement is a transaction.
             if count == 1 and not trims and (alone := self._alone(batch[0])):
                 self._db.execute(*alone)
             elif (rows := self._rows(batch)).is_one and not trims:
@@ -476,7 +475,7 @@ class SqliteJournal:
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             return
-        # Only now: what is pending is never lost to an error that a caller could survive.
+        # Only now: pending changes must survive an error that a caller could survive.
         del self._pending[:count]
         self.durable = last
         self._uncertain = False
@@ -485,7 +484,7 @@ class SqliteJournal:
         self.room.committed()
 
     def _reconcile(self) -> None:
-        """After a commit that was interrupted, by Ctrl-C say: did it happen? Holds the lock."""
+        """After an interrupted commit: find out whether it happened. Holds the lock."""
         if self._uncertain:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -496,8 +495,8 @@ class SqliteJournal:
             self._uncertain = False
 
     def _alone(self, c: Change) -> tuple[str, tuple[Any, ...]] | None:
-        """The statement that keeps an everyday change, all that a commit does, and its values.
-        None if the change has more to keep: see `_rows`."""
+        """The statement and values for a commit of one common change. None if the change has more
+        to store: see `_rows`."""
         position, kind, arrival, own = c.position, c.kind, c.arrival, self.agent
         if c.expires is not None or c.txn is not None or c.session is not None or c.agent != own:
             return None
@@ -526,7 +525,7 @@ class SqliteJournal:
         return _WRITE_ALONE, row
 
     def _rows(self, batch: list[Change]) -> _Rows:
-        """What these changes do, the last of which says what the space is like after them."""
+        """The rows of these changes; the last one also describes the space after them."""
         own = self.agent
         newest, living = self.n, self._living
         rows: list[list[Any]] = []
@@ -587,7 +586,7 @@ class SqliteJournal:
                     updates[arrival] = (expires, lease_crc(arrival, expires), ended, arrival)
         living = bounded(living + entry_weights(arrived) - entry_weights(gone))
         self.n, self._living = newest, living
-        row = rows[-1]  # It also says what the space is like.
+        row = rows[-1]  # also describes the space
         row += _NOTHING[len(row) :]
         row[-2:] = newest, living
         crc = row[_CRC]
@@ -595,7 +594,7 @@ class SqliteJournal:
         return _Rows(rows, list(updates.values()), decisions)
 
     def _keep_decision(self, change: Change) -> None:
-        """Keep what a prepared transaction promises; forget it when it is decided."""
+        """Store a prepared transaction, or delete a decided one."""
         if change.promise is None:
             self._db.execute("DELETE FROM promise WHERE txn = ?", (change.txn,))
             return
@@ -632,7 +631,7 @@ class SqliteJournal:
                 raise DamagedFile(f"{self.path} is damaged ({error})") from error
 
     def _change(self, row: tuple[Any, ...], expected: int) -> Change:
-        """The change of a row that was read together with that of its entry."""
+        """The change of a row that was joined with the row of its entry."""
         require_crc(row[:12])
         position, time, kind, arrival, agent, txn, waited, expires, session = row[:9]
         origin, n, payload, to, crc = row[12:]
@@ -667,17 +666,17 @@ class SqliteJournal:
             self._run(lambda: self._delete_before(min(before, self.durable + 1), self.durable))
 
     def _delete_before(self, position: int, last: int) -> None:
-        """Forget the changes before a position, of a log that goes up to `last`."""
+        """Delete the changes before a position, of a log that goes up to `last`."""
         position = min(position, self.kept_from())
         if position <= self._first:
             return
-        # The numbering goes on even when nothing is left to count from.
+        # The numbering continues even if the log is empty.
         self._keep_meta(first=position, position=last)
         delete_before(self._db, position)
         self._first = position
 
     def compact(self) -> None:
-        """Give the space of what was trimmed back to the disk."""
+        """Return free pages to the disk."""
         with self._commit_lock:
             self._commit_pending()
             if self._keep is not None:
@@ -710,7 +709,7 @@ class SqliteJournal:
             if self._failure is None:
                 self._commit_pending()
             if self._failure is None and self._described != (self.durable, self.n, self._living):
-                with suppress(JournalFailed, DiskFull):  # The former is then raised below.
+                with suppress(JournalFailed, DiskFull):  # JournalFailed is raised below.
                     self._run(self._keep_meta)
             self._close_files()
         if self._failure is not None:
@@ -724,12 +723,12 @@ class SqliteJournal:
     def _close_files(self) -> None:
         self._db.close()
         if self._high is not None:
-            # What SQLite could not bring into the file is in its log, and the mark speaks of it.
+            # What SQLite could not write to the file is in its log, to which the mark refers.
             self._high.close(remove=self._failure is None and not self._beside("-wal").exists())
         self._file_lock.release()
 
     def crash(self) -> None:
-        """Let go of the file without another commit, as a dying process does."""
+        """Close the file without another commit, as a dying process does."""
         if self._failure is None:
             self._failure = JournalFailed("its process is gone")
             self._pending.clear()
@@ -741,7 +740,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def _insert(db: sqlite3.Connection, rows: list[list[Any]]) -> None:
-    """Add rows. A column that is NULL in all of them is left out: each that is bound costs time."""
+    """Add rows. Columns that are NULL in all rows are left out, because each binding costs time."""
     names, columns = [], []
     for name, column in zip(_COLUMNS, zip_longest(*rows), strict=False):
         if column[0] is not None or column.count(None) < len(column):

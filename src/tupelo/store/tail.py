@@ -1,6 +1,6 @@
-"""The log in columns: what whoever reads a log in bulk is given, without a change being built.
+"""The log in columns, for readers of many changes: no change objects are built.
 
-Entries stay as they are encoded. The file is read beside its space: nobody who writes waits.
+Entries stay encoded. The file is read through a connection of its own, so writers do not wait.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tupelo.errors import BadArgument, DamagedFile, JournalFailed
-from tupelo.store.format import KINDS
-from tupelo.store.header import is_damage
+from tupelo.store.format import KINDS, is_damage
 from tupelo.store.journal import MemoryJournal, require_kept
 from tupelo.values.change import Change
 from tupelo.values.codec import encode_entry
@@ -23,21 +22,21 @@ COLUMNS = (
     *("position", "time", "kind", "arrival", "origin", "n", "agent", "session"),
     *("txn", "to", "waited", "expires", "payload"),
 )
-"""The columns that can be asked for. None is what is not there, or not about an entry; an agent
-that is None is the space's own, and so is the origin of an entry."""
+"""The columns that can be requested. None means absent, or not about an entry; for an agent or an
+origin it means the space's own agent."""
 ROWS_MAX = 16_384
 BYTES_MAX = 4 * 2**20
-"""Of the texts and entries in one answer, beyond those of the first change."""
+"""Size of the texts and entries in one result, beyond those of the first change."""
 
 Tail = tuple[int, int, list[Sequence[Any]]]
-"""The first and the last position of the log, and the columns that were asked for."""
+"""The first and last position of the log, and the requested columns."""
 
 _LONG = {"payload", "origin", "agent", "session", "txn", "to"}
 _OF_ENTRY = {"origin": "w.origin", "n": "w.n", "to": "w.dest", "payload": "w.payload"}
 
 
 def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
-    """These columns of the changes between two positions, or of the first of them, from a file."""
+    """Columns of the first changes between two positions, from a file."""
     _check(names)
     asked = [_OF_ENTRY.get(name, f"c.{name}") for name in names]
     joined = (
@@ -70,15 +69,15 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
 
 
 def bounds_in(db: sqlite3.Connection) -> tuple[int, int]:
-    """The first position that is kept, and the last that is durable; it is one less than the first
-    if there is none."""
+    """The first position that is kept, and the last durable one; one less than the first if none
+    is."""
     meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('first', 'position')"))
     (newest,) = db.execute("SELECT max(position) FROM change").fetchone()
     return meta["first"], max(newest or 0, meta["position"])
 
 
 def tail_of(journal: MemoryJournal, names: Sequence[str], first: int, last: int) -> Tail:
-    """The same, of a log in memory."""
+    """`tail_in` for a log in memory."""
     _check(names)
     changes: list[Change] = []
     if names and first <= last:
@@ -88,7 +87,7 @@ def tail_of(journal: MemoryJournal, names: Sequence[str], first: int, last: int)
 
 
 def _columns(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> list[Sequence[Any]]:
-    """The columns of these rows. No row is kept: that costs more than reading it."""
+    """The columns of these rows. Rows are not kept: that costs more than reading them."""
     if places := [place for place, name in enumerate(names) if name in _LONG]:
         rows = _few(rows, places)
     cells = list(chain.from_iterable(rows))
@@ -96,7 +95,7 @@ def _columns(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> list[Sequen
 
 
 def _few(rows: Iterable[Sequence[Any]], places: list[int]) -> Iterator[Sequence[Any]]:
-    """As many as fit in an answer; what may be long is at these places of a row."""
+    """As many rows as fit into a result; `places` are the columns that may be long."""
     left = BYTES_MAX
     for number, row in enumerate(rows):
         for place in places:

@@ -1,7 +1,7 @@
-"""Watchers: a waiting request is an entry turned around. Which requests want this entry?
+"""Watchers: find the requests that want an entry, as an index finds entries for a request.
 
-Requests are grouped by shape and by the positions at which they ask for values, so an entry
-finds those that want it by looking up its own values, however many others wait.
+Requests are grouped by shape and by the positions of their values, so an entry finds the requests
+for it by looking up its own values, however many others wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tupelo.values.template import Check
 
 
 class RequestWatch(Protocol):
-    """Something that waits: its question, and the ticket that says who came first."""
+    """A waiting request: its question, and its ticket, which gives the order."""
 
     question: Question
     ticket: int
@@ -27,28 +27,28 @@ class RequestWatch(Protocol):
 
 W = TypeVar("W", bound=RequestWatch)
 Queue = OrderedDict[W, Check | None]
-"""Who asks the same, oldest first, and what else each checks."""
+"""Requests with equal values, oldest first, and the further check of each."""
 
 Groups = dict[tuple[int, ...], dict[Any, Queue[W]]]
-"""For the positions asked: for the values asked there: who asks."""
+"""By positions, then by the values there: the queue."""
 
 Place = tuple[Queue[W], Groups[W], tuple[int, ...], Any]
-"""Where a watch stands, so that it is found again: the queue, and by what the queue is found."""
+"""The place of a watch: its queue, and the keys of the queue."""
 
 _ticket = attrgetter("ticket")
 
 
 class Watchers(Generic[W]):
-    """Watches by what they ask for, oldest first.
+    """Requests by the values that they want, oldest first.
 
-    `failures` gathers the watches whose own function raised; the core tells them.
+    `failures` collects the requests whose own function raised; the core fails them.
     """
 
     def __init__(self, shapes: Mapping[Shape, None]) -> None:
-        # For each watch, its place for each of its targets; None where nothing can match.
+        # The place of each watch for each of its targets; None where nothing can match.
         self._watches: dict[W, list[Place[W] | None]] = {}
         self._groups: dict[Shape, Groups[W]] = {}
-        self._shapes = shapes  # those that the store knows
+        self._shapes = shapes  # the shapes of the store
         self._shapes_met = 0
         self.failures: list[tuple[W, BadTemplate]] = []
 
@@ -62,19 +62,19 @@ class Watchers(Generic[W]):
         return watch in self._watches
 
     def add(self, watch: W) -> None:
-        self._meet()  # or those who came before would stand behind it in what is new
+        self._meet()  # Otherwise earlier watches would come after it in new shapes.
         self._watches[watch] = []
         self._enter(watch)
 
     def _meet(self) -> None:
-        """Enter all watches for the shapes that the store has come to know."""
+        """Add all watches to shapes that are new in the store."""
         if self._shapes_met != len(self._shapes):
             self._shapes_met = len(self._shapes)
             for watch in self._watches:
                 self._enter(watch)
 
     def discard(self, watch: W) -> bool:
-        """Remove a watch; was it there?"""
+        """Remove a watch; returns whether it was there."""
         places = self._watches.pop(watch, None)
         if places is None:
             return False
@@ -83,7 +83,7 @@ class Watchers(Generic[W]):
                 continue
             waiting, groups, positions, key = place
             del waiting[watch]
-            # Templates without values are few, and are asked again; their place is kept.
+            # Templates without values are few and repeat; their place is kept.
             if positions and not waiting:
                 table = groups[positions]
                 del table[key]
@@ -92,8 +92,8 @@ class Watchers(Generic[W]):
         return True
 
     def wanting(self, entry: Entry, sees: Callable[[W], bool] | None = None) -> Iterator[W]:
-        """The watches that match this entry, oldest first, of those that it `sees`: the functions
-        of the others are not asked. Discard none while you iterate."""
+        """The watches that match this entry, oldest first, of those for which `sees` is true: the
+        functions of others are not called. Do not discard any during the iteration."""
         self._meet()
         groups = self._groups.get(entry.shape)
         if not groups:
@@ -113,7 +113,7 @@ class Watchers(Generic[W]):
 
     def take_first(self, shape: Shape, fields: tuple[Any, ...]) -> Any:
         """Remove and return the oldest watch that wants such an entry, or None; NotImplemented if
-        several kinds of them do, if there is a function to ask, or if the shape is new."""
+        several kinds of watches do, if there is a function to call, or if the shape is new."""
         self._meet()
         groups = self._groups.get(shape)
         if not groups:
@@ -139,13 +139,13 @@ class Watchers(Generic[W]):
         return watch
 
     def _enter(self, watch: W) -> None:
-        """Put the watch where entries of every shape that it can match will look."""
+        """Add the watch to every shape that it can match."""
         plan, values = watch.question
         places = self._watches[watch]
         targets = plan.meet()
         for shape, positions, fixed, check in targets[len(places) :]:
             asked = values if fixed is None else fixed
-            if asked and _has_nan(asked):  # It matches nothing; a dict would find it by identity.
+            if asked and _has_nan(asked):  # NaN matches nothing; a dict would find it by identity.
                 places.append(None)
                 continue
             groups = self._groups.setdefault(shape, {})

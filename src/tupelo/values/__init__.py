@@ -1,1 +1,1 @@
-"""What is said: entries, templates, leases, changes, and how they are encoded in bytes."""
+"""Plain values: entries, templates, leases and changes, and their encoding in bytes."""

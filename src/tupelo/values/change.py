@@ -1,4 +1,4 @@
-"""Changes: what happened in a space. Everything that happens is one, and they form a log."""
+"""Changes: the events of a space, which form its log; and notices, which subscriptions deliver."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tupelo.values.holder import Holder
 
 ChangeKind = Literal[
     "written",  # an entry became visible
-    "read",  # logged where the space asks for it
+    "read",  # only if the space logs reads
     "taken",
-    "returned",  # its taker was cancelled at the moment of delivery
+    "returned",  # its taker was lost before delivery
     "expired",  # its lease ran out
     "cancelled",  # its lease was cancelled
     "renewed",
@@ -21,19 +21,18 @@ ChangeKind = Literal[
     "prepared",  # a transaction promised to commit
     "committed",  # a prepared transaction was committed
     "aborted",  # a prepared transaction was aborted
-    "moved",  # it went to the agent that it is for, at another host
-    "engaged",  # of a host that the entry speaks of: from now on it is met
-    "disengaged",  # of a host that the entry speaks of: it has departed, or was lost
+    "moved",  # it moved to its agent at another host
+    "engaged",  # the host that the entry describes is engaged
+    "disengaged",  # the host that the entry describes departed, or was lost
 ]
 
 ENDINGS: tuple[ChangeKind, ...] = ("taken", "expired", "cancelled", "evicted", "moved")
-"""After these the entry is no longer there, unless it is returned."""
+"""Kinds of changes that remove an entry; a later "returned" brings it back."""
 
 
 class Promise(msgspec.Struct, frozen=True, eq=False):
-    """What a prepared transaction will do: the entries it wrote, and the arrivals of those that it
-    took and of those that it holds by reading. `holder` is who gets what it took, if the
-    transaction is a delivery."""
+    """The content of a prepared transaction: the entries that it wrote, and the arrivals of the
+    entries that it took and read. `holder` is the taker, if the transaction is a delivery."""
 
     written: tuple[Entry, ...]
     taken: tuple[int, ...]
@@ -44,11 +43,11 @@ class Promise(msgspec.Struct, frozen=True, eq=False):
 class Change(msgspec.Struct, frozen=True, eq=False):
     """One change of one space.
 
-    `position` numbers the changes of a space without gaps. `arrival` names the entry within its
-    space, (`origin`, `n`) names it anywhere. `agent` acted, in `session` and transaction `txn` if
-    there were any, after it had `waited` so many seconds. `expires` is the lease after the change.
-    `shape` and `fields` are the entry's, as they are kept; `payload` is their encoding in bytes.
-    `to` is the agent that the entry is for.
+    `position` numbers the changes of a space without gaps. `arrival` identifies the entry within
+    its space, (`origin`, `n`) anywhere. `agent` made the change, in `session` and transaction `txn`
+    if any, after waiting for `waited` seconds. `expires` is the lease after the change. `shape` and
+    `fields` are the stored form of the entry, `payload` its encoding. `to` is the agent that the
+    entry is for.
     """
 
     position: int
@@ -70,7 +69,28 @@ class Change(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def entry(self) -> Any:
-        """The entry as a reader gets it; UnknownType if its class is not known here."""
+        """The entry as a read returns it. Raises UnknownType if its class is not known here."""
         if self.shape is None or self.fields is None:
             return None
         return thaw(self.shape, self.fields)
+
+
+class Notice(msgspec.Struct, frozen=True, eq=False):
+    """An entry became visible or, if the subscription asks for it, available to takers again.
+
+    `event_id` identifies what was subscribed to; subscriptions to the same thing share it and the
+    `sequence`, which has no gaps. A jump means that notices were dropped because the backlog was
+    full; `missed` is their number.
+    """
+
+    event_id: int
+    sequence: int
+    kind: Literal["visible", "available"]
+    subject: Entry
+    handback: Any = None
+    missed: int = 0
+
+    @property
+    def entry(self) -> Any:
+        """The entry as a read returns it. Raises UnknownType if its class is not known here."""
+        return thaw(self.subject.shape, self.subject.fields)

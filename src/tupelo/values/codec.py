@@ -1,8 +1,8 @@
-"""Entries in bytes: msgpack, with extensions for what msgpack cannot tell apart.
+"""Entries in bytes: msgpack, with extensions for the types that msgpack lacks.
 
-A positional entry is an array of its fields; a typed one is an extension that carries the names
-with the values. Within a field an array is a list, and everything else that msgpack lacks
-(tuples, big integers, times, ...) is an extension. Nothing is ever unpickled.
+A positional entry is an array of its fields; a typed one is an extension with the field names and
+values. Within a field an array is a list; tuples, big integers, times and so on are extensions.
+Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ARRAY_STARTS = frozenset([*range(0x90, 0xA0), 0xDC, 0xDD])
 
 
 class BadBytes(TupeloError):
-    """These bytes do not encode an entry."""
+    """The bytes do not encode an entry."""
 
 
 def encode_entry(shape: Shape, fields: tuple[Any, ...]) -> bytes:
@@ -55,7 +55,7 @@ def encode_entry(shape: Shape, fields: tuple[Any, ...]) -> bytes:
 
 
 def entry_to_wire(shape: Shape, fields: tuple[Any, ...]) -> Any:
-    """An entry as msgpack can hold it within something larger; `read_entry` reads it again."""
+    """Convert an entry to an object that msgpack can encode inside a message; see `read_entry`."""
     if shape.kind is not None:
         return _encode_typed(shape.kind, fields)
     if shape.native:
@@ -68,7 +68,7 @@ def entry_to_wire(shape: Shape, fields: tuple[Any, ...]) -> Any:
 
 
 def read_entry(encoded: Any) -> tuple[Shape, tuple[Any, ...]]:
-    """The entry that was encoded so, its extensions having been read. BadBytes if it is none."""
+    """The reverse of `entry_to_wire`, after msgpack read the extensions. Raises BadBytes."""
     if type(encoded) is list:
         fields = tuple(encoded)
         types = types_of(fields)
@@ -84,12 +84,12 @@ def read_entry(encoded: Any) -> tuple[Shape, tuple[Any, ...]]:
 
 
 def encode_value(value: Any) -> Any:
-    """One frozen value as msgpack can hold it within something larger."""
+    """Convert a frozen value to an object that msgpack can encode inside a message."""
     return _encode(value)
 
 
 def read_value(value: Any) -> Any:
-    """One value that was encoded so, its extensions having been read. BadBytes if it is none."""
+    """The reverse of `encode_value`, after msgpack read the extensions. Raises BadBytes."""
     _check_values((value,))
     return value
 
@@ -126,7 +126,7 @@ def decode_entry(payload: bytes) -> tuple[Shape, tuple[Any, ...]]:
 
 
 def _check_values(values: Iterable[Any], depth: int = 1) -> None:
-    """Only what `freeze` lets in: the closed set of values, nested no deeper than it allows."""
+    """Raise BadBytes for values that `freeze` would refuse: wrong types, or nested too deeply."""
     for value in values:
         cls = type(value)
         if cls in SCALARS:

@@ -1,11 +1,12 @@
-"""Entries: fields with an identity and a lease, and the closed set of values a field may hold.
+"""Entries: fields with an identity and a lease, and the closed set of values that a field may hold.
 
-`freeze` turns what a user wrote into what a space keeps (checked, and copied where it could
-change); `thaw` turns it back into an object of the reader's own.
+`freeze` converts a user's entry to its stored form (checked, and copied where it is mutable);
+`thaw` converts the stored form to a new object for the reader.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 from types import NoneType
@@ -24,11 +25,10 @@ DEPTH_MAX = 64
 
 
 class Shape(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """What entries that can be matched alike have in common: their kind and field types.
+    """The kind and field types that entries have in common; entries of one shape are matched alike.
 
-    `flat` shapes hold immutable scalars only, so there is nothing to copy; `plain` ones are flat
-    tuples, so there is nothing to build either. `native` ones hold only scalars that msgpack can
-    tell apart.
+    A `flat` shape has immutable scalars only, so nothing is copied; a `plain` one is a flat tuple,
+    so no object is built either. A `native` one has only scalars that msgpack can tell apart.
     """
 
     kind: Kind | None
@@ -39,21 +39,22 @@ class Shape(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 class Typed(msgspec.Struct, frozen=True, eq=False):
-    """A dataclass instance inside a field, as it is kept."""
+    """The stored form of a dataclass instance inside a field."""
 
     kind: Kind
     values: tuple[Any, ...]
 
 
 class Entry(msgspec.Struct, gc=False, eq=False):
-    """One entry of a space. `arrival` orders it in its space; (`origin`, `n`) names it anywhere.
+    """One entry of a space. `arrival` orders it in its space; (`origin`, `n`) identifies it
+    anywhere.
 
-    `gone` entries have left their store. `txn` is the transaction that wrote it (not gone) or
-    took it (gone) and has not ended; `readers` are the transactions that hold it by reading. `to`
-    is the agent that it is for, if it is for one.
+    A `gone` entry has left its store. `txn` is the open transaction that wrote it (not gone) or
+    took it (gone); `readers` are the transactions that hold a read lock. `to` is the agent that it
+    is for.
 
-    The garbage collector does not look into entries, so they refer to nothing that refers back to
-    them, but for a transaction while it lasts.
+    The garbage collector does not track entries, so they must not be part of reference cycles,
+    except with a transaction while it is open.
     """
 
     fields: tuple[Any, ...]
@@ -73,23 +74,24 @@ class Entry(msgspec.Struct, gc=False, eq=False):
 
     @property
     def value(self) -> Any:
-        """What a reader gets: see `thaw`."""
+        """The entry as a read returns it: see `thaw`."""
         return thaw(self.shape, self.fields)
 
 
 SHAPES_MAX = 4_096
-"""So many shapes are kept at hand, though nothing may be of them any more."""
+"""Size of the cache of shapes, which also keeps unused ones."""
 SHAPE_TYPES_MAX = 64
-"""Shapes of entries with more fields than this are not kept at hand."""
+"""Shapes with more fields than this are not cached."""
 
 plain_shapes: dict[tuple[type, ...], Shape] = {}
 _shapes_at_hand: dict[tuple[Kind | None, tuple[type, ...]], Shape] = {}
-# All that are in use. Other programs choose what entries look like, so what nobody uses is let go.
+# All shapes in use. Other programs choose the shapes of their entries, so unused ones must not be
+# kept.
 _shapes: WeakValueDictionary[tuple[Kind | None, tuple[type, ...]], Shape] = WeakValueDictionary()
 
 
 def types_of(fields: tuple[Any, ...]) -> tuple[type, ...]:
-    """The types of the fields. Written out for short entries, which halves what it costs."""
+    """The types of the fields. Short entries are spelled out, which halves the cost."""
     length = len(fields)
     if length == 4:
         a, b, c, d = fields
@@ -127,7 +129,7 @@ def _find_shape(kind: Kind | None, types: tuple[type, ...]) -> Shape:
 
 
 def freeze(entry: object) -> tuple[Shape, tuple[Any, ...]]:
-    """Check an entry and copy what could change. BadEntry names the field that does not fit."""
+    """Check an entry and copy mutable values. Raises BadEntry, which names the wrong field."""
     if type(entry) is tuple:
         shape = plain_shapes.get(types_of(entry))
         if shape is not None:
@@ -151,7 +153,7 @@ def freeze(entry: object) -> tuple[Shape, tuple[Any, ...]]:
 
 
 def freeze_value(value: Any, where: str, depth: int) -> Any:
-    """One value of the closed set, as it is kept; `where` is its path for the error."""
+    """The stored form of one value; `where` is its path for the error message."""
     cls = type(value)
     if cls in SCALARS:
         return value
@@ -198,7 +200,7 @@ def _freeze_key(key: Any, where: str, depth: int) -> Any:
 
 
 def require_known(entry: Entry) -> None:
-    """UnknownType, before anything is done, if the entry cannot be built in this program."""
+    """Raise UnknownType if this program does not have the entry's class."""
     if entry.shape.kind is not None:
         class_of(entry.shape.kind)
     for value in entry.fields:
@@ -220,8 +222,8 @@ def _require_known_value(value: Any) -> None:
 
 
 def thaw(shape: Shape, fields: tuple[Any, ...], stand_ins: bool = False) -> Any:
-    """What a reader gets: a tuple, or an instance of the entry's class; the reader's own copy.
-    With `stand_ins`, a class that is not known here has a stand-in: see `kind.stand_in`."""
+    """A new tuple or dataclass instance for the reader. With `stand_ins`, an unknown class is
+    replaced by a stand-in: see `kind.stand_in`."""
     if shape.plain:
         return fields
     values = fields if shape.flat else tuple([thaw_value(value, stand_ins) for value in fields])
@@ -242,7 +244,7 @@ def thaw_value(value: Any, stand_ins: bool = False) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """The same type and the same value, all the way down. NaN is the same as nothing."""
+    """Whether two values have the same types and values at every depth. NaN never does."""
     cls = type(a)
     if cls is not type(b):
         return False
@@ -252,7 +254,7 @@ def same(a: Any, b: Any) -> bool:
         if len(a) != len(b):
             return False
         typed_keys = {(type(k), k): v for k, v in b.items()}
-        # A dict finds NaN by identity, but it is the same as nothing.
+        # A dict finds NaN by identity, but NaN must not equal itself.
         return all(
             (type(k), k) in typed_keys and same(k, k) and same(v, typed_keys[type(k), k])
             for k, v in a.items()
@@ -262,3 +264,32 @@ def same(a: Any, b: Any) -> bool:
     if cls is Decimal and (a.is_nan() or b.is_nan()):
         return False  # Comparing a signalling NaN raises.
     return bool(a == b)
+
+
+_IDENTITY_BYTES = 128
+"""Estimated size of an entry's identity."""
+
+
+def about_bytes(value: Any) -> int:
+    cls = type(value)
+    if cls is str or cls is bytes:
+        return len(value)
+    if cls is tuple or cls is list:
+        return 8 + sum(map(about_bytes, value))
+    if cls is dict:
+        return 8 + sum(map(about_bytes, value)) + sum(map(about_bytes, value.values()))
+    return 8
+
+
+def fitting(entries: Iterable[Entry], bytes_max: int | None) -> tuple[list[Entry], bool]:
+    """As many of the first entries as fit into `bytes_max`, but at least one; and whether any were
+    left out."""
+    if bytes_max is None:
+        return list(entries), False
+    found: list[Entry] = []
+    for entry in entries:
+        bytes_max -= about_bytes(entry.fields) + _IDENTITY_BYTES
+        if bytes_max < 0 and found:
+            return found, True
+        found.append(entry)
+    return found, False

@@ -1,7 +1,7 @@
-"""The parts of templates as programs write them, in the place of a field's value.
+"""The parts of templates as programs use them, in place of a field's value.
 
 To a type checker each is Any, so that `Job(name=ANY, size=Between(1, 5))` is accepted whatever the
-types of the fields are. At run time they are the classes of `tupelo.values.parts`.
+types of the fields. At run time they are the classes of `tupelo.values.parts`.
 """
 
 from __future__ import annotations

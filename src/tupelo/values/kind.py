@@ -1,8 +1,8 @@
-"""Dataclasses as entries: the name by which a class is known, here and elsewhere.
+"""Dataclasses as entries: the names by which programs and files know a class.
 
-A `Kind` is what travels: a name, the field names, and the names of the classes above.
-A class is found by its name only when an entry has to be built, so entries of classes that
-this program has never seen are kept, carried and matched all the same.
+A `Kind` is what is sent and stored: a name, the field names, and the names of the base classes. The
+class is only looked up to build an instance, so a program keeps, forwards and matches entries of
+classes that it does not have.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -21,16 +22,16 @@ from tupelo.errors import BadArgument, BadEntry, UnknownType
 T = TypeVar("T", bound=type)
 
 KINDS_MAX = 4_096
-"""So many kinds are kept at hand, though nothing may be of them any more."""
+"""Size of the cache of kinds, which also keeps unused ones."""
 KIND_TEXT_MAX = 4_096
-"""Kinds with more letters than this in their names are not kept at hand."""
+"""Kinds whose names have more characters than this are not cached."""
 STAND_INS_MAX = 1_000
-"""So many classes of other programs have a stand-in here; with one more, the oldest is let go."""
+"""The number of stand-in classes that are kept; the oldest is dropped first."""
 STAND_IN_FIELDS_MAX = 255
 
 
 class Kind(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """A class of typed entries: `lineage` names the class itself and its dataclass bases."""
+    """The class of typed entries: `lineage` names the class itself and its dataclass bases."""
 
     name: str
     names: tuple[str, ...]
@@ -40,7 +41,7 @@ class Kind(msgspec.Struct, frozen=True, eq=False, weakref=True):
 _Names = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 _kinds_at_hand: dict[_Names, Kind] = {}
-# All that are in use. Other programs choose the names, so what nobody uses is let go.
+# All kinds in use. Other programs choose the names, so unused ones must not be kept.
 _kinds: WeakValueDictionary[_Names, Kind] = WeakValueDictionary()
 _kind_of_class: dict[type, Kind] = {}
 _class_of_name: dict[str, type] = {}
@@ -49,10 +50,12 @@ _values_of_class: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 _stand_ins: dict[Kind, type] = {}
 _OF_STAND_IN = "__tupelo_kind__"
 _only_stand_ins = False
+_PRESENCE = ("tupelo.host", "tupelo.agent", "tupelo.space")
+"""Kinds of entries in the presence space, whose classes are loaded when first needed."""
 
 
 def entry(name: str) -> Callable[[T], T]:
-    """Fix the name that files and other hosts see for a dataclass: `@tupelo.entry("job")`."""
+    """Set the name by which files and other hosts know a dataclass: `@tupelo.entry("job")`."""
     if not isinstance(name, str) or not name:
         raise BadArgument("name", "a text that is not empty", name)
 
@@ -71,7 +74,7 @@ def entry(name: str) -> Callable[[T], T]:
 
 
 def kind_of(cls: type) -> Kind:
-    """The kind of a dataclass, which is known by this name from now on."""
+    """The kind of a dataclass; from now on the class is found by the name of its kind."""
     kind = _kind_of_class.get(cls) or vars(cls).get(_OF_STAND_IN)
     if kind is None:
         names = tuple(field.name for field in dataclasses.fields(cls))
@@ -87,7 +90,7 @@ def kind_of(cls: type) -> Kind:
 
 
 def kind_named(name: str, names: tuple[str, ...], lineage: tuple[str, ...]) -> Kind:
-    """The one Kind object with these names, whether its class is known here or not."""
+    """The one Kind object with these names, whether or not its class is known here."""
     key = (name, names, lineage)
     return _kinds_at_hand.get(key) or _find_kind(key)
 
@@ -104,7 +107,7 @@ def _find_kind(key: _Names) -> Kind:
 
 
 def name_of(cls: type | str) -> str:
-    """The name by which files and other programs know a class, which may be a name already."""
+    """The name of a class in files and other programs; a string is returned unchanged."""
     if isinstance(cls, str):
         return cls
     return _given_name.get(cls) or f"{cls.__module__}.{cls.__qualname__}"
@@ -126,7 +129,7 @@ def values_of(instance: Any) -> tuple[Any, ...]:
 
 
 def class_of(kind: Kind) -> type:
-    """The class to build, or UnknownType when this program cannot build it."""
+    """The class of a kind. Raises UnknownType if this program does not have it, or it differs."""
     cls = _class_of_name.get(kind.name) or _find_class(kind.name)
     if cls is None:
         if _only_stand_ins:
@@ -155,7 +158,11 @@ def class_of(kind: Kind) -> type:
 
 
 def _find_class(name: str) -> type | None:
-    """A dataclass of a module that is loaded, though it was not used as an entry yet."""
+    """An entry class of Tupelo itself, or a dataclass of a loaded module that was not used as an
+    entry before."""
+    if name in _PRESENCE:
+        import_module("tupelo.federation.hosts.presence")
+        return _class_of_name.get(name)
     module, dot, rest = name.rpartition(".")
     while dot and module not in sys.modules:
         module, dot, last = module.rpartition(".")
@@ -170,8 +177,9 @@ def _find_class(name: str) -> type | None:
 
 
 def stand_in(kind: Kind) -> type:
-    """A dataclass for a kind whose class this program does not have. Its instances have the fields
-    of the kind and can be written again under its name. UnknownType if there can be none."""
+    """Make a dataclass for a kind whose class this program does not have. Its instances have the
+    fields of the kind and can be written again under its name. Raises UnknownType if the names are
+    not valid."""
     cls = _stand_ins.get(kind)
     if cls is None:
         if len(kind.names) > STAND_IN_FIELDS_MAX:
@@ -181,9 +189,9 @@ def stand_in(kind: Kind) -> type:
             cls = dataclasses.make_dataclass(
                 label if label.isidentifier() else "StandIn", kind.names, init=False
             )
-        except TypeError as error:  # A field's name is none that Python allows.
+        except TypeError as error:  # A field's name is not valid in Python.
             raise UnknownType(kind.name) from error
-        setattr(cls, _OF_STAND_IN, kind)  # It is known as long as the class itself.
+        setattr(cls, _OF_STAND_IN, kind)  # Lives as long as the class.
         while len(_stand_ins) >= STAND_INS_MAX:
             _stand_ins.pop(next(iter(_stand_ins)), None)
         _stand_ins[kind] = cls
@@ -191,8 +199,8 @@ def stand_in(kind: Kind) -> type:
 
 
 def always_stand_in() -> None:
-    """From now on this program builds every entry whose class it does not have as a stand-in. For
-    tools such as the command line, which have no classes of their own."""
+    """From now on build entries of unknown classes as stand-ins. For tools such as the command
+    line, which have no classes of their own."""
     global _only_stand_ins
     _only_stand_ins = True
 
@@ -202,14 +210,14 @@ def class_if_known(kind: Kind) -> type | None:
 
 
 def is_at_hand(kind: Kind) -> bool:
-    """Is its class known here, just as it was when the entry was written?"""
+    """Whether this program has the class, with the same fields as when the entry was written."""
     cls = _class_of_name.get(kind.name)
     return cls is not None and _kind_of_class.get(cls) is kind
 
 
 def build(kind: Kind, values: tuple[Any, ...], stand_ins: bool = False) -> Any:
-    """An instance with these values. No code of the class runs, so nothing can fail halfway. With
-    `stand_ins` it may be of a stand-in, where the class is not known."""
+    """Make an instance with these values without running code of the class. With `stand_ins`, an
+    unknown class is replaced by a stand-in."""
     try:
         cls = class_of(kind)
     except UnknownType:
@@ -232,7 +240,7 @@ def build(kind: Kind, values: tuple[Any, ...], stand_ins: bool = False) -> Any:
 
 
 def is_typed(value: object) -> bool:
-    """Is this an instance of a dataclass (and not a class itself)?"""
+    """Whether this is an instance of a dataclass, not a class."""
     return hasattr(type(value), "__dataclass_fields__")
 
 

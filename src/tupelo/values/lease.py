@@ -1,7 +1,7 @@
-"""Leases: until when something lives. Entries, transactions, subscriptions and sessions have one.
+"""Leases: limited lifetimes of entries, transactions, subscriptions and sessions.
 
-A lease is a handle on a leased thing (anything with `expires`); what renewing and cancelling
-do is the landlord's business, which is the space that granted it.
+A lease is a handle on a leased object (anything with `expires`); the space that granted it, its
+landlord, renews and cancels it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import msgspec
 from tupelo.errors import BadArgument
 
 LeasePolicy = Callable[[str, float | None], float | None]
-"""(kind of thing, seconds asked for or None for ever) → seconds granted or None for ever."""
+"""(kind of object, seconds requested or None for ever) -> seconds granted or None for ever."""
 
 
 ANY_LEASE: Final = -math.inf
-"""Asked for as a lease: as long as the space's policy prefers, see `LeasePolicy.preferred`."""
+"""Requests the duration that the space's policy prefers, see `LeasePolicy.preferred`."""
 
 
 class Landlord(Protocol):
-    """Whoever grants leases. A landlord of one door only raises TypeError at the other."""
+    """Grants leases. A landlord of one API only raises TypeError at the other."""
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None: ...
 
@@ -34,31 +34,31 @@ class Landlord(Protocol):
     async def cancel_lease_async(self, thing: Any) -> None: ...
 
     def now(self) -> float:
-        """The time by the clock that ends its leases."""
+        """The time on the clock that ends its leases."""
         ...
 
 
 class Leased(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What leases of both doors have."""
+    """Common part of `Lease` and `AsyncLease`."""
 
     landlord: Landlord
     thing: Any
 
     @property
     def expires(self) -> float | None:
-        """The moment, in seconds since the epoch, at which it ends; None for never."""
+        """The moment at which it ends, in seconds since the epoch; None for never."""
         expires: float | None = self.thing.expires
         return expires
 
     @property
     def remaining(self) -> float | None:
-        """Seconds left, as far as is known here; None for ever."""
+        """Seconds left, by the clock as it was last known here; None for ever."""
         expires = self.expires
         return None if expires is None else max(0.0, expires - self.landlord.now())
 
 
 class Lease(Leased, frozen=True, eq=False, gc=False):
-    """Until when something lives; `renew()` and `cancel()` raise LeaseLost once it is gone."""
+    """A limited lifetime; `renew()` and `cancel()` raise LeaseLost once it has ended."""
 
     def renew(self, seconds: float | None) -> None:
         """Live for `seconds` from now (None: for ever), or as long as the space's policy grants."""
@@ -70,11 +70,11 @@ class Lease(Leased, frozen=True, eq=False, gc=False):
 
 
 class AsyncLease(Leased, frozen=True, eq=False, gc=False):
-    """Until when something lives; `await lease.renew(seconds)` and `await lease.cancel()` raise
-    LeaseLost once it is gone."""
+    """A limited lifetime; `await lease.renew(seconds)` and `await lease.cancel()` raise LeaseLost
+    once it has ended."""
 
     async def refresh(self) -> None:
-        """Ask what time it is where it was granted, so that `remaining` is exact."""
+        """Ask the landlord for its time, so that `remaining` is exact."""
         refresh = getattr(self.landlord, "refresh", None)
         if refresh is not None:
             await refresh()
@@ -104,7 +104,7 @@ def check_lease(seconds: object, name: str = "lease") -> float | None:
 
 
 def longest(seconds: float) -> LeasePolicy:
-    """A policy that grants what is asked for, but never more than `seconds`."""
+    """A lease policy that grants at most `seconds`."""
     limit = check_lease(seconds, "seconds")
     if limit is None:
         raise BadArgument("seconds", "a number of seconds above 0", seconds)

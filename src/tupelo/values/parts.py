@@ -1,4 +1,4 @@
-"""Parts of templates: what one field may be."""
+"""Parts of templates: the condition on one field."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from typing import Any, get_args
 from uuid import UUID
 
 from tupelo.errors import BadEntry, BadTemplate, UnknownType
-from tupelo.values.entry import SCALARS, Typed, freeze_value, same, thaw_value
+from tupelo.values.entry import SCALARS, Typed, about_bytes, freeze_value, same, thaw_value
 from tupelo.values.kind import Kind, class_if_known, is_typed, kind_of, name_of, values_of
-from tupelo.values.size import about_bytes
 
 INDEXABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, UUID})
-"""Values of these types are found by their hash."""
+"""Types whose values an index finds by their hash."""
 
 
 class Part:
-    """What one field may be. Parts combine with `&`, `|` and `~`."""
+    """A condition on one field. Parts combine with `&`, `|` and `~`."""
 
     def matches(self, value: Any) -> bool:
-        """Is this value, as it is kept, acceptable?"""
+        """Whether a stored value matches."""
         raise NotImplementedError
 
     def fits(self, cls: type) -> bool:
-        """Could a value of exactly this type be acceptable? (True when in doubt.)"""
+        """Whether a value of exactly this type could match; True if unknown."""
         return True
 
     @property
     def cost(self) -> int:
-        """How many comparisons it takes to ask a value, at most."""
+        """The largest number of comparisons for one value."""
         return 1
 
     def __and__(self, other: Any) -> Part:
@@ -85,7 +84,7 @@ class Equal(Part):
 class OfType(Part):
     """A value of this type or of a subclass; `bool` is not an `int`.
 
-    A class that may not be known here is a name, in this part and in others.
+    A class that may be unknown here is given by its name, in this and other parts.
     """
 
     def __init__(self, cls: type | str) -> None:
@@ -125,8 +124,8 @@ class Exactly(Part):
 
 
 class OfKind(Part):
-    """An entry of exactly this kind, by its name and the names of its fields; or one that holds
-    such a value in a field, at any depth. The class need not be known here."""
+    """An entry of exactly this kind, by its name and field names, or an entry that contains such a
+    value at any depth. The class need not be known here."""
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
         self.name, self.names = name, names
@@ -189,7 +188,7 @@ class OneOf(Part):
         if not choices:
             raise BadTemplate("OneOf() needs at least one choice")
         self.choices = [as_part(c, f"choice {i}") for i, c in enumerate(choices)]
-        # Many values cost what one costs: they are found by their hash.
+        # Values are found by their hash, so many values cost as much as one.
         self._values: dict[type, set[Any]] = {}
         self._others: list[Part] = []
         for choice in self.choices:
@@ -217,7 +216,7 @@ class OneOf(Part):
 
 
 class Not(Part):
-    """A value that does not match. `Not(template)` of a whole template is `~Template(...)`."""
+    """A value that does not match. For a whole template use `~Template(...)`."""
 
     def __init__(self, part: Any) -> None:
         self.part = as_part(part, "Not()")
@@ -234,9 +233,9 @@ class Not(Part):
 
 
 class Where(Part):
-    """A value for which the function is true. Alone, the function is asked of whole entries.
+    """A value for which the function is true. As a whole template, the function gets the entry.
 
-    The function runs inside the space's step: keep it quick, and do not use the space in it.
+    The function runs inside the space's atomic step: it must be quick and must not use the space.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -247,7 +246,7 @@ class Where(Part):
     def matches(self, value: Any) -> bool:
         try:
             argument = thaw_value(value)
-        except UnknownType:  # The function cannot be asked about what cannot be built here.
+        except UnknownType:  # The function cannot be called with an entry of an unknown class.
             return False
         return self.holds(argument)
 
@@ -327,7 +326,8 @@ class NestedTyped(Part):
 
 
 def as_part(raw: Any, where: str) -> Part:
-    """One field of a template, compiled; BadTemplate says `where` it cannot be."""
+    """Convert one field of a template to a Part. Raises BadTemplate with `where` if it is
+    invalid."""
     if isinstance(raw, Part):
         return raw
     if raw is Any:
@@ -352,7 +352,7 @@ def as_part(raw: Any, where: str) -> Part:
 
 
 def typed_parts(instance: Any, where: str) -> dict[str, Part]:
-    """The fields of a dataclass used as a template; None is a wildcard."""
+    """The parts of a dataclass used as a template; None is a wildcard."""
     names = kind_of(type(instance)).names
     return {
         name: as_part(raw, f"{where}.{name}")
@@ -366,7 +366,8 @@ def _shown(cls: type | str) -> str:
 
 
 def is_kind(kind: Kind, cls: type | str) -> bool:
-    """Is this kind the class or below it, by name or, where both are known here, by class?"""
+    """Whether a kind is this class or a subclass, by name or, where both are known here, by
+    class."""
     if isinstance(cls, str):
         return cls in kind.lineage
     if hasattr(cls, "__dataclass_fields__"):

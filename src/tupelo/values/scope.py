@@ -1,7 +1,8 @@
-"""Scopes: which hosts and agents an operation looks at. Without one it is the whole federation."""
+"""Scopes: the hosts and agents that an operation considers. The default is all engaged hosts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -10,24 +11,24 @@ from tupelo.errors import BadArgument
 
 
 class Scope(msgspec.Struct, frozen=True, array_like=True):
-    """Where to look: `HERE`, `Scope.host(name)` or `Scope.agent(id)`."""
+    """The hosts to search: `HERE`, `Scope.host(name)` or `Scope.agent(id)`."""
 
     kind: Literal["here", "host", "agent"]
     name: str = ""
 
     @staticmethod
     def host(name: str) -> Scope:
-        """What the host of this name keeps."""
+        """The entries at the host of this name."""
         return Scope("host", _named(name, "name"))
 
     @staticmethod
     def agent(agent_id: str) -> Scope:
-        """What was written for the agent with this id, where that agent is."""
+        """The entries for the agent with this id, at the agent's host."""
         return Scope("agent", _named(agent_id, "agent_id"))
 
 
 HERE = Scope("here")
-"""What the host keeps that is asked, and no other."""
+"""Only the entries at the host that gets the request."""
 
 
 def check_scope(scope: object) -> Scope | None:
@@ -40,3 +41,21 @@ def _named(name: object, argument: str) -> str:
     if not isinstance(name, str) or not name:
         raise BadArgument(argument, "a text that is not empty", name)
     return name
+
+
+class Coverage:
+    """The result of an operation with a scope: the names of the hosts that it `covered`, and of the
+    `missing` ones, which did not answer. Pass an empty one to the operation, which fills it."""
+
+    def __init__(self) -> None:
+        self.covered: list[str] = []
+        self.missing: list[str] = []
+
+    def fill(self, covered: Iterable[str], missing: Iterable[str] = ()) -> None:
+        self.covered = list(covered)
+        self.missing = list(missing)
+
+
+def check_coverage(coverage: object) -> None:
+    if coverage is not None and not isinstance(coverage, Coverage):
+        raise BadArgument("coverage", "a Coverage(), or None", coverage)

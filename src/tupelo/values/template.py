@@ -1,12 +1,11 @@
-"""Templates: does this entry match?
+"""Templates: conditions on entries.
 
-A template is written as a tuple, a dataclass instance or class, `ANY`, `Named(...)`, or a
-`Template` made of others by `&`, `|` and `~`. Its fields are values (the same type and value),
-types (which match their subclasses) or parts: `ANY`, `Between`, `OneOf`, `Not`, `Where`,
-`Exactly`, nested tuples and dataclasses.
+A template is a tuple, a dataclass instance or class, `ANY`, `Named(...)`, or a `Template` combined
+by `&`, `|` and `~`. Its fields are values (same type and value), types (which match subclasses) or
+parts: `ANY`, `Between`, `OneOf`, `Not`, `Where`, `Exactly`, nested tuples and dataclasses.
 
-A compiled template meets a shape once (`bind`); what is left to ask of each entry of that shape
-is a few values at known positions, which an index can answer, and perhaps a check.
+A template is compiled once for each shape (`bind`); what remains to be tested for each entry are a
+few values at known positions, which an index can find, and perhaps a check.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Check = Callable[[tuple[Any, ...]], bool]
 
 
 class Binding(msgspec.Struct, frozen=True, eq=False):
-    """What a template asks of the entries of one shape: values at positions, then a check."""
+    """A template compiled for one shape: values at positions, then a check."""
 
     positions: tuple[int, ...] = ()
     values: tuple[Any, ...] = ()
@@ -62,7 +61,7 @@ ALL = Binding()
 
 
 class Named:
-    """Every typed entry that has these fields, whatever its class: `Named(name="resize")`."""
+    """Every typed entry with these field values, of any class: `Named(name="resize")`."""
 
     def __init__(self, **fields: Any) -> None:
         if not fields:
@@ -71,7 +70,7 @@ class Named:
 
 
 def _kept(raw: Any) -> Any:
-    """A copy of what could change behind the template's back."""
+    """A copy of mutable parts, which the caller could change later."""
     if type(raw) is tuple:
         return tuple([_kept(part) for part in raw])
     if type(raw) is list:
@@ -82,7 +81,7 @@ def _kept(raw: Any) -> Any:
 
 
 class Template:
-    """A whole template, compiled once and used often; combine with `&`, `|` and `~`."""
+    """A compiled template, to be used often; combine with `&`, `|` and `~`."""
 
     __slots__ = ("_bind_shape", "_bindings", "_cost", "raw")
     _bind_shape: Callable[[Shape], Binding | None]
@@ -95,13 +94,13 @@ class Template:
 
     @property
     def cost(self) -> int:
-        """How many comparisons it takes to ask an entry, at most."""
+        """The largest number of comparisons for one entry."""
         if not self._cost:
             self._cost = _cost(self.raw)
         return self._cost
 
     def bind(self, shape: Shape) -> Binding | None:
-        """What is left to ask of entries of this shape, or None if none of them can match."""
+        """The conditions that remain for entries of this shape; None if none of them can match."""
         try:
             return self._bindings[shape]
         except KeyError:
@@ -109,11 +108,11 @@ class Template:
             return binding
 
     def matches(self, entry: Any) -> bool:
-        """Would this entry match?"""
+        """Whether this entry matches."""
         return self.admits(*freeze(entry))
 
     def admits(self, shape: Shape, fields: tuple[Any, ...]) -> bool:
-        """Does an entry of this shape match, with these fields?"""
+        """Whether an entry with this shape and these fields matches."""
         binding = self.bind(shape)
         return binding is not None and binding.test(fields)
 
@@ -134,7 +133,7 @@ class Template:
 
     @staticmethod
     def any_of(templates: Iterable[Any]) -> Template:
-        """What matches one or more of these."""
+        """A template that matches if at least one of these does."""
         return Template(AnyOf(*map(as_template, templates)))
 
     def __repr__(self) -> str:
@@ -142,7 +141,7 @@ class Template:
 
 
 class Combined:
-    """What `&`, `|` and `~` make of templates."""
+    """A combination of templates by `&`, `|` and `~`."""
 
     def __init__(self, *parts: Template) -> None:
         self.parts = parts
@@ -214,7 +213,7 @@ def _compile(raw: Any) -> Callable[[Shape], Binding | None]:
 
 
 def _whole(part: Part) -> Callable[[Shape], Binding | None]:
-    """A part that stands alone speaks of the whole entry."""
+    """Convert a part that is used as a whole template."""
     match part:
         case AnyPart():
             return lambda shape: ALL
@@ -268,7 +267,7 @@ def _bind_kind(part: OfKind, shape: Shape) -> Binding | None:
 def _holds(where: Where, shape: Shape, fields: tuple[Any, ...]) -> bool:
     try:
         argument = thaw(shape, fields)
-    except UnknownType:  # The function cannot be asked about what cannot be built here.
+    except UnknownType:  # The function cannot be called with an entry of an unknown class.
         return False
     return where.holds(argument)
 

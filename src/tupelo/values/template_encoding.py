@@ -1,7 +1,7 @@
-"""Templates as values: how a template is sent to where its classes may not be known.
+"""The encoding of templates for other programs, which may not have the classes.
 
-A template becomes nested tuples of values, which the codec can encode, and back. Classes go by
-their names. A `Where` is refused: its function is code, and code is never sent.
+A template becomes nested tuples of values, which the codec encodes. Classes are given by name. A
+`Where` is refused: code is never sent.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from tupelo.values.template import AllOf, AnyOf, Combined, Named, NoneOf, Templa
 Spelled = tuple[Any, ...]
 
 TEMPLATE_BYTES_MAX = 128 * 1024
-"""So long may a template be that is sent to another program, which has to read it."""
+"""The largest encoding of a template that is accepted from another program."""
 TEMPLATE_COST_MAX = 1_000
-"""So many comparisons may it take to ask one entry. The values of a OneOf count as one."""
+"""The largest number of comparisons for one entry. The values of a OneOf count as one."""
 
 _TYPES: dict[str, type] = {
     cls.__name__: cls
@@ -57,26 +57,26 @@ _TYPE_NAMES = {cls: Ext(_TYPE, name.encode()) for name, cls in _TYPES.items()}
 _SPELLED_TYPES = {name.encode(): cls for name, cls in _TYPES.items()}
 _WILDCARD = Ext(_ANY, b"")
 _READ_MAX = 1_024
-_SHORT = 1_024  # bytes: who sends long ones shall not fill our memory
+_SHORT = 1_024  # bytes; long templates are not cached
 _known: dict[bytes, Template] = {}
 _COMBINED: dict[str, type[Combined]] = {"&": AllOf, "|": AnyOf, "~": NoneOf}
 _SIGNS = {cls: sign for sign, cls in _COMBINED.items()}
 
 
 def encode_template(raw: Any) -> Spelled:
-    """A template as a value. BadTemplate if it holds what cannot be sent."""
+    """Convert a template to a value. Raises BadTemplate if it contains a `Where`."""
     if isinstance(raw, Template):
         raw = raw.raw
     if isinstance(raw, Combined):
         return (_SIGNS[type(raw)], *(encode_template(part) for part in raw.parts))
     if isinstance(raw, Named):
         return ("named", _encode_fields(raw.fields))
-    Template(raw)  # refuses what is no template
+    Template(raw)  # raises BadTemplate
     return _encode(as_part(raw, "field"))
 
 
 def read_template(encoded: Any) -> Template:
-    """The template that was encoded so. BadBytes if it is none."""
+    """The reverse of `encode_template`. Raises BadBytes."""
     try:
         return _read_whole(encoded, 0)
     except BadTemplate as error:
@@ -86,8 +86,8 @@ def read_template(encoded: Any) -> Template:
 
 
 def template_to_wire(raw: Any) -> Any:
-    """A template as msgpack can hold it: the everyday ones as a list of their fields. BadTemplate
-    if it holds what cannot be sent, or is over a limit."""
+    """Convert a template to an object that msgpack can encode; common ones become a list of their
+    fields. Raises BadTemplate if the template cannot be sent or exceeds a limit."""
     if type(raw) is tuple:
         fields = [_encode_field(field) for field in raw]
         if NotImplemented not in fields:
@@ -117,7 +117,7 @@ def _check_cost(cost: int, error: type[TupeloError]) -> None:
 
 
 def template_from_wire(value: Any) -> Any:
-    """The template that was sent so, `read_wire_extension` having been used. BadBytes if none."""
+    """The reverse of `template_to_wire`, with `read_wire_extension`. Raises BadBytes."""
     if type(value) is list:
         fields = tuple(value)
         _check_cost(len(fields), BadBytes)
@@ -132,7 +132,7 @@ def template_from_wire(value: Any) -> Any:
 
 
 def read_wire_extension(code: int, data: memoryview) -> Any:
-    """The extensions of templates, and those of values."""
+    """Reads the msgpack extensions of templates and values."""
     if code == _ANY:
         return ANY
     if code == _TYPE:
@@ -142,7 +142,7 @@ def read_wire_extension(code: int, data: memoryview) -> Any:
         return cls
     if code == _TEMPLATE:
         encoded = bytes(data)
-        known = _known.get(encoded)  # Asked again and again: it is read, and planned, once.
+        known = _known.get(encoded)  # Repeated templates are decoded and planned once.
         if known is None:
             _check_size(len(encoded), BadBytes)
             known = read_template(decode_entry(encoded)[1])

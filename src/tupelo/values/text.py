@@ -1,9 +1,9 @@
-"""Entries and templates as text: as people type them on a command line, and as they are shown.
+"""Entries and templates as text, for the command line and for messages.
 
 A template is written as in Python: `("job", int, ANY)`, `("job", Between(1, 9) & Not(5))`,
 `Named(name="resize")`, `job(name="resize")` for a dataclass by its name, and `&`, `|`, `~` between
-templates. An entry is a tuple of values, `("job", 7)`, or a dataclass by its name. Nothing is
-evaluated: only these words are known.
+templates. An entry is a tuple of values, `("job", 7)`, or a dataclass by its name. The text is
+parsed, never evaluated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tupelo.values.parts import ANY, Between, Exactly, NestedTyped, Not, OfType,
 from tupelo.values.template import Named, Template
 
 TEXT_MAX = 200
-"""Longer entries are cut when they are shown."""
+"""Longer entries are shortened for display."""
 INTEGER_BITS_MAX = 10_000
 _TYPES: dict[str, Any] = {
     cls.__name__: cls
@@ -52,7 +52,7 @@ _UNREADABLE = (SyntaxError, LookupError, ValueError, TypeError, ArithmeticError,
 
 
 def read_template(text: str) -> Template:
-    """The template that is written so. BadTemplate if it cannot be read."""
+    """Parse a template. Raises BadTemplate."""
     try:
         return _whole(ast.parse(text.strip(), mode="eval").body)
     except BadTemplate:
@@ -62,8 +62,8 @@ def read_template(text: str) -> Template:
 
 
 def read_entry(text: str) -> Any:
-    """The entry that is written so: a tuple (or a list, as in JSON), or an instance of a dataclass,
-    which is a stand-in where the class is not known. BadEntry if it cannot be read."""
+    """Parse an entry: a tuple (or a JSON list), or a dataclass instance, which is a stand-in if the
+    class is unknown. Raises BadEntry."""
     try:
         value = _value(ast.parse(text.strip(), mode="eval").body)
     except (*_UNREADABLE, BadTemplate) as error:
@@ -76,7 +76,7 @@ def read_entry(text: str) -> Any:
 
 
 def one_line(text: str) -> str:
-    """What others have said, as a part of one line: nothing in it can look like another line."""
+    """Escape line breaks and control characters in text from other programs."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -89,7 +89,7 @@ def shape_text(shape: Shape) -> str:
 
 
 def entry_text(shape: Shape, fields: tuple[Any, ...], length_max: int | None = TEXT_MAX) -> str:
-    """An entry as Python would write it, by the names of its classes; cut if it is long."""
+    """An entry as Python source, with the names of its classes; shortened if it is long."""
     text = _text(fields if shape.kind is None else Typed(shape.kind, fields))
     if length_max is None or len(text) <= length_max:
         return text
@@ -110,14 +110,14 @@ def _text(value: Any) -> str:
 
 
 def _too_long(value: Any) -> str | None:
-    """What is shown instead of an integer that Python refuses to write out."""
+    """Placeholder for an integer with more digits than Python converts."""
     if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
         return f"<an integer of {value.bit_length()} bits>"
     return None
 
 
 def as_json(value: Any) -> Any:
-    """A value of an entry, such as the tuple of its fields, as msgspec can write it in JSON."""
+    """Convert a value, such as the tuple of an entry's fields, for msgspec's JSON encoder."""
     cls = type(value)
     if cls is Typed:
         return {
@@ -143,7 +143,6 @@ def _key(key: Any) -> str:
 
 
 def _value(node: ast.expr) -> Any:
-    """A value of an entry."""
     match node:
         case ast.Constant(value=value) if value is not Ellipsis and not isinstance(value, complex):
             return value
@@ -204,7 +203,7 @@ def _read(node: ast.expr) -> Any:
 
 
 def _are_parts(*nodes: ast.expr) -> bool:
-    """Do `|` and `&` stand between fields, and not between whole templates?"""
+    """Whether `|` and `&` combine fields rather than whole templates."""
     names = {"Between", "OneOf", "Not", "Exactly"}
     return all(
         (isinstance(node, ast.Name) and node.id in _TYPES)

@@ -14,7 +14,7 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 PART = "test"
 HEARTBEAT_SECONDS = 0.5

@@ -17,7 +17,7 @@ from tupelo.federation.replication.placement import CopyAll, LaneRules, Policy
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 FEED = "news"
 PATIENCE_SECONDS = 60.0

@@ -11,7 +11,7 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.models.lime.server import Server
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 HEARTBEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 120.0

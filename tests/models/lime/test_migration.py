@@ -49,7 +49,7 @@ from tupelo.models.lime import (
     migrating,
 )
 from tupelo.models.lime.messages import encoded_template
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 ITEM = ("item", int)
 PATIENCE: dict[str, Any] = {"wait": PATIENCE_SECONDS}

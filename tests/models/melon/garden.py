@@ -18,7 +18,7 @@ from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
 from tupelo.models.melon import Melon
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 PATIENCE_SECONDS = 60.0
 MELON = "melon"

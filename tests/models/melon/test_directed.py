@@ -12,7 +12,7 @@ from tupelo.errors import BadArgument
 from tupelo.federation.identity.keys import Identity
 from tupelo.models.melon import Bound
 from tupelo.models.melon.sealed import Receipt, Sealed, read_item
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.clock import LoopClock
 
 ROW = ("ba", "cb")
 MESH = ("ab", "bc", "ca")

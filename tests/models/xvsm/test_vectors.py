@@ -25,7 +25,7 @@ from tupelo.models.xvsm import (
     VectorCoordinator,
     VectorSelector,
 )
-from tupelo.space.ranking import between
+from tupelo.space.order import between
 
 
 def container(capi: Any, *coordinators: Any) -> Any:

@@ -18,7 +18,7 @@ from tupelo.federation.names import PRESENCE
 from tupelo.pipeline import jobs
 from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.schema import COLUMNS
-from tupelo.pipeline.sink.writing import Sunk
+from tupelo.pipeline.sink import Sunk
 from tupelo.pipeline.titles import TITLES
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

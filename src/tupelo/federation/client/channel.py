@@ -23,7 +23,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.address import Address
 from tupelo.federation.links.calls import PendingCalls, read_failure
 from tupelo.federation.links.reception import check_welcome
-from tupelo.space.checks import WAIT_MAX
+from tupelo.space.query import WAIT_MAX
 
 DIAL_SECONDS = 10.0
 """How long a host may take to answer when it is dialled."""

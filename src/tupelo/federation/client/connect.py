@@ -24,8 +24,8 @@ from tupelo.federation.client.space import (
 )
 from tupelo.federation.links.address import Address, is_loopback, parse_url
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
-from tupelo.space.checks import WAIT_MAX
 from tupelo.space.dual_api import run_sync
+from tupelo.space.query import WAIT_MAX
 
 if TYPE_CHECKING:
     from tupelo.federation.identity.keys import Identity

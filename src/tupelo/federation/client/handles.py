@@ -26,8 +26,7 @@ from tupelo.space.protocol import (
     names_of,
 )
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
-from tupelo.values.coverage import Coverage
-from tupelo.values.scope import Scope
+from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
     from tupelo.federation.client.reach import RemoteOperations

@@ -14,12 +14,12 @@ from tupelo.federation.client.arguments import listed
 from tupelo.federation.client.handles import RemoteHandle
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import read_error, read_whole
-from tupelo.space.checks import check_wait
 from tupelo.space.dual_api import dual_api, run_sync
+from tupelo.space.query import check_wait
+from tupelo.space.reaction import WeakFunction, WeakStep
 from tupelo.space.session import Seen
-from tupelo.space.weak import WeakFunction, WeakStep
+from tupelo.values.change import Notice
 from tupelo.values.entry import Entry, thaw
-from tupelo.values.notice import Notice
 
 if TYPE_CHECKING:
     from tupelo.federation.client.reach import RemoteOperations

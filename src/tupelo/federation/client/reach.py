@@ -22,16 +22,15 @@ from tupelo.federation.client.handles import (
 from tupelo.federation.client.listening import RemoteSubscription
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_order, read_leases, read_whole
-from tupelo.space.checks import check_limit, check_order, check_wait
 from tupelo.space.dual_api import run_sync
 from tupelo.space.order import Order
 from tupelo.space.port import Spanning, Transactional
+from tupelo.space.query import check_limit, check_order, check_wait
+from tupelo.values.change import Notice
 from tupelo.values.codec import encode_entry, entry_to_wire
-from tupelo.values.coverage import Coverage, check_coverage
 from tupelo.values.entry import Shape
 from tupelo.values.lease import AsyncLease, Lease, check_lease
-from tupelo.values.notice import Notice
-from tupelo.values.scope import Scope, check_scope
+from tupelo.values.scope import Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template_encoding import template_to_wire
 
 Txn = RemoteTransaction | Transactional | None

@@ -19,7 +19,6 @@ from tupelo.federation.client.listening import BACKLOG_MAX, RemoteReaction
 from tupelo.federation.client.reach import RemoteOperations, Txn, id_of
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import read_change
-from tupelo.space.checks import check_count, check_limit, check_position
 from tupelo.space.dual_api import dual_api
 from tupelo.space.order import Fifo, Order
 from tupelo.space.port import check_entries
@@ -31,13 +30,12 @@ from tupelo.space.protocol import (
     takes_longer,
     takes_longer_to_write,
 )
-from tupelo.space.weak import WeakFunction
-from tupelo.values.change import Change
-from tupelo.values.coverage import Coverage, check_coverage
+from tupelo.space.query import check_count, check_limit, check_position
+from tupelo.space.reaction import WeakFunction
+from tupelo.values.change import Change, Notice
 from tupelo.values.entry import freeze
 from tupelo.values.lease import AsyncLease, Lease, check_lease
-from tupelo.values.notice import Notice
-from tupelo.values.scope import HERE, Scope, check_scope
+from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template_encoding import template_to_wire
 
 

@@ -36,10 +36,9 @@ from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.reception import Greeting
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space import blocking
-from tupelo.space.decisions import DecisionLog
 from tupelo.space.port import port_of
 from tupelo.space.transaction import Txn
-from tupelo.space.twophase import Outcome
+from tupelo.space.twophase import DecisionLog, Outcome
 
 logger = logging.getLogger("tupelo")
 

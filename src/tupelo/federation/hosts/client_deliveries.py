@@ -16,8 +16,7 @@ from tupelo.federation.spaces.doubts import give_back
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
 from tupelo.space.delivery import Delivery, Got
-from tupelo.values.entry import Entry
-from tupelo.values.size import about_bytes
+from tupelo.values.entry import Entry, about_bytes
 
 GOT_MAX = 64
 """So many gets in transactions and sessions are remembered for each client."""

@@ -33,11 +33,10 @@ from tupelo.space.matchset import MatchSetState
 from tupelo.space.query import deadline_of
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
+from tupelo.values.change import Notice
 from tupelo.values.codec import entry_to_wire
-from tupelo.values.entry import Entry
+from tupelo.values.entry import Entry, about_bytes
 from tupelo.values.lease import Lease, check_lease
-from tupelo.values.notice import Notice
-from tupelo.values.size import about_bytes
 from tupelo.values.template_encoding import template_from_wire
 
 if TYPE_CHECKING:

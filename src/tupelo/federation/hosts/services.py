@@ -25,7 +25,7 @@ from tupelo.errors import BadArgument, BadFrame, NotAllowed, UnknownService
 from tupelo.federation.client.services import ANYTHING, ServiceMethod
 from tupelo.federation.links import wire
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.space.checks import check_wait
+from tupelo.space.query import check_wait
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:

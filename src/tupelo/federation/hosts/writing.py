@@ -10,7 +10,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import SPELLED_AT_ONCE, encode_leases, read_encoded_entry
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.tasks import TaskSignal, turn
-from tupelo.space.writers import Items, WriteOutcome, Writer
+from tupelo.space.waiting import Items, WriteOutcome, Writer
 from tupelo.values.lease import Lease, check_lease
 
 if TYPE_CHECKING:

@@ -15,18 +15,17 @@ from tupelo.errors import LeaseLost, TupeloError, UnknownType
 from tupelo.federation.spanning.leases import SpanningLease
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.federation.spanning.subscription import FederatedSubscription
-from tupelo.space.checks import check_limit, check_wait
 from tupelo.space.dual_api import Closing, await_at_once, dual_api, maybe_await
 from tupelo.space.log import Actor
 from tupelo.space.matchset import Skipped
 from tupelo.space.port import value_of
 from tupelo.space.protocol import SessionLike
+from tupelo.space.query import check_limit, check_wait
 from tupelo.space.session import SessionState
-from tupelo.values.coverage import Coverage, check_coverage
+from tupelo.values.change import Notice
 from tupelo.values.entry import Entry, require_known
 from tupelo.values.lease import AsyncLease, Lease, check_lease
-from tupelo.values.notice import Notice
-from tupelo.values.scope import Scope, check_scope
+from tupelo.values.scope import Coverage, Scope, check_coverage, check_scope
 
 if TYPE_CHECKING:
     from tupelo.federation.spanning.space import FederatedSpace

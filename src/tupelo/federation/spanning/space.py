@@ -26,7 +26,6 @@ from tupelo.federation.spanning.question import FederatedResult
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space import asynchronous, blocking
-from tupelo.space.checks import check_count, check_limit, check_order, check_wait
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.log import Actor
 from tupelo.space.order import Order
@@ -38,14 +37,13 @@ from tupelo.space.protocol import (
     takes_longer,
     takes_longer_to_write,
 )
-from tupelo.space.query import Query, deadline_of
+from tupelo.space.query import Query, check_count, check_limit, check_order, check_wait, deadline_of
+from tupelo.space.reaction import WeakFunction, WeakReaction
 from tupelo.space.session import SessionState
-from tupelo.space.weak import WeakFunction, WeakReaction
-from tupelo.values.coverage import Coverage, check_coverage
+from tupelo.values.change import Notice
 from tupelo.values.entry import Entry, require_known
 from tupelo.values.lease import Lease, check_lease
-from tupelo.values.notice import Notice
-from tupelo.values.scope import Scope, check_scope
+from tupelo.values.scope import Coverage, Scope, check_coverage, check_scope
 
 if TYPE_CHECKING:
     from tupelo.federation.spanning.loops import OnLoop, SpanningHost

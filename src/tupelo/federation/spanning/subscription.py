@@ -23,8 +23,8 @@ from tupelo.federation.spanning.question import nobody
 from tupelo.federation.spanning.telling import RemoteWatch
 from tupelo.space.session import Seen
 from tupelo.space.tasks import alarm_at
+from tupelo.values.change import Notice
 from tupelo.values.entry import Entry
-from tupelo.values.notice import Notice
 from tupelo.values.template_encoding import template_to_wire
 
 if TYPE_CHECKING:

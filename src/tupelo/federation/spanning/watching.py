@@ -9,7 +9,7 @@ from typing import Any
 
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.order import Order
-from tupelo.values.notice import Notice
+from tupelo.values.change import Notice
 
 
 class PlannedWatch:

@@ -24,7 +24,7 @@ from tupelo.models.event_heap.readings import HeapCopies
 from tupelo.models.event_heap.replica import Replica
 from tupelo.space.dual_api import Closing, dual_api
 from tupelo.space.session import Seen
-from tupelo.space.writers import WriteOutcome
+from tupelo.space.waiting import WriteOutcome
 from tupelo.values.entry import Entry
 from tupelo.values.parts import ANY
 from tupelo.values.template import Template

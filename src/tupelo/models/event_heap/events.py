@@ -24,7 +24,7 @@ from typing import Any
 
 from tupelo.errors import BadArgument, BadTemplate
 from tupelo.federation.replication.copies import BatchRecord, Signed, StreamProgress
-from tupelo.space.writers import Items
+from tupelo.space.waiting import Items
 from tupelo.values.entry import freeze
 from tupelo.values.kind import entry, is_typed, values_of
 from tupelo.values.parts import ANY, INDEXABLE, AnyPart, Part, as_part

@@ -23,9 +23,9 @@ from tupelo.models.event_heap.replica import Replica, heaps_of
 from tupelo.models.event_heap.served import METHODS, OWN, HostedHeap
 from tupelo.models.event_heap.sessions import Query, Reads, Session, View, check_order
 from tupelo.models.event_heap.uses import LEASE_SECONDS, check_unused
-from tupelo.space.checks import check_wait
 from tupelo.space.dual_api import dual_api, run_sync
-from tupelo.space.writers import Items
+from tupelo.space.query import check_wait
+from tupelo.space.waiting import Items
 from tupelo.values.entry import freeze
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY

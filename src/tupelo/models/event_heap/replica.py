@@ -52,7 +52,7 @@ from tupelo.models.event_heap.seen import Base, SharedRecord
 from tupelo.models.event_heap.uses import UsageLeases
 from tupelo.space.query import Query
 from tupelo.space.tasks import TaskSignal
-from tupelo.space.writers import Items, WriteOutcome
+from tupelo.space.waiting import Items, WriteOutcome
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.kind import kind_of
 from tupelo.values.parts import ANY

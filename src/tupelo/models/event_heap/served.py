@@ -23,7 +23,7 @@ from tupelo.models.event_heap.replica import heaps_of
 from tupelo.models.event_heap.seen import encode_seen
 from tupelo.space.query import deadline_of
 from tupelo.space.tasks import timeout_at
-from tupelo.space.writers import Items
+from tupelo.space.waiting import Items
 from tupelo.values.entry import Entry
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY

@@ -14,10 +14,10 @@ from tupelo.models.event_heap.events import BothMatch, freeze_all
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import Ordered
 from tupelo.models.event_heap.uses import LEASE_SECONDS, check_unused
-from tupelo.space.checks import check_wait
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.port import value_of
-from tupelo.space.writers import Items
+from tupelo.space.query import check_wait
+from tupelo.space.waiting import Items
 from tupelo.values.entry import freeze
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY

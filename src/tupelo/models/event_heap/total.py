@@ -25,7 +25,7 @@ from tupelo.models.event_heap.records import (
     read_places,
 )
 from tupelo.space.tasks import timeout_at
-from tupelo.space.writers import Items
+from tupelo.space.waiting import Items
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from typing import Any, Self
 
 from tupelo.errors import BadArgument, InvalidIterator, ListenerFailed, UnknownEvent
 from tupelo.models.javaspaces.leases import Lease, LeaseNotice, lease_of
-from tupelo.space.checks import check_count, check_wait
+from tupelo.space.blocking import ThreadSignal
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import dual_api, maybe_await
-from tupelo.space.handles import ThreadSignal
+from tupelo.space.query import check_count, check_wait
 from tupelo.space.tasks import TaskSignal
 from tupelo.values.kind import entry
 

@@ -16,8 +16,7 @@ from tupelo.federation.client.reach import RemoteOperations
 from tupelo.federation.commits.deciding import branch_id, decider_of
 from tupelo.federation.deciders import Decider, DeciderElsewhere
 from tupelo.space.blocking import Space
-from tupelo.space.decisions import DecisionLog
-from tupelo.space.twophase import Outcome
+from tupelo.space.twophase import DecisionLog, Outcome
 from tupelo.values.parts import ANY
 
 Told = list[tuple[str, str]]

@@ -46,11 +46,9 @@ from tupelo.models.javaspaces.services import (
     known_here,
     wanted_by,
 )
-from tupelo.space.blocking import Space
+from tupelo.space.blocking import ClosingHandle, Space
 from tupelo.space.clock import Clock
-from tupelo.space.dual_api import dual_api
-from tupelo.space.handles import ClosingHandle
-from tupelo.space.typed import Blocking, DoorT, OnDoor
+from tupelo.space.dual_api import Blocking, DoorT, OnDoor, dual_api
 from tupelo.values.kind import Kind, class_of
 from tupelo.values.lease import LeasePolicy
 

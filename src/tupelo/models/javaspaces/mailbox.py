@@ -41,14 +41,12 @@ from tupelo.models.javaspaces.events import (
 )
 from tupelo.models.javaspaces.leases import FOREVER, seconds_asked
 from tupelo.models.javaspaces.tenancy import Tenancy, Tenant
-from tupelo.space.blocking import Space, Transaction
-from tupelo.space.checks import check_count, check_wait
+from tupelo.space.blocking import ClosingHandle, Space, Transaction
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import maybe_await, run_sync
-from tupelo.space.handles import ClosingHandle
 from tupelo.space.order import Fifo
 from tupelo.space.port import port_of
-from tupelo.space.query import Query
+from tupelo.space.query import Query, check_count, check_wait
 from tupelo.values import lease as engine
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, thaw

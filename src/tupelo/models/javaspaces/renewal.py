@@ -38,9 +38,9 @@ from tupelo.models.javaspaces.leases import (
     renew_many,
     seconds_asked,
 )
+from tupelo.space.blocking import ClosingHandle
 from tupelo.space.clock import Clock, SystemClock, system_clock
 from tupelo.space.dual_api import run_sync
-from tupelo.space.handles import ClosingHandle
 
 logger = logging.getLogger("tupelo")
 

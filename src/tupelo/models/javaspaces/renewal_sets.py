@@ -31,11 +31,10 @@ from tupelo.models.javaspaces.events import (
 from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, seconds_asked
 from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
 from tupelo.models.javaspaces.tenancy import Tenancy, Tenant
-from tupelo.space.blocking import Space
-from tupelo.space.checks import check_wait
+from tupelo.space.blocking import ClosingHandle, Space
 from tupelo.space.clock import Clock
-from tupelo.space.handles import ClosingHandle
 from tupelo.space.port import port_of
+from tupelo.space.query import check_wait
 from tupelo.values import lease as engine
 from tupelo.values.kind import entry
 from tupelo.values.lease import LeasePolicy

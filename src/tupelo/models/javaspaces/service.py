@@ -25,8 +25,8 @@ from tupelo.models.javaspaces.space import JavaSpace05
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock
+from tupelo.space.dual_api import Async, Blocking
 from tupelo.space.port import port_of
-from tupelo.space.typed import Async, Blocking
 
 _NAMESPACE = UUID("9a3e3cf6-6b0b-5f2e-8f43-0d6f0c1f7a55")
 

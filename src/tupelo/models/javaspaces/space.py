@@ -35,14 +35,13 @@ from tupelo.models.javaspaces.leases import FOREVER, AsyncLease, Lease, lease_of
 from tupelo.models.javaspaces.matchset import MatchSet
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
-from tupelo.space.checks import check_count
 from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.dual_api import dual_api, maybe_await
+from tupelo.space.dual_api import Async, Blocking, DoorT, OnDoor, dual_api, either_one, maybe_await
 from tupelo.space.port import find_port
 from tupelo.space.protocol import OPERATIONS, AsyncSpaceLike, SpaceLike
-from tupelo.space.typed import Async, Blocking, DoorT, OnDoor, either_one
+from tupelo.space.query import check_count
+from tupelo.values.change import Notice
 from tupelo.values.kind import entry as named
-from tupelo.values.notice import Notice
 
 logger = logging.getLogger("tupelo")
 

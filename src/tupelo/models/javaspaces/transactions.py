@@ -48,13 +48,12 @@ from tupelo.federation.transactions import SpanningTransaction
 from tupelo.models.javaspaces.leases import FOREVER, Lease, lease_of, seconds_asked
 from tupelo.models.javaspaces.logs import ManagerLog, SpanningLog, ask_decider
 from tupelo.models.javaspaces.space import JavaSpace
-from tupelo.space.blocking import Space
-from tupelo.space.checks import check_wait
+from tupelo.space.blocking import Space, ThreadSignal
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import dual_api, maybe_await
-from tupelo.space.handles import ThreadSignal
 from tupelo.space.leases import grant
 from tupelo.space.port import find_port, port_of
+from tupelo.space.query import check_wait
 from tupelo.space.shared import SharedTransaction, State
 from tupelo.space.tasks import in_a_thread
 from tupelo.space.twophase import Outcome, Vote

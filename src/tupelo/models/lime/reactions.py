@@ -28,7 +28,7 @@ from tupelo.models.lime.spaces import OLDEST_FIRST, AgentState, InterfaceSpace, 
 from tupelo.space import reaction
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen
-from tupelo.space.writers import WriteOutcome
+from tupelo.space.waiting import WriteOutcome
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.parts import ANY
 from tupelo.values.template import as_template

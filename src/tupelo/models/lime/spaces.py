@@ -31,8 +31,8 @@ from tupelo.space.order import Fifo
 from tupelo.space.query import Query
 from tupelo.space.transaction import may_take
 from tupelo.store.index import Accept
+from tupelo.values.change import Notice
 from tupelo.values.entry import Entry, Shape, freeze
-from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:

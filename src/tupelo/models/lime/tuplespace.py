@@ -27,8 +27,8 @@ from tupelo.models.lime.reaction import (
 from tupelo.models.lime.reactions import ReactionRecord
 from tupelo.models.lime.runtime import AgentRuntime, require_outside_step, role_for, speaker
 from tupelo.models.lime.spaces import SYSTEM_NAME, InterfaceSpace
-from tupelo.space.checks import check_wait
 from tupelo.space.dual_api import dual_api, run_coroutine
+from tupelo.space.query import check_wait
 
 
 class _Readable:

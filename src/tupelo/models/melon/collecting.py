@@ -18,11 +18,10 @@ from tupelo.federation.client.services import ServedDoor
 from tupelo.federation.hosts.local import LocalDoor
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.capacity import Capacity, CapacityLimit
-from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import dual_api
 from tupelo.space.port import value_of
-from tupelo.space.query import deadline_of
+from tupelo.space.query import check_wait, deadline_of
 from tupelo.space.session import Seen
 from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import Entry, require_known

@@ -17,11 +17,11 @@ from tupelo.models.melon.collecting import Bound, Collections
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.message_store import MessageStore, check_name, post_of
 from tupelo.models.melon.served import METHODS, HostedMelon
-from tupelo.space.checks import check_wait
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.port import value_of
-from tupelo.values.coverage import Coverage
+from tupelo.space.query import check_wait
 from tupelo.values.entry import freeze
+from tupelo.values.scope import Coverage
 
 NO_KEYS = (
     "left out by a client: directed messages are sealed with the keys of a host; use a Melon at a "

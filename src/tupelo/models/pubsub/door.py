@@ -29,9 +29,8 @@ from tupelo.models.pubsub.served import (
     broker_for_program,
     own_key,
 )
-from tupelo.space.checks import check_wait
 from tupelo.space.dual_api import Closing, dual_api, maybe_await, run_sync
-from tupelo.space.query import deadline_of
+from tupelo.space.query import check_wait, deadline_of
 
 Duration = Literal["probing", "single", "persistent"]
 

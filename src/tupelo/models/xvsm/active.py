@@ -47,10 +47,10 @@ from tupelo.models.xvsm.notifications import Notification
 from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.blocking import Space
 from tupelo.space.blocking import Transaction as WorkTransaction
-from tupelo.space.checks import check_count
 from tupelo.space.dual_api import dual_api, maybe_await, run_sync
 from tupelo.space.order import Order
 from tupelo.space.port import port_of
+from tupelo.space.query import check_count
 from tupelo.space.shared import SharedTransaction
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.entry import freeze, require_known, thaw

@@ -26,9 +26,9 @@ from tupelo.models.xvsm.aspects import (
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import Embedded, gone
 from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction, Site, Sites
-from tupelo.space.checks import WAIT_MAX
 from tupelo.space.clock import Clock
 from tupelo.space.protocol import SubscriptionLike
+from tupelo.space.query import WAIT_MAX
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tupelo.space.clock import Clock
     from tupelo.space.protocol import SubscriptionLike
     from tupelo.space.shared import SharedTransaction
-    from tupelo.values.notice import Notice
+    from tupelo.values.change import Notice
 
 
 class Point(Enum):

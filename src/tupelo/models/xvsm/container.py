@@ -45,9 +45,9 @@ from tupelo.models.xvsm.selectors import (
 )
 from tupelo.space.blocking import Space
 from tupelo.space.capacity import Capacity
-from tupelo.space.checks import WAIT_MAX
 from tupelo.space.order import Order
 from tupelo.space.port import port_of
+from tupelo.space.query import WAIT_MAX
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease

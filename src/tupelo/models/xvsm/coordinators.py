@@ -39,8 +39,7 @@ from tupelo.models.xvsm.selectors import (
     name_of_type,
     template_of_type,
 )
-from tupelo.space.order import Order
-from tupelo.space.ranking import Rank, Ranking, is_rank
+from tupelo.space.order import Order, Rank, Ranking, is_rank
 from tupelo.space.transaction import Txn
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, Typed, freeze, thaw

@@ -32,11 +32,10 @@ from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator, found_by, name_of
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.decisions import DecisionLog
 from tupelo.space.delivery import Prepared
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import SharedTransaction
-from tupelo.space.twophase import Outcome
+from tupelo.space.twophase import DecisionLog, Outcome
 from tupelo.values.holder import Holder
 from tupelo.values.parts import ANY
 

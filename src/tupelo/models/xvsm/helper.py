@@ -26,8 +26,8 @@ from tupelo.federation.client.arguments import parts
 from tupelo.models.xvsm.active import Workers, computed, described, name_of_task
 from tupelo.models.xvsm.site import RemoteContainer, Sites
 from tupelo.models.xvsm.wire import payload_from_wire
-from tupelo.space.checks import check_count
 from tupelo.space.dual_api import Closing, dual_api, run_sync
+from tupelo.space.query import check_count
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.capi import Capi

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 from tupelo.errors import BadArgument, BadSelector
-from tupelo.space.checks import check_count
+from tupelo.space.query import check_count
 from tupelo.values.entry import SCALARS
 from tupelo.values.kind import entry as named_entry
 from tupelo.values.kind import name_of as kind_name

@@ -1,22 +1,33 @@
-"""The commands of `tupelo pipeline`. They are found by their entry point: no layer below knows
-them. What they need is loaded when one of them is run."""
+"""The commands of `tupelo pipeline`, found by their entry point. Their dependencies are loaded when
+a command runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from tupelo.apps.spaces import clear_errors, complain
-from tupelo.errors import BadArgument
+from tupelo.errors import AuditFailed, BadArgument
 from tupelo.pipeline.commands.prompt import (
     Archive,
     Federation,
+    Format,
     Logs,
     Master,
     Password,
@@ -24,17 +35,66 @@ from tupelo.pipeline.commands.prompt import (
     complaints,
     packages,
     reading,
+    show,
 )
-from tupelo.pipeline.commands.reporting import report
-from tupelo.pipeline.commands.showing import Format, show
 from tupelo.pipeline.titles import TITLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def report(
+    logs: Logs,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Where the report shall be.")],
+    skew: Annotated[
+        float,
+        typer.Option(min=0.0, metavar="SECONDS", help="So much may the hosts' clocks differ."),
+    ] = 0.0,
+    archive: Archive = None,
+    federation: Federation = False,
+    master: Master = None,
+    password: Password = None,
+    tls: Tls = None,
+) -> None:
+    """Write what all jobs answer: Parquet tables, and one page with plots.
+
+    Ends with code 1 if the audit finds a fault; the report is written all the same.
+    """
+    with clear_errors(), packages():
+        from tupelo.pipeline import session
+        from tupelo.pipeline.reports.report import PAGE, STEPS, place_for, write_report
+        from tupelo.pipeline.source.locations import resolve
+        from tupelo.pipeline.source.options import ReadOptions
+
+        options = reading(archive, federation, password, tls)
+        found = resolve(ReadOptions.read({**options, "paths": json.dumps(logs)}))
+        console = Console(highlight=False, soft_wrap=True)
+        progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        with place_for(to, found) as folder, progress, complaints():
+            bar = progress.add_task("starting Spark", total=STEPS + 1)
+
+            def told(step: str) -> None:
+                progress.update(bar, description=step, advance=1)
+
+            faults = write_report(
+                session(master), logs, options, folder, datetime.now(UTC), skew, told
+            )
+        console.print(f"{to / PAGE}", markup=False)
+        if faults:
+            raise AuditFailed(faults)
+
 
 SHOWN_MAX = 100
-"""So many rows are shown, if nobody says otherwise."""
+"""The default number of rows shown."""
 
 To = Annotated[
     Path | None,
@@ -67,8 +127,7 @@ def archive(
 ) -> None:
     """Seal logs into an archive of Parquet files; their spaces may be in use meanwhile."""
     with clear_errors(), packages():
-        from tupelo.pipeline.logs.manifest import Segment
-        from tupelo.pipeline.logs.segments import ArchivedLog, seal, sealed_upto
+        from tupelo.pipeline.logs.segments import ArchivedLog, Segment, seal, sealed_upto
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
@@ -99,7 +158,7 @@ app.command()(report)
 
 
 class PipelineCommand:
-    """Some logs, as a command names them, and where the answer goes."""
+    """The logs that a command names, and where the result goes."""
 
     def __init__(
         self,
@@ -118,10 +177,9 @@ class PipelineCommand:
         self._how = how
 
     def answer(self, name: str, run: Callable[[DataFrame], DataFrame]) -> None:
-        """Run a job, and show its answer or write it."""
+        """Run a job, and show its result or write it."""
         from tupelo.pipeline import changes, session
         from tupelo.pipeline.jobs import JOBS
-        from tupelo.pipeline.spark.progress import spark_progress
 
         file = None if self._to is None else self._to / f"{name}.parquet"
         if file is not None and file.exists():
@@ -129,7 +187,7 @@ class PipelineCommand:
         self._require_spaces()
         spark = session(self._master)
         with spark_progress(spark, JOBS[name].title), complaints():
-            # Read once: a log that lives grows, and each use of it would see another end.
+            # Read once: a log that grows would have a different end at each use.
             read = changes(spark, *self._logs, **self._options).drop("payload").persist()
             table = run(read)
             if file is not None:
@@ -141,8 +199,7 @@ class PipelineCommand:
             complain(f"there are more than these {self._limit} rows; see --limit and --to")
 
     def _require_spaces(self) -> None:
-        """BadArgument if a space is named that has no log here: its answer would be an empty one,
-        and look as if all were well."""
+        """Raise BadArgument for a space without a log here: its empty result would look fine."""
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
@@ -228,7 +285,7 @@ def throughput(
 
 
 def _add(name: str, title: str) -> None:
-    """A command for a job that has no options of its own."""
+    """Add the command of a job without options of its own."""
 
     def command(
         logs: Logs,
@@ -254,3 +311,42 @@ def _add(name: str, title: str) -> None:
 for _name, _title in TITLES.items():
     if _name not in ("audit", "throughput"):
         _add(_name, _title)
+
+
+LOOK_SECONDS = 0.2
+
+
+@contextmanager
+def spark_progress(spark: SparkSession, what: str) -> Iterator[None]:
+    """Shows a progress bar on a terminal while Spark works. With Spark Connect the progress is not
+    known."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        bar = progress.add_task(what, total=None)
+        over = threading.Event()
+        watch = threading.Thread(target=_watch, args=(spark, progress, bar, over), daemon=True)
+        if console.is_terminal and hasattr(spark, "_jsc"):
+            watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if watch.ident is not None:
+                watch.join()
+
+
+def _watch(spark: SparkSession, progress: Progress, bar: TaskID, over: threading.Event) -> None:
+    tracker: Any = spark.sparkContext.statusTracker()
+    seen: dict[int, tuple[int, int]] = {}  # by stage: completed tasks, all tasks
+    while not over.wait(LOOK_SECONDS):
+        for stage in tracker.getActiveStageIds():
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                seen[stage] = info.numCompletedTasks, info.numTasks
+        active = set(tracker.getActiveStageIds())
+        done = sum(all_ if stage not in active else some for stage, (some, all_) in seen.items())
+        total = sum(all_ for _, all_ in seen.values())
+        progress.update(bar, completed=done, total=total or None)

@@ -1,15 +1,27 @@
-"""What the commands on Spark share: how logs are named, and what is said when it goes wrong."""
+"""Common part of the commands on Spark: options, error messages and output of rows."""
 
 from __future__ import annotations
 
+import csv
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from tupelo.errors import PipelineError
+from tupelo.errors import BadArgument, PipelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 Logs = Annotated[
     list[str],
@@ -48,7 +60,7 @@ def reading(
     tls: bool | None = None,
     **others: str | None,
 ) -> dict[str, str]:
-    """The options of a reader that were given."""
+    """The options that were given."""
     given: Mapping[str, str | None] = {
         "archive": archive,
         "federation": "true" if federation else None,
@@ -61,7 +73,7 @@ def reading(
 
 @contextmanager
 def packages() -> Iterator[None]:
-    """What is not installed is named, with how to install it."""
+    """Names a package that is not installed, and how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -72,7 +84,7 @@ def packages() -> Iterator[None]:
 
 @contextmanager
 def complaints() -> Iterator[None]:
-    """What Spark complains of at length is said in a line."""
+    """Turns Spark's long error messages into one line."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -83,7 +95,7 @@ def complaints() -> Iterator[None]:
 
 
 def in_a_line(complaint: str) -> str:
-    """What we said ourselves, inside of Spark; or what its worker raised; or its first line."""
+    """Our own message inside Spark's, or the error of its worker, or its first line."""
     ours = _OURS.findall(complaint)
     if ours:
         return str(ours[-1])
@@ -93,3 +105,78 @@ def in_a_line(complaint: str) -> str:
             return str(raised[-1])
     first = complaint.strip().partition("\n")[0]
     return _CONDITION.sub("", first).strip()
+
+
+WIDTH_MAX = 100_000
+"""The width of a table that is written to a file or pipe."""
+
+
+class Format(Enum):
+    """Output formats of rows."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def show(rows: pa.Table, how: Format) -> None:
+    if not rows.num_columns:
+        return  # a statement without a result
+    match how:
+        case Format.TABLE:
+            _show_table(rows)
+        case Format.CSV:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(rows.column_names)
+            writer.writerows([text_of(value) for value in row] for row in values(rows))
+        case Format.JSON:
+            _show_json(rows)
+
+
+def values(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """The rows as Python values."""
+    for batch in rows.to_batches():
+        columns = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
+        yield from zip(*columns, strict=True)
+
+
+def text_of(value: object) -> str:
+    """A value as text; null is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return repr(value)  # also for infinity and NaN, which JSON lacks
+    return msgspec.json.encode(value).decode().strip('"')
+
+
+def _show_table(rows: pa.Table) -> None:
+    table = Table(box=box.SIMPLE_HEAD)
+    for field in rows.schema:
+        is_number = str(field.type).startswith(("int", "double", "float", "decimal"))
+        table.add_column(Text(field.name), justify="right" if is_number else "left")
+    for row in values(rows):
+        table.add_row(*(Text(_printable(text_of(value))) for value in row))
+    console = Console()
+    if not console.is_terminal:  # no line width to respect
+        wide = console.options.update(max_width=WIDTH_MAX)
+        console.width = console.measure(table, options=wide).maximum
+    console.print(table)
+
+
+def _printable(text: str) -> str:
+    """Escape control characters."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _show_json(rows: pa.Table) -> None:
+    names = rows.column_names
+    if len(set(names)) < len(names):
+        raise BadArgument("format", "table or csv: two columns have one name", "json")
+    lines = (
+        msgspec.json.encode(dict(zip(names, row, strict=True))).decode() for row in values(rows)
+    )
+    print("[" + ",\n".join(lines) + "]")

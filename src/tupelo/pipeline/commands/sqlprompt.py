@@ -1,7 +1,7 @@
-"""SQL at the prompt: `tupelo sql "select kind, count(*) from jobs group by kind"`.
+"""The command `tupelo sql "select kind, count(*) from jobs group by kind"`.
 
-Every space whose log is there is a table by its name, and `changes` is all of them. A table is made
-when Spark misses it, so that only the spaces that the statement names are read.
+Every space with a log is a table by its name, and `changes` has all of them. A table is created
+when Spark does not find it, so that only the spaces in the statement are read.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from tupelo.errors import BadArgument, CannotReach, PipelineError, UnknownTable
 from tupelo.pipeline.commands.prompt import (
     Archive,
     Federation,
+    Format,
     Master,
     Password,
     Tls,
     complaints,
     packages,
     reading,
+    show,
 )
-from tupelo.pipeline.commands.showing import Format, show
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
 ALL = "changes"
-"""The table of all the logs. A space of this name is in it, as any other."""
+"""The table of all logs, including a space of this name."""
 SHOWN_MAX = 1_000
-"""So many rows are shown as a table, if nobody says otherwise."""
+"""The default number of rows shown as a table."""
 
 _QUESTION = re.compile(
     r"[\s(]*(select|with|from|values|table|show|describe|desc|explain)\b", re.IGNORECASE
@@ -46,15 +47,15 @@ _QUOTED = re.compile(
     r" | --[^\r\n]* | /\*.*?\*/",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
-"""Texts, quoted names and comments, as Spark reads them."""
+"""Strings, quoted names and comments, as Spark reads them."""
 _WRITING = re.compile(r"\b(insert|update|delete|merge|reflect|try_reflect|java_method)\b", re.I)
-"""What writes in a statement that begins as a question, or calls what is not SQL."""
+"""Words that write within a query, or call something other than SQL."""
 _MISSING = "TABLE_OR_VIEW_NOT_FOUND"
 _NOT_A_FILE = "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
-"""So Spark takes tupelo.presence, as it would take parquet.`a/file`."""
+"""Spark's error for tupelo.presence, which it reads like parquet.`a/file`."""
 _PART = re.compile(r"`((?:[^`]|``)*)`")
 _SAYS_IT_ALL = "SQLQueryContextLogger"
-"""By this name Spark writes every statement that fails to the screen, with all of its stack."""
+"""Spark's logger that prints every failing statement with its stack."""
 
 
 def sql(
@@ -120,13 +121,13 @@ def sql(
 
 
 def is_question(statement: str) -> bool:
-    """Does it only ask? What would write has no place at this prompt, and goes through Spark."""
+    """Whether the statement only reads. Statements that write are refused here."""
     plain = _QUOTED.sub(" ", statement)
     return _QUESTION.match(statement) is not None and _WRITING.search(plain) is None
 
 
 def places(locations: Sequence[str], options: Mapping[str, str]) -> dict[str, list[str]]:
-    """Where there are logs of which spaces. `changes` is everywhere."""
+    """The locations of the logs of each space, and of `changes`."""
     from tupelo.pipeline.source.locations import resolve
     from tupelo.pipeline.source.options import ReadOptions
 
@@ -145,7 +146,7 @@ def ask(
     options: Mapping[str, str],
     limit: int | None = None,
 ) -> pa.Table:
-    """What the statement asks for. UnknownTable if it names one that is not there."""
+    """The result of the statement. Raises UnknownTable for a table without a log."""
     from pyspark.errors import AnalysisException
     from pyspark.logger import PySparkLogger
 
@@ -169,7 +170,7 @@ def ask(
                 if error.getCondition() != _MISSING:
                     raise
                 wanted = [_table(_PART.findall(parameters.get("relationName", "")), known)]
-                if wanted[0] in made:  # It is there, but is not what Spark looks for.
+                if wanted[0] in made:  # It was created, but is not what Spark looks for.
                     raise
     finally:
         for name in made:
@@ -177,7 +178,7 @@ def ask(
 
 
 def _table(parts: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
-    """Which of the tables this is. Spark does not tell great letters from small ones."""
+    """The table of this name, ignoring case, as Spark does."""
     said = ".".join(part.replace("``", "`") for part in parts)
     alike = [name for name in known if name.casefold() == said.casefold()]
     if ALL in alike:
@@ -199,7 +200,7 @@ def _make(
 
     asked = dict(options)
     whole = name == ALL
-    listed = name == name.strip() and "," not in name  # else the option would not say it
+    listed = name == name.strip() and "," not in name  # otherwise the option could not express it
     if not whole and listed:
         asked["space"] = name
     table = changes(spark, *locations, **asked)

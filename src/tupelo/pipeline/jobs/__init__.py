@@ -1,28 +1,35 @@
-"""Jobs: what is asked of a log. Each is a function from the table of changes to another table; it
-starts nothing, and orders by positions and times that are in the rows, never by how rows come.
+"""Jobs: functions from the table of changes to a result table. They are lazy, and order by
+positions and times in the rows, never by the order of the rows.
 
 faults = jobs.audit(tupelo.pipeline.changes(spark, "archive"))
 
-A job may use the table more than once: `persist` one that is slow to read, or that grows meanwhile.
+A job may use the table more than once: `persist` a table that is slow to read, or that grows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
 from tupelo.pipeline.jobs.audit import audit, require_sound, tally
-from tupelo.pipeline.jobs.delivery import delivery
-from tupelo.pipeline.jobs.job import Job
-from tupelo.pipeline.jobs.latency import latency
 from tupelo.pipeline.jobs.life import life
+from tupelo.pipeline.jobs.measures import delivery, latency, overhead, presence, throughput, waiting
 from tupelo.pipeline.jobs.ordered import order
-from tupelo.pipeline.jobs.overhead import overhead
-from tupelo.pipeline.jobs.presence import presence
-from tupelo.pipeline.jobs.throughput import throughput
-from tupelo.pipeline.jobs.waiting import waiting
 from tupelo.pipeline.titles import TITLES
+
+
+@dataclass(frozen=True)
+class Job:
+    """`run` turns a table of changes into the result, lazily. `title` is one line for people, and
+    `order` the columns by which the result is sorted for display."""
+
+    name: str
+    title: str
+    run: Callable[[DataFrame], DataFrame]
+    order: tuple[str, ...]
+
 
 __all__ = [
     "JOBS",
@@ -53,4 +60,4 @@ _TABLES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
 }
 
 JOBS: dict[str, Job] = {name: Job(name, title, *_TABLES[name]) for name, title in TITLES.items()}
-"""In the order in which a report shows them."""
+"""In the order of a report."""

@@ -1,21 +1,20 @@
-"""The audit: what the logs say that cannot be. An empty answer is a sound federation.
+"""The audit: finds contradictions in the logs. A sound federation gives an empty result.
 
-lost            it moved to a host whose whole log is there, and is not in it
-duplicated      it was in two places at once
-taken twice     and was taken in both, or from one place more than once
-ended twice     it was taken, say, and expired as well
-returned twice  it was given back more often than it was taken
-never written   the log speaks of it, and not of its writing
-never taken     it is there still; a fault only if it was said that the space is drained, and not of
-                what a space remembers of a sink
-reordered       it stands before or behind where its number says
+lost            moved to a host whose complete log does not have it
+duplicated      in two places at once
+taken twice     taken in two places, or more than once in one place
+ended twice     for example taken and expired
+returned twice  returned more often than taken
+never written   in the log without its writing
+never taken     still there; a fault only if the spaces are declared to be drained, and not for the
+                records of a sink
+reordered       out of the order of its number
 gap             positions of a log are missing
-repeated        positions of a log are there more than once
-empty           there are no changes at all: nothing was looked at, and nothing is known to be sound
+repeated        positions of a log occur more than once
+empty           there are no changes at all, so nothing was checked
 
-What it cannot know: what was done in spaces that keep no log; and what a reader was given that the
-log does not say. It reads logs as they are: logs of hosts that go on are of different moments, and
-what moves between them meanwhile may look lost.
+The audit cannot know what happened in spaces without a log, nor reads that are not logged. It reads
+the logs of running hosts at different moments, so entries that move meanwhile may look lost.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from tupelo.errors import AuditFailed
-from tupelo.pipeline.jobs.gaps import gaps
 from tupelo.pipeline.jobs.life import FAULTY, lives
-from tupelo.pipeline.jobs.ordered import reordered
+from tupelo.pipeline.jobs.ordered import gaps, reordered
 from tupelo.pipeline.jobs.stays import ENTRY, of_kind
-from tupelo.space.protected import SUNK
+from tupelo.space.capacity import SUNK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -46,10 +44,9 @@ def audit(
     skew_seconds: float = 0.0,
     observed: Observation | None = None,
 ) -> DataFrame:
-    """One row a fault. If the spaces are said to be `drained`, what is still there is one.
-    `skew_seconds` is by how much the clocks of the hosts may differ. When the faults are asked for,
-    `observed` is told how many `entries` there are, how many `living`, and how many `in_doubt`.
-    """
+    """One row per fault. If the spaces are `drained`, remaining entries are faults. `skew_seconds`
+    is the largest difference between the clocks of the hosts. When the result is computed,
+    `observed` gets the number of `entries`, of `living` ones and of those `in_doubt`."""
     found = lives(changes, skew_seconds)
     if drained:
         found = found.join(_remembered(changes), [*ENTRY], "left")
@@ -115,13 +112,13 @@ def audit(
 
 
 def _remembered(changes: DataFrame) -> DataFrame:
-    """The entries by which spaces remember what Spark wrote: nobody is to take them."""
+    """The records of the sink, which nobody takes."""
     sunk = changes.where(of_kind("written") & (f.col("type") == SUNK))
     return sunk.select(*ENTRY).distinct().withColumn("remembered", f.lit(True))
 
 
 def _told() -> Column:
-    """What happened to it, in words: written 2, taken 1."""
+    """The changes of an entry in words: written 2, taken 1."""
     said = [
         f.when(f.col(kind) > 0, f.concat(f.lit(f"{kind} "), f.col(kind).cast("string")))
         for kind in _TALLY
@@ -131,12 +128,12 @@ def _told() -> Column:
 
 
 def tally() -> list[Column]:
-    """How many there are of each fault, as columns to observe or to ask for."""
+    """The number of each fault, as columns."""
     return [f.count(f.when(f.col("fault") == name, 1)).alias(name) for name in FAULTS]
 
 
 def require_sound(changes: DataFrame, *, drained: bool = False, skew_seconds: float = 0.0) -> None:
-    """AuditFailed if there is a fault."""
+    """Raise AuditFailed if there is a fault."""
     faults = audit(changes, drained=drained, skew_seconds=skew_seconds)
     (counts,) = faults.agg(*tally()).collect()
     found = {name: count for name, count in counts.asDict().items() if count}

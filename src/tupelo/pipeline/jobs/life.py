@@ -1,4 +1,4 @@
-"""The life of every entry: what became of it, and whether that can be."""
+"""The life of every entry: its fate, and whether that is a fault."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FATES = ("living", "taken", "expired", "cancelled", "evicted", "moved", "in doubt")
-"""What may become of an entry. It has `moved` if it went to a host whose log is not there, or not
-all of it; it is in doubt if it was on its way there when the logs ended."""
+"""The regular fates of an entry. It `moved` if it went to a host whose log is missing or
+incomplete; it is in doubt if it was on its way when the logs ended."""
 FAULTY = ("lost", "duplicated", "taken twice", "ended twice", "never written", "returned twice")
-"""What may not."""
+"""The fates that are faults."""
 
 
 def life(changes: DataFrame, *, skew_seconds: float = 0.0) -> DataFrame:
-    """One row an entry: when it was written, when it left (null: it has not), its fate, and in how
-    many places it was. `skew_seconds` is by how much the clocks of the hosts may differ."""
+    """One row per entry: when it was written, when it left (null: it has not), its fate, and the
+    number of its stays. `skew_seconds` is the largest difference between the clocks of the
+    hosts."""
     return lives(changes, skew_seconds).select(
         *ENTRY,
         "fate",
@@ -36,7 +37,7 @@ def life(changes: DataFrame, *, skew_seconds: float = 0.0) -> DataFrame:
 
 
 def lives(changes: DataFrame, skew_seconds: float = 0.0) -> DataFrame:
-    """The same, with all that the fate was found by."""
+    """`life` with the columns that determine the fate."""
     in_time = Window.partitionBy(*ENTRY).orderBy(
         "stays", f.col("began").asc_nulls_first(), "host", "arrival"
     )
@@ -66,7 +67,7 @@ def lives(changes: DataFrame, skew_seconds: float = 0.0) -> DataFrame:
 
 
 def _placed(changes: DataFrame) -> DataFrame:
-    """The stays, with what the other logs say of them."""
+    """The stays, combined with the other logs."""
     known = logs(changes)
     whole = known.where("first = 1").select(
         "space", f.xxhash64("host").alias("goes"), f.lit(True).alias("known")
@@ -84,7 +85,7 @@ def _placed(changes: DataFrame) -> DataFrame:
             is_stay.alias("stays"),
             ended.alias("ended"),
             there.alias("alive"),
-            # Its log may begin between the promise and the decision.
+            # A log may begin between the promise and the decision.
             f.greatest("doubt", f.lit(0)).alias("doubt"),
             f.when(there & (f.col("parcels") > 0), 1).otherwise(0).alias("perhaps"),
             (is_stay & (f.col("written") == 0) & (f.col("arrival") >= f.col("first"))).alias(
@@ -96,12 +97,12 @@ def _placed(changes: DataFrame) -> DataFrame:
 
 
 def _overlaps(skew_seconds: float) -> Column:
-    """Was the stay before this one not over when this one began?"""
+    """Whether the previous stay had not ended when this one began."""
     here = f.col("before_host") == f.col("host")
     lasted = f.when(here, f.col("before_left_at") > f.col("arrival")).otherwise(
         f.col("before_left") > f.col("began") + f.make_dt_interval(secs=f.lit(skew_seconds))
     )
-    # It came from there; or, if the clocks differ, went there.
+    # It came from there or, if the clocks differ, went there.
     handed = (f.col("before_goes") == f.xxhash64("host")) | (
         f.col("goes") == f.xxhash64("before_host")
     )
@@ -110,7 +111,7 @@ def _overlaps(skew_seconds: float) -> Column:
 
 
 def _fate() -> Column:
-    # What is on its way may be there already, and here still.
+    # An entry on its way may be at both hosts.
     excused = f.col("doubt") + f.col("perhaps")
     twice = (f.col("overlaps") > excused) | (f.col("living") > excused + 1)
     gone = (f.col("moved") > 0) & (f.col("away") == 0) & (f.col("lapsed") == 0)

@@ -1,5 +1,4 @@
-"""Order: whether entries are where the numbers of their writers say, and whether readers got them
-so."""
+"""Order: gaps in logs, entries out of the order of their numbers, and reads out of order."""
 
 from __future__ import annotations
 
@@ -8,14 +7,63 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from tupelo.pipeline.jobs.gaps import BLOCK
 from tupelo.pipeline.jobs.stays import of_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+
+LOG = ("host", "space")
+BLOCK = 64
+
+_HAVE = f"filter(sequence(first, last), p -> getbit(there, cast(p % {BLOCK} as int)) = 1)"
+_GAP = "named_struct('first', {}, 'last', {}, 'twice', {})"
+_BETWEEN = _GAP.format("before + 1", "first - 1", "false")
+# Both ends of a block are present, so a gap within it ends within it.
+_INSIDE = (
+    "transform(filter(have, p -> p < last and not array_contains(have, p + 1)), p -> "
+    + _GAP.format("p + 1", "array_min(filter(have, q -> q > p)) - 1", "false")
+    + ")"
+)
+_TWICE = _GAP.format("first", "last", "true")
+_NONE = "cast(array() as array<struct<first: bigint, last: bigint, twice: boolean>>)"
+
+
+def gaps(changes: DataFrame) -> DataFrame:
+    """One row per gap, with its `first` and `last` position; and one per 64 positions with
+    duplicates."""
+    bit = f.call_function(
+        "shiftleft", f.lit(1).cast("long"), (f.col("position") % BLOCK).cast("int")
+    )
+    blocks = changes.groupBy(*LOG, f.floor(f.col("position") / BLOCK).alias("block")).agg(
+        f.count("*").alias("rows"),
+        f.bit_or(bit).alias("there"),
+        f.min("position").alias("first"),
+        f.max("position").alias("last"),
+    )
+    of_log = Window.partitionBy(*LOG).orderBy("block")
+    return (
+        blocks.withColumn("before", f.lag("last").over(of_log))
+        .where(
+            "first > before + 1 or bit_count(there) < last - first + 1 or rows > bit_count(there)"
+        )
+        .withColumn("have", f.expr(_HAVE))
+        .withColumn(
+            "gap",
+            f.explode(
+                f.concat(
+                    f.expr(f"if(first > before + 1, array({_BETWEEN}), {_NONE})"),
+                    f.expr(_INSIDE),
+                    f.expr(f"if(rows > size(have), array({_TWICE}), {_NONE})"),
+                )
+            ),
+        )
+        .select(*LOG, "gap.first", "gap.last", "gap.twice")
+    )
+
+
 _NUMBERS = "transform(own, one -> one.n)"
-# Those that stand behind one with a higher number, be it of this block or of one before.
+# Changes behind one with a higher number, in this block or an earlier one.
 _LATE = (
     "filter(own, (one, i) -> one.n <"
     " greatest(highest_before, array_max(transform(slice(own, 1, i), two -> two.n))))"
@@ -23,10 +71,10 @@ _LATE = (
 
 
 def reordered(changes: DataFrame) -> DataFrame:
-    """What an agent wrote itself, in no transaction, and stands behind what it wrote later: such
-    writes are in the log in the order of their numbers. Those of a transaction are numbered when
-    they are made, and stand where it is committed; what comes from elsewhere stands where it came.
-    """
+    """Entries that an agent wrote outside transactions and that are behind its later ones: such
+    writes are in the log in the order of their numbers. Entries of a transaction are numbered when
+    they are written, and logged at the commit; entries from other hosts are logged when they
+    come."""
     writer = ("host", "space", "origin")
     earlier = (
         Window.partitionBy(*writer).orderBy("block").rowsBetween(Window.unboundedPreceding, -1)
@@ -51,8 +99,8 @@ def reordered(changes: DataFrame) -> DataFrame:
 
 
 def order(changes: DataFrame) -> DataFrame:
-    """How much every reader got out of order: at one host, by the arrival of the entries there; and
-    over all hosts, of each writer, by its numbers, as the clocks of the hosts have it."""
+    """How many entries each reader got out of order: at each host, by their arrival; and over all
+    hosts, for each writer, by number, with the order given by the clocks of the hosts."""
     got = changes.where(of_kind("read", "taken") & f.col("n").isNotNull())
     at_host = Window.partitionBy("host", "space", "agent").orderBy("position")
     over_all = Window.partitionBy("space", "agent", "origin").orderBy("time", "host", "position")

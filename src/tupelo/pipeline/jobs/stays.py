@@ -1,15 +1,15 @@
-"""Stays: each time that an entry is in a space at a host, from when to when, and how it left.
+"""Stays: the periods that an entry is in a space at a host, and how each ended.
 
-An entry is (space, origin, n). Where it is written it stays, and the position of that change, its
-`arrival`, names the stay in every later change there. A sound stay is
+An entry is (space, origin, n). Its writing begins a stay, and the position of that change, its
+`arrival`, identifies the stay in later changes there. A sound stay is
 
     written  (taken returned)*  [taken | moved | expired | cancelled | evicted]
 
-An entry that leaves may be written again under its own name, and has another stay then: it moved to
-where the agent is that it is for; or whoever took it vanished before it got it, and it lives on
-where that was; or an agent of LIME took it along. Two stays of one entry are sound if the first is
-over when the second begins. On one host the positions say so. Between hosts the first may say where
-the entry goes, and if it is there this is how it came; else their clocks decide.
+An entry that left may be written again under its identity, which begins another stay: it moved to
+the host of its agent; or its taker was lost, and the entry stays at the taker's host; or an agent
+of LIME took it along. Two stays of one entry are sound if the first ends before the second begins.
+On one host the positions decide that. Between hosts the first stay may name the destination, and
+then the second one is its arrival; otherwise the clocks decide.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _DECISIONS = ("prepared", "committed", "aborted")
 ENTRY = ("space", "origin", "n")
-"""The columns that name an entry anywhere."""
+"""The columns that identify an entry."""
 
-# The transactions that keep what is on its way to another host, by their names: see `spanning` in
-# the federation, and `handover` in LIME. The host is the first group.
+# Ids of transactions for entries on their way to another host: see `spanning` in the federation,
+# and `handover` in LIME. The first group is the host.
 _TO_A_HOST = r"^(?:move|handover:host|lime-(?:move|take):[^:]*):([^:]+):"
-# An entry moves by itself: then they are its origin and its number.
+# A single entry that moves: the groups are its origin and number.
 _MOVE = r"^move:[^:]+:(.+):(\d+)$"
-# Tuples of LIME move together, and the name does not say which.
+# Tuples of LIME move together, and the id does not name them.
 _PARCEL = "lime-move:"
 
 
@@ -45,8 +45,8 @@ def count_of(condition: Column) -> Column:
 
 
 def stays(changes: DataFrame) -> DataFrame:
-    """One row a stay: how often it began and ended, when, and where the entry went. What was
-    decided about the moving of an entry is a row of its own, without an arrival."""
+    """One row per stay: how often it began and ended, when, and where the entry went. Decisions
+    about moving entries are rows of their own, without an arrival."""
     ending = of_kind(*ENDINGS)
     written, taken, moved = of_kind("written"), of_kind("taken"), of_kind("moved")
     decision = of_kind(*_DECISIONS)
@@ -58,7 +58,7 @@ def stays(changes: DataFrame) -> DataFrame:
         f.regexp_extract("txn", _TO_A_HOST, 1).alias("there"),
         *(_moving(name, group).alias(f"its_{name}") for group, name in enumerate(ENTRY[1:], 1)),
     )
-    # Only numbers are gathered, which Spark does in place: a host is the hash of its id.
+    # Only numbers are aggregated, which Spark does in place: a host is the hash of its id.
     return spoken_of.groupBy(
         "space",
         f.coalesce("origin", "its_origin").alias("origin"),
@@ -67,7 +67,7 @@ def stays(changes: DataFrame) -> DataFrame:
         "arrival",
     ).agg(
         *(count_of(of_kind(kind)).alias(kind) for kind in ("written", "returned", *ENDINGS)),
-        # In a transaction an entry may be read before it is written, and has no place yet.
+        # Within a transaction an entry may be read before it is in the log.
         count_of(of_kind("read") & (f.col("position") > f.col("arrival"))).alias("read"),
         count_of(_is_astray()).alias("astray"),
         count_of(moved & (f.col("expires") <= f.col("time"))).alias("lapsed"),
@@ -82,8 +82,8 @@ def stays(changes: DataFrame) -> DataFrame:
 
 
 def gotten(changes: DataFrame) -> DataFrame:
-    """The reads and takes that stand. Whoever took what was returned did not get it: in a stay only
-    what is taken after the last return counts."""
+    """The reads and takes that were not undone: of a stay, only takes after the last return
+    count."""
     stay = ["host", "space", "arrival"]
     returns = changes.where(of_kind("returned") & f.col("n").isNotNull())
     last = returns.groupBy(*stay).agg(f.max("position").alias("returned_at"))
@@ -99,7 +99,7 @@ def gotten(changes: DataFrame) -> DataFrame:
 
 
 def logs(changes: DataFrame) -> DataFrame:
-    """One row a log: where it begins, and how many `parcels` were on their way when it ended."""
+    """One row per log: its first position, and the number of `parcels` on their way at its end."""
     parcels = of_kind(*_DECISIONS) & f.col("txn").startswith(_PARCEL)
     return changes.groupBy("host", "space").agg(
         f.min("position").alias("first"), _undecided(parcels).alias("parcels")
@@ -107,18 +107,18 @@ def logs(changes: DataFrame) -> DataFrame:
 
 
 def _undecided(decision: Column) -> Column:
-    """How many of these transactions were prepared, and not decided."""
+    """The number of these transactions that are prepared and not decided."""
     step = f.when(of_kind("prepared"), 1).otherwise(-1)
     return f.coalesce(f.sum(f.when(decision, step)), f.lit(0))
 
 
 def _moving(name: str, group: int) -> Column:
-    """A part of the name of an entry, if it is only told by that of the transaction."""
+    """A part of the identity of an entry that is only in the id of the transaction."""
     return f.when(f.col(name).isNull(), f.regexp_extract("txn", _MOVE, group))
 
 
 def _is_astray() -> Column:
-    """What is written is so at its arrival, and all else comes after."""
+    """Whether a change is at a wrong position: a writing is at its arrival, others are later."""
     position, arrival = f.col("position"), f.col("arrival")
     return f.when(of_kind("written"), position != arrival).otherwise(
         ~of_kind("read") & (position <= arrival)

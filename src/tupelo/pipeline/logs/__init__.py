@@ -1,1 +1,1 @@
-"""Logs: in files, sealed in archives, at hosts elsewhere."""
+"""Logs in files, sealed in archives, and at other hosts."""

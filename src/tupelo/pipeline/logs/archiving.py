@@ -18,11 +18,11 @@ logger = logging.getLogger("tupelo")
 
 LOOK_SECONDS = 0.5
 AGAIN_SECONDS = 10.0
-"""After sealing has failed, it is tried again not before that."""
+"""Seconds until sealing is tried again after a failure."""
 
 
 class Archiver:
-    """Seals the logs that it keeps, on a thread of its own, when the policy says so."""
+    """Seals its logs on a thread of its own, by the policy."""
 
     def __init__(self, archiving: Archiving) -> None:
         self._archiving = archiving
@@ -31,10 +31,10 @@ class Archiver:
         self._thread: threading.Thread | None = None
 
     def keep(self, journal: SqliteJournal) -> None:
-        """Seal the log of this space from now on; till then, nothing of it is forgotten.
+        """Seal the log of this space from now on; nothing of it is trimmed before it is sealed.
 
-        PipelineError if another log of this name is sealed there; LogTrimmed if changes that
-        should be sealed next are no longer there.
+        Raises PipelineError if another log of this name is sealed there; LogTrimmed if changes that
+        should be sealed next are no longer kept.
         """
         kept = _Kept(journal, self._archiving)
         journal.kept_from = kept.first_unsealed
@@ -51,7 +51,7 @@ class Archiver:
                     kept.seal()
 
     def close(self) -> None:
-        """Seal what is left."""
+        """Seal the rest."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -82,8 +82,8 @@ class _Kept:
         return more >= self._archiving.changes or (more > 0 and waited >= self._archiving.seconds)
 
     def seal(self) -> None:
-        """Seal it. What stands in the way, whatever it is, is said once, and tried again later: the
-        other logs are to be sealed all the same, and the host to be closed."""
+        """Seal the log. Any error is logged once, and sealing is tried again later: other logs must
+        be sealed, and the host must be able to close."""
         self._since = time.monotonic()
         try:
             _sync(self._journal.path)
@@ -98,8 +98,8 @@ class _Kept:
 
 
 def _sync(path: Path) -> None:
-    """Let nothing be sealed that a power cut could take from the log: changes that come later
-    would have the same positions. The file itself is synced when it is written."""
+    """Sync the log before sealing: after a power failure, later changes would otherwise get
+    positions that are sealed already. The segment itself is synced when it is written."""
     try:
         with Path(f"{path}-wal").open("rb") as file:
             os.fsync(file.fileno())

@@ -1,6 +1,5 @@
-"""The log in the file of a durable space, read as Arrow batches while its space may be open in
-another program: whoever writes does not wait, and one at rest is left without a
-trace."""
+"""The log in the file of a durable space, read as Arrow batches while the space may be open in
+another program: writers do not wait, and no files are created beside a file that is not open."""
 
 from __future__ import annotations
 
@@ -21,24 +20,23 @@ import pyarrow.compute as pc
 from tupelo.errors import DamagedFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, check_columns, fill, needed_for
-from tupelo.store.format import KINDS
-from tupelo.store.header import check_header, is_damage
+from tupelo.store.format import KINDS, check_header, is_damage
 from tupelo.store.tail import bounds_in
 from tupelo.values.codec import BadBytes
 
 ROWS, BYTES = 16_384, 16 * 2**20
-"""So many rows has a batch at most, and about so many bytes."""
+"""The largest number of rows in a batch, and about the number of bytes."""
 
 T = TypeVar("T")
 
 _WRITTEN = KINDS.index("written")
 _SINCE = {"to": 2, "session": 3}
-"""The format of the file since which there is such a column."""
+"""The first format of the file with such a column."""
 
 
 class JournalLog:
-    """The log of one space, in its file. `host` is the agent whose log it is: the host's id, if a
-    host keeps it. `id` tells it from another of the same host and name."""
+    """The log of one space, in its file. `host` is the id of the host that keeps it, or the agent
+    of the space. `id` distinguishes it from other logs with the same names."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -51,8 +49,8 @@ class JournalLog:
             raise DamagedFile(f"{self.path} is damaged: it has no {error}") from error
 
     def bounds(self) -> tuple[int, int]:
-        """The first position that is kept, and the last that is durable; it is one less than the
-        first if there is none."""
+        """The first position that is kept, and the last durable one; one less than the first if
+        none is."""
         return self._look(bounds_in)
 
     def batches(
@@ -62,13 +60,13 @@ class JournalLog:
         columns: Sequence[str] | None = None,
         entry: Declared | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The changes from one position to another, both included. LogTrimmed if they are not, or
-        while they are read are no longer, all kept.
+        """The changes between two positions, both included. Raises LogTrimmed if they are not all
+        kept, or are trimmed during the iteration.
 
-        Every batch is a look of its own at the file, which may be written and swept meanwhile.
+        Each batch reads the file anew, which may be written and vacuumed meanwhile.
         """
         columns = check_columns(columns, entry)
-        rows = max(1, ROWS // 64)  # until it is known how large the entries are
+        rows = max(1, ROWS // 64)  # until the size of the entries is known
         while first <= last:
             batch = self._batch(first, min(last, first + rows - 1), columns, entry)
             if not batch.num_rows:
@@ -81,9 +79,8 @@ class JournalLog:
     def before(
         self, columns: Sequence[str] | None = None, entry: Declared | None = None
     ) -> pa.RecordBatch:
-        """The entries that were written before the log begins and were still there then: the rows
-        of their writing. The file keeps them for as long as a change that is kept speaks of them,
-        or they live."""
+        """The entries that were written before the log begins and existed then: the rows of their
+        writing. The file keeps them as long as they live or a later change about them is kept."""
         columns = check_columns(columns, entry)
         needed = needed_for(columns) | {"position"}
 
@@ -102,7 +99,7 @@ class JournalLog:
     def _batch(
         self, first: int, last: int, columns: Sequence[str], entry: Declared | None
     ) -> pa.RecordBatch:
-        """A batch of these changes, or of the first of them."""
+        """A batch of the first of these changes."""
         about = [name for name in columns if name in OF_THE_ENTRY]
         needed = (needed_for(columns) - OF_THE_ENTRY) | {"arrival"}
         try:
@@ -124,7 +121,7 @@ class JournalLog:
     def _select(
         self, db: sqlite3.Connection, needed: set[str], about: Sequence[str], first: int, last: int
     ) -> tuple[Raw, Raw]:
-        """Of these changes, or the first of them, and of their entries, what is needed."""
+        """The needed columns of the first of these changes, and of their entries."""
         kept, durable = bounds_in(db)
         if first < kept:
             raise LogTrimmed(
@@ -147,8 +144,8 @@ class JournalLog:
     def _about(
         self, about: Sequence[str], entries: Raw, arrivals: Any, entry: Declared | None
     ) -> dict[str, pa.Array]:
-        """What is known of the entries, for every change of one. There are fewer of them than
-        there are changes, so they are looked at before they are spread."""
+        """The columns about entries, for every change of one. Entries are fewer than changes, so
+        they are decoded before they are joined."""
         if "origin" in entries:
             entries["origin"] = pc.fill_null(pa.array(entries["origin"], pa.string()), self.host)
         positions = np.array(entries["position"], dtype=np.float64)
@@ -160,8 +157,8 @@ class JournalLog:
     # The file
 
     def _look(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What this work finds, all of one moment. Not for long: it keeps the file from being
-        swept."""
+        """Run a query on a snapshot of the file. Short, because it prevents the file from being
+        vacuumed."""
         try:
             while True:
                 before, at_rest = self.path.stat(), self._is_at_rest()
@@ -178,8 +175,8 @@ class JournalLog:
 
     def _found(self, work: Callable[[sqlite3.Connection], T], at_rest: bool) -> T:
         check_header(self.path)
-        # Of a file at rest SQLite need not lock anything, for which it would make files beside it
-        # and leave them there; it may be where nobody may write.
+        # For a file that is not open, SQLite needs no lock, for which it would create files beside
+        # it; the folder may be read-only.
         mode = "mode=ro&immutable=1" if at_rest else "mode=ro"
         uri = f"{self.path.resolve().as_uri()}?{mode}"
         try:
@@ -192,8 +189,8 @@ class JournalLog:
             raise DamagedFile(f"{self.path} is damaged ({error})") from error
 
     def _is_at_rest(self) -> bool:
-        """Is everything in this one file? SQLite's log is beside it where a space is open, and
-        after a crash."""
+        """Whether everything is in this one file. SQLite's log is beside it while a space is open,
+        and after a crash."""
         try:
             file = self.path.resolve()
             return not file.with_name(file.name + "-wal").stat().st_size
@@ -201,7 +198,7 @@ class JournalLog:
             return True
 
     def _was_written(self, before: os.stat_result, at_rest: bool) -> bool:
-        """Was what was read without a lock written meanwhile?"""
+        """Whether the file was written while it was read without a lock."""
         now = self.path.stat()
         return at_rest and (now.st_mtime_ns, now.st_size) != (before.st_mtime_ns, before.st_size)
 
@@ -211,7 +208,7 @@ class JournalLog:
 
 @cache
 def _kinds() -> pa.Array:
-    """Made when it is needed: with its first array Arrow loads pandas, if it is there."""
+    """Created on first use: with its first array Arrow loads pandas, if installed."""
     return pa.array(KINDS, pa.string())
 
 
@@ -229,15 +226,15 @@ def _select(
         "NULL" if form < _SINCE.get(name, 0) else {"to": "dest"}.get(name, name) for name in names
     ]
     rows = db.execute(f"SELECT {', '.join(encoded)} FROM change {where} ORDER BY position", values)
-    cells = list(chain.from_iterable(rows))  # No row is kept: that costs more than reading it.
+    cells = list(chain.from_iterable(rows))  # Rows are not kept: that costs more than reading them.
     return {name: cells[place :: len(names)] for place, name in enumerate(names)}
 
 
 def _entries(
     db: sqlite3.Connection, form: int, columns: set[str], arrivals: Any, first: int, last: int
 ) -> Raw:
-    """What the rows that wrote these entries say of them. Most were written among the changes that
-    are read; those from before are asked for one by one."""
+    """The rows that wrote these entries. Most are among the changes that are read; earlier ones are
+    looked up one by one."""
     columns = columns | {"position"}
     here = _select(
         db,

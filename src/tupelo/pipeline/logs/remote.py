@@ -1,4 +1,4 @@
-"""Logs at hosts elsewhere, read straight from them by whoever needs them."""
+"""Logs at other hosts, read over the network."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from tupelo.space.dual_api import run_sync
 from tupelo.values.codec import BadBytes
 
 RECONNECT_SECONDS = 10.0
-"""So long a task waits for a host that is away, if nobody says otherwise."""
+"""The default number of seconds that a task waits for a host that is away."""
 
 _Answer = tuple[str, str, int, int, list[list[Any]]]
-"""Whose log and which, from where to where it goes, and the columns that were asked for."""
+"""The host and id of the log, its first and last position, and the requested columns."""
 _PAUSE_SECONDS = 0.2
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no", ""}
 
 
 @dataclass(frozen=True)
 class Way:
-    """How hosts are reached, beside their addresses. One who was there when a query was planned
-    may be away for a moment: tasks wait for it, `reconnect` seconds."""
+    """How to reach hosts, besides their addresses. A host that was there when a query was planned
+    may be away for a moment: tasks wait for it for `reconnect` seconds."""
 
     password: str | None = None
     tls: bool | None = None
@@ -53,7 +53,7 @@ class Way:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Way:
-        """As options say it: `password`, `tls` and `reconnect`."""
+        """From the options `password`, `tls` and `reconnect`."""
         tls, reconnect = given.get("tls"), given.get("reconnect")
         return cls(
             given.get("password"),
@@ -62,7 +62,7 @@ class Way:
         )
 
     def connect(self, address: str, space: str, *, patiently: bool = False) -> RemoteSpace:
-        """A space at a host; `patiently`, if need be when it is back."""
+        """Connect to a space at a host; `patiently` waits until the host is back."""
         until = monotonic() + self.reconnect
         while True:
             try:
@@ -81,7 +81,7 @@ class Way:
 
 
 def flag(name: str, value: str) -> bool:
-    """An option that is true or false."""
+    """Parse an option that is true or false."""
     if value.lower() in _TRUE:
         return True
     if value.lower() in _FALSE:
@@ -100,12 +100,12 @@ def _seconds(name: str, value: str) -> float:
 
 
 class RemoteLog:
-    """The log of one space of a host, at its address. LogTrimmed if that space keeps none."""
+    """The log of one space of a host. Raises LogTrimmed if the space keeps no log."""
 
     def __init__(self, address: str, space: str, way: Way) -> None:
         self.address = address
         self.space = space
-        self.way = replace(way, password=None)  # It is shown only to a space that asks for one.
+        self.way = replace(way, password=None)  # only sent to a space that requires one
         try:
             self.host, self.id, *_ = self._ends()
         except WrongPassword:
@@ -130,8 +130,8 @@ class RemoteLog:
         columns: Sequence[str] | None = None,
         entry: Declared | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The changes from one position to another, both included. LogTrimmed if they are not, or
-        while they are read are no longer, all kept."""
+        """The changes between two positions, both included. Raises LogTrimmed if they are not all
+        kept, or are trimmed during the iteration."""
         columns = check_columns(columns, entry)
         names = sorted(needed_for(columns) | {"arrival", "position"})
         with closing(self.way.connect(self.address, self.space, patiently=True)) as there:
@@ -153,7 +153,7 @@ class RemoteLog:
     def _batch(
         self, raw: dict[str, Any], first: int, columns: Sequence[str], entry: Declared | None
     ) -> pa.RecordBatch:
-        """What was answered, as a batch. A host may answer anything."""
+        """An answer as a batch, checked, because a host may send anything."""
         count = len(raw["position"])
         if raw["position"] != [*range(first, first + count)]:
             raise _nonsense(self.address, self.space, f"it has not the changes from {first} on")
@@ -163,7 +163,7 @@ class RemoteLog:
             raise _nonsense(self.address, self.space, str(error)) from error
 
     def _raw(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """With what is left out where it is the host itself."""
+        """With the host's own id where the answer omits it."""
         if "agent" in raw:
             raw["agent"] = pc.fill_null(pa.array(raw["agent"], pa.string()), self.host)
         if "origin" in raw:
@@ -177,13 +177,13 @@ class RemoteLog:
 
 
 def spaces_at(address: str, way: Way) -> list[str]:
-    """The spaces of a host, its presence among them."""
+    """The spaces of a host, including its presence."""
     with closing(way.connect(address, PRESENCE)) as presence:
         return list(presence.host["spaces"])
 
 
 def hosts_around(address: str, way: Way) -> list[str]:
-    """The addresses of a host and of those that it is engaged with."""
+    """The addresses of a host and of the hosts that it is engaged with."""
     with closing(way.connect(address, PRESENCE)) as presence:
         hosts = presence.read_all(HostPresence(state="engaged"))
         own = presence.host["id"]
@@ -191,7 +191,7 @@ def hosts_around(address: str, way: Way) -> list[str]:
 
 
 def _ask(there: RemoteSpace, space: str, names: list[str], first: int, last: int) -> list[Any]:
-    """Ask for a part of the log. What is in the way is said with the address."""
+    """Request a part of the log. Errors name the address."""
     try:
         answer = run_sync(partial(there.ask, wire.ReadLog(0, space, names, first, last)))
     except LogTrimmed as error:

@@ -3,18 +3,21 @@
     <archive>/host=<id>/space=<name>/day=2026-11-16/<first>-<last>.parquet
     <archive>/host=<id>/space=<name>/_manifest.json
 
-The manifest names the segments and says how far the log is sealed. It is replaced in one go when
-a segment is whole and on disk, and readers look only at what it names: nobody sees a torn end.
-Names are encoded so that they can be folders. What begins with "_" Spark itself passes over, so
-the files may also be read without us.
+The manifest lists the segments and the last sealed position. It is replaced atomically when a
+segment is complete and on disk, and readers use only the segments in it, so they see no torn file.
+Names are encoded for use as folders. Spark ignores files that begin with "_", so the archive can
+also be read without Tupelo.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -24,12 +27,96 @@ import pyarrow.parquet as pq
 
 from tupelo.errors import CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.logs.manifest import MANIFEST, Manifest, Segment, folder_of, load, whole
 from tupelo.pipeline.schema import CHANGES, SCHEMA_VERSION, TYPED, about_entries, check_columns
 from tupelo.store.filelock import FileLock, sync_folder
+from tupelo.values.codec import BadBytes
+
+MANIFEST = "_manifest.json"
+POSITION_MAX = 2**53
+"""Larger than the position of any log; others are refused."""
+
+_FILE = re.compile(r"day=-?\d+-\d\d-\d\d/\d+-\d+\.parquet", re.ASCII)
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of an archive: `file` is its path within the log's folder. The first and last time
+    are microseconds since 1970; `kinds` counts the changes of each kind."""
+
+    file: str
+    first: int
+    last: int
+    first_time: int
+    last_time: int
+    rows: int
+    bytes: int
+    kinds: dict[str, int]
+
+    @property
+    def range(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """The segments of one log; `sealed` is the last sealed position."""
+
+    schema: int = SCHEMA_VERSION
+    host: str
+    space: str
+    id: str
+    first: int
+    sealed: int
+    segments: list[Segment]
+
+
+def folder_of(archive: Path, host: str, space: str) -> Path:
+    """The folder of a log in an archive."""
+    return archive / f"host={quote(host, safe='')}" / f"space={quote(space, safe='')}"
+
+
+def load(folder: Path) -> Manifest | None:
+    path = folder / MANIFEST
+    try:
+        encoded = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    with whole(path):
+        version = msgspec.json.decode(encoded, type=_Versioned).schema
+        if version != SCHEMA_VERSION:
+            raise WrongSchema(str(path), version, SCHEMA_VERSION)
+        manifest = msgspec.json.decode(encoded, type=Manifest)
+    if folder != folder_of(folder.parent.parent, manifest.host, manifest.space):
+        raise CorruptSegment(str(path), f"it is of {manifest.space!r} of {manifest.host!r}")
+    if manifest.first < 1 or manifest.sealed > POSITION_MAX:
+        raise CorruptSegment(str(path), f"no log goes from {manifest.first} to {manifest.sealed}")
+    expected = manifest.first
+    for segment in manifest.segments:
+        if not _FILE.fullmatch(segment.file) or Path(segment.file).stem != segment.range:
+            raise CorruptSegment(str(path), f"{segment.file!r} is not the name of a segment of it")
+        if segment.first != expected or segment.rows != segment.last - segment.first + 1:
+            raise CorruptSegment(str(path), f"{segment.file} does not begin at {expected}")
+        expected = segment.last + 1
+    if not manifest.segments or expected != manifest.sealed + 1:
+        raise CorruptSegment(str(path), f"nothing reaches {manifest.sealed}")
+    return manifest
+
+
+class _Versioned(msgspec.Struct):
+    schema: int
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[None]:
+    """Errors in this block are reported as damage of this file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CorruptSegment(str(path), "it is gone") from error
+    except (OSError, pa.ArrowException, BadBytes, ValueError) as error:
+        raise CorruptSegment(str(path), str(error)) from error
+
 
 ROWS_MAX = 262_144
-"""So many changes has a segment at most, if nobody says otherwise."""
+"""The default largest number of changes in a segment."""
 GROUP_ROWS, GROUP_BYTES = 65_536, 64 * 2**20
 LOCK = "_seal.lock"
 DRAFT = ".new"
@@ -37,11 +124,11 @@ DRAFT = ".new"
 _VERSION = b"tupelo.schema"
 _DAY = 86_400_000_000  # in microseconds
 _FEW = ["host", "space", "kind", "origin", "agent", "session", "to", "type", "shape"]
-_TELLING = ["time", "kind", "arrival", "n"]  # by which a change is known again
+_IDENTIFYING = ["time", "kind", "arrival", "n"]  # which identify a change
 
 
 class SealedFrom(Protocol):
-    """A log that can be sealed. `id` tells it from another of the same host and name."""
+    """A log that can be sealed. `id` distinguishes it from other logs with the same names."""
 
     host: str
     space: str
@@ -62,12 +149,12 @@ class Archive:
         self.path = Path(path)
 
     def logs(self) -> list[ArchivedLog]:
-        """Every log of which something is sealed, as it is now."""
+        """The logs in the archive, as they are now."""
         manifests = sorted(self.path.glob(f"host=*/space=*/{MANIFEST}"))
         return [ArchivedLog(file.parent) for file in manifests]
 
     def log(self, host: str, space: str) -> ArchivedLog | None:
-        """The log of this space; None if nothing of it is sealed."""
+        """The log of this space; None if none of it is sealed."""
         folder = self.folder_of(host, space)
         return ArchivedLog(folder) if (folder / MANIFEST).exists() else None
 
@@ -76,7 +163,7 @@ class Archive:
 
 
 class ArchivedLog:
-    """The sealed part of one log, as its manifest was when this was made."""
+    """The sealed part of one log, by its manifest at the time of creation."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -100,7 +187,7 @@ class ArchivedLog:
         columns: Sequence[str] | None = None,
         entry: Declared | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The changes from one position to another, both included, as far as they are sealed."""
+        """The sealed changes between two positions, both included."""
         if first < self.first:
             raise LogTrimmed(
                 f"{self.folder}: the change at {first} was asked for, but what is sealed of"
@@ -119,7 +206,7 @@ class ArchivedLog:
         first: int = 0,
         last: int = 2**63 - 1,
     ) -> Iterator[pa.RecordBatch]:
-        """The changes of one segment, or those of them between two positions."""
+        """The changes of one segment, optionally between two positions."""
         columns = check_columns(columns, entry)
         path = self.folder / segment.file
         with whole(path):
@@ -157,7 +244,7 @@ class ArchivedLog:
                     yield batch
 
     def _check_own(self, path: Path, file: pq.ParquetFile, segment: Segment) -> None:
-        """Its rows are of this log and of these positions, as far as it says so itself."""
+        """Check that the rows belong to this log and these positions."""
         due = {
             "host": (self.host, self.host),
             "space": (self.space, self.space),
@@ -186,7 +273,7 @@ def _with_typed(
 
 
 def _groups(file: pq.ParquetFile, first: int, last: int) -> list[int]:
-    """The row groups in which there are positions between these."""
+    """The row groups with positions between these."""
     place = file.schema_arrow.get_field_index("position")
     groups = []
     for number in range(file.num_row_groups):
@@ -213,14 +300,14 @@ def seal(
     *,
     upto: int | None = None,
     rows_max: int = ROWS_MAX,
-    told: Callable[[Segment], object] = lambda segment: None,
+    completed: Callable[[Segment], object] = lambda segment: None,
 ) -> list[Segment]:
-    """Seal what of this log is durable and not sealed yet, up to a position; the new segments,
-    each of which is told as soon as it is there.
+    """Seal the durable changes up to a position that are not sealed yet. Returns the new segments;
+    `completed` is called with each as soon as it is complete.
 
-    PipelineError if another log of this name is sealed there, or another program seals it now, or
-    changes that were sealed are no longer what the log has;
-    LogTrimmed if changes that should be sealed next are no longer kept.
+    Raises PipelineError if another log of this name is sealed there, if another program is sealing
+    it, or if sealed changes differ from the log; LogTrimmed if changes that should be sealed next
+    are no longer kept.
     """
     folder = Archive(archive).folder_of(log.host, log.space)
     try:
@@ -232,7 +319,7 @@ def seal(
             segments = []
             for segment in _seal(log, folder, upto, rows_max):
                 segments.append(segment)
-                told(segment)
+                completed(segment)
             return segments
         finally:
             lock.release()
@@ -241,8 +328,8 @@ def seal(
 
 
 def sealed_upto(log: SealedFrom, archive: str | Path) -> int:
-    """How far this log is sealed there. PipelineError if another of its name is; LogTrimmed if
-    changes that should be sealed next are no longer kept."""
+    """The last sealed position of this log. Raises PipelineError if another log of this name is
+    sealed there; LogTrimmed if changes that should be sealed next are no longer kept."""
     return _begun(log, Archive(archive).folder_of(log.host, log.space)).sealed
 
 
@@ -260,14 +347,14 @@ def _begun(log: SealedFrom, folder: Path) -> Manifest:
             " what was between is lost; seal what is left elsewhere",
             first,
         )
-    manifest.id = log.id  # A log from before there were ids has one since it was opened again.
+    manifest.id = log.id  # An older log without an id got one when it was opened again.
     return manifest
 
 
 def check_continues(log: SealedFrom, sealed: ArchivedLog) -> None:
-    """PipelineError if this log is not the one that is sealed there, or has lost its end since: by
-    a power cut, or because the file is an older copy. Then the positions after that are of other
-    changes now than those that are sealed."""
+    """Raise PipelineError if this is not the log that is sealed there, or if it has lost its end
+    since, by a power failure or because the file is an older copy: then later positions are of
+    other changes than the sealed ones."""
     another = PipelineError(
         f"{sealed.folder} is the archive of another log of this name; seal this one elsewhere"
     )
@@ -275,12 +362,12 @@ def check_continues(log: SealedFrom, sealed: ArchivedLog) -> None:
         raise another
     ends = log.bounds()[1]
     try:
-        here = _told(log.batches(sealed.last, sealed.last)) if ends >= sealed.last else None
-    except LogTrimmed:  # What is sealed need not be kept.
+        here = _identity(log.batches(sealed.last, sealed.last)) if ends >= sealed.last else None
+    except LogTrimmed:  # Sealed changes need not be kept.
         if not sealed.id:
             raise another from None
         return
-    if here != _told(sealed.batches(sealed.last, sealed.last, _TELLING)):
+    if here != _identity(sealed.batches(sealed.last, sealed.last, _IDENTIFYING)):
         if not sealed.id:
             raise another
         raise PipelineError(
@@ -289,8 +376,8 @@ def check_continues(log: SealedFrom, sealed: ArchivedLog) -> None:
         )
 
 
-def _told(batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
-    row: dict[str, Any] = next(batches).select(_TELLING).to_pylist()[0]
+def _identity(batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+    row: dict[str, Any] = next(batches).select(_IDENTIFYING).to_pylist()[0]
     return row
 
 
@@ -319,9 +406,8 @@ def _seal(log: SealedFrom, folder: Path, upto: int | None, rows_max: int) -> Ite
 
 
 class _Draft:
-    """A segment that is being written, under another name: so many changes at most, and those of
-    one day. A change that says that it was earlier than those before it (a lease of which nobody
-    saw the end) goes with them."""
+    """A segment that is being written, under another name: at most so many changes, of one day. A
+    change with an earlier time than those before it (an expiry noticed late) goes with them."""
 
     def __init__(self, folder: Path, begin: pa.RecordBatch, rows_max: int) -> None:
         self._folder = folder
@@ -351,7 +437,7 @@ class _Draft:
         return self._rows >= self._rows_max
 
     def add(self, batch: pa.RecordBatch) -> int:
-        """Add what fits of the front of this batch; how many changes that were."""
+        """Add as many changes of this batch as fit. Returns their number."""
         micros = _micros(batch)
         days = np.maximum.accumulate(micros // _DAY)
         same = int(np.searchsorted(days, self._day, side="right"))
@@ -373,13 +459,13 @@ class _Draft:
         return count
 
     def _write(self) -> None:
-        """As one group of rows: many small ones are slow to read."""
+        """As one row group: many small ones are slow to read."""
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
             self._waiting = []
 
     def finish(self) -> Segment:
-        """It is whole, on disk, and has its name."""
+        """Complete the file: sync it and give it its name."""
         self._write()
         self._writer.close()
         self._file.flush()
@@ -413,7 +499,7 @@ def _micros(batch: pa.RecordBatch) -> Any:
 
 
 def _publish(folder: Path, manifest: Manifest, draft: _Draft) -> Segment:
-    """From now on readers see this segment."""
+    """Add this segment to the manifest, for readers."""
     try:
         segment = draft.finish()
     except BaseException:
@@ -432,7 +518,7 @@ def _publish(folder: Path, manifest: Manifest, draft: _Draft) -> Segment:
 
 
 def _sweep(folder: Path, manifest: Manifest) -> None:
-    """Remove what a sealing that was cut short has left: no manifest names it."""
+    """Remove files of an interrupted sealing, which no manifest names."""
     named = {folder / segment.file for segment in manifest.segments}
     for file in [*folder.glob("day=*/*.parquet"), *folder.glob(f"day=*/.*{DRAFT}")]:
         if file not in named:

@@ -1,1 +1,1 @@
-"""A report: what all jobs say of a log, as tables and as one page."""
+"""Reports: the results of all jobs on a log, as tables and as one page."""

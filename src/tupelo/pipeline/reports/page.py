@@ -1,5 +1,4 @@
-"""The page of a report: one file that opens anywhere, on a phone and to a screen reader, by day and
-by night. It loads nothing."""
+"""The HTML page of a report: one file for any device and screen reader, which loads nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tupelo.pipeline.commands.showing import text_of, values
+from tupelo.pipeline.commands.prompt import text_of, values
 from tupelo.pipeline.reports.sections import Plot, Section, Shown
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ _NOTHING = '<span aria-label="nothing">–</span>'
 def page_of(
     faults: dict[str, int], logs: Shown, sections: Sequence[Section], made_at: datetime
 ) -> str:
-    """The whole page. It begins with what was found, in plain words."""
+    """The whole page, which begins with a summary."""
     changes, number = sum(logs.rows.column("changes").to_pylist()), logs.rows.num_rows
     of_what = f"{_counted(changes, 'change')} in {_counted(number, 'log')}"
     title = f"What happened: {of_what}"
@@ -102,7 +101,7 @@ def page_of(
 
 
 def verdict_of(faults: dict[str, int], of_what: str) -> str:
-    """What was found, in plain words."""
+    """The summary in plain words."""
     if not faults:
         return f"Sound: nothing in {of_what} says what cannot be."
     told = ", ".join(f"{fault} {times:,}" for fault, times in faults.items())
@@ -143,7 +142,7 @@ def _figure(plot: Plot) -> Iterator[str]:
 
 
 def _table(shown: Shown, name: str) -> Iterator[str]:
-    """What is wider than the screen is moved by itself, also by the keyboard."""
+    """A table wider than the screen scrolls by itself, also by keyboard."""
     numeric = [_is_number(field.type) for field in shown.rows.schema]
     yield f'<div class="wide" role="region" aria-labelledby="{name}" tabindex="0">'
     yield f'<table>\n<caption id="{name}">{escape(shown.caption)}</caption>'
@@ -171,7 +170,7 @@ def _class(number: bool) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A value for people; what it is exactly is beside it, for programs."""
+    """A value for people, with the exact value as an attribute."""
     if value is None:
         return _NOTHING
     if isinstance(value, datetime):

@@ -1,5 +1,5 @@
-"""Plots as SVG that stands inside a page: its texts are texts, its colours are those of the page,
-by day and by night, and it refers to nothing outside of itself."""
+"""Plots as SVG inside a page: with text, in the colours of the page, without external
+references."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_dates: Any = matplotlib_dates  # They say nothing of their types.
+_dates: Any = matplotlib_dates  # untyped
 _ticker: Any = matplotlib_ticker
 
 SERIES = 6
-"""So many colours there are; more series begin anew, with other markers."""
+"""The number of colours; further series repeat them with other markers."""
 
 WIDTH = 5.2
-"""Inches. On a phone a plot is as wide as that, so that its texts can be read there."""
+"""Inches. On a phone a plot keeps this width, so that its text is readable."""
 _LEAST, _ROW, _EDGE = 1.3, 0.24, 0.8
 LABEL_MAX = 30
 _BETWEEN = " · "
 
 _COLOURS = tuple(f"#0000f{number}" for number in range(1, SERIES + 1))
-"""Stand for the colours of the page until the plot is in it."""
+"""Placeholders for the colours of the page."""
 _GRID = "#0000fe"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _STYLES = ("-", "--", "-.", ":")
 _LOOK: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "text.parse_math": False,  # A name may hold a dollar.
+    "text.parse_math": False,  # A name may contain a dollar sign.
     "font.size": 9.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -67,7 +67,7 @@ _CLEANED = (
 
 
 def bars(name: str, labels: Sequence[str], parts: Mapping[str, Sequence[float]], axis: str) -> str:
-    """A bar for each label; if there are several parts, they follow each other in it."""
+    """A bar per label; several parts are stacked."""
     with matplotlib.rc_context(_LOOK):
         figure, axes = _begun(len(labels), axis)
         places = range(len(labels))
@@ -84,7 +84,7 @@ def bars(name: str, labels: Sequence[str], parts: Mapping[str, Sequence[float]],
 
 
 def dots(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], axis: str) -> str:
-    """A row for each label, with a mark for each series, from the least to the greatest."""
+    """A row per label with a mark per series, from the smallest to the largest."""
     with matplotlib.rc_context(_LOOK):
         figure, axes = _begun(len(labels), axis)
         columns = list(series.values())
@@ -110,7 +110,7 @@ def dots(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]]
 def lines(
     name: str, times: Sequence[datetime], series: Mapping[str, Sequence[float]], axis: str
 ) -> str:
-    """A line for each series, over time."""
+    """A line per series, over time."""
     with matplotlib.rc_context(_LOOK):
         figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
         axes = figure.add_subplot()
@@ -134,7 +134,7 @@ def lines(
 
 
 def spans(name: str, rows: Mapping[str, Sequence[tuple[datetime, datetime]]]) -> str:
-    """A row for each label, with a bar from one time to another for each span."""
+    """A row per label with a bar per span of time."""
     with matplotlib.rc_context(_LOOK):
         figure, axes = _begun(len(rows), "")
         for place, ranges in enumerate(rows.values()):
@@ -144,7 +144,7 @@ def spans(name: str, rows: Mapping[str, Sequence[tuple[datetime, datetime]]]) ->
                 (place - 0.35, 0.7),
                 facecolors=_COLOURS[0],
             )
-            # What was short is seen as well.
+            # Also shows short spans.
             axes.plot([since for since, _ in begun], [place] * len(begun), "|", color="#000000")
         _label_rows(axes, list(rows))
         _show_times(axes)
@@ -152,7 +152,7 @@ def spans(name: str, rows: Mapping[str, Sequence[tuple[datetime, datetime]]]) ->
 
 
 def shortened(parts: Sequence[str]) -> str:
-    """A label of these parts. Names of hosts and agents may be long: what is longest is cut."""
+    """A label of these parts. Names of hosts and agents may be long: the longest are cut."""
     parts = [
         "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in part)
         for part in parts
@@ -179,7 +179,7 @@ def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _spread(axes: Axes, values: Sequence[float]) -> None:
-    """What is a thousand times as long is seen beside what is short."""
+    """A logarithmic scale shows long and short values together."""
     least, most = min(values), max(values)
     if least > 0:
         axes.set_xscale("log")
@@ -207,11 +207,11 @@ def _svg(figure: Figure, name: str) -> str:
     text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # The reader's own letters will do.
+        warnings.filterwarnings("ignore", "Glyph")  # The reader's browser has the fonts.
         figure.savefig(text, format="svg", metadata=nothing)
     svg = text.getvalue()
     for pattern, instead in _CLEANED:
         svg = pattern.sub(instead, svg)
-    # Several plots are in one page, and what one of them names is not the other's.
+    # A page has several plots, whose ids must differ.
     svg = re.sub(r' id="', f' id="{name}-', svg)
     return re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", svg)

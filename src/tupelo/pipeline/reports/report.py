@@ -1,6 +1,6 @@
-"""A report: the answers of all jobs on some logs, as Parquet tables and one page.
+"""A report: the results of all jobs on some logs, as Parquet tables and one page.
 
-It is written beside the folder in which it shall be, and put in its place when it is whole.
+It is written to a temporary folder, which is renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tupelo.pipeline.jobs import JOBS, Job, audit, life
 from tupelo.pipeline.reports.page import page_of
 from tupelo.pipeline.reports.sections import Section, Shown, counts, section_of
 from tupelo.pipeline.schema import COLUMNS, TIME
-from tupelo.pipeline.source.tables import changes_of
+from tupelo.pipeline.source.datasource import changes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 MARK = "report.json"
-"""Says that a folder has a report, and of which logs."""
+"""Marks the folder of a report, and lists its logs."""
 VERSION = 1
 STEPS = 1 + len(JOBS)
 
 _OF_HOSTS = ("audit", "presence")
-"""The others are not asked of what hosts write of each other: nobody's entries are there."""
+"""Other jobs ignore the spaces that hosts keep for themselves."""
 _BY_CLOCKS = {"audit": audit, "life": life}
 _ASKED = ",".join(name for name in COLUMNS if name != "payload")
-"""No job looks at the encoding of entries."""
+"""No job uses the payload of entries."""
 
 
 def write_report(
@@ -56,9 +56,9 @@ def write_report(
     skew_seconds: float = 0.0,
     told: Callable[[str], None] = lambda step: None,
 ) -> dict[str, int]:
-    """Write the tables and the page into this folder; how often there is which fault.
-    `skew_seconds` is by how much the clocks of the hosts may differ. Each of the `STEPS` is told
-    when it begins."""
+    """Write the tables and the page into this folder. Returns the number of each fault.
+    `skew_seconds` is the largest difference between the clocks of the hosts. The callback gets each
+    of the `STEPS` when it begins."""
     told("reading the logs")
     changes = changes_of(spark, locations, {**options, "columns": _ASKED})
     changes = changes.persist(StorageLevel.MEMORY_AND_DISK)  # The logs are read once.
@@ -97,7 +97,7 @@ def _logs_in(changes: DataFrame) -> pa.Table:
 
 
 def _kept(job: Job, changes: DataFrame, folder: Path) -> pa.Table:
-    """The answer of a job, as it is kept: what the page says is what the table has."""
+    """Write the result of a job, and read it back for the page."""
     place = folder / f"{job.name}.parquet"
     job.run(changes).write.parquet(place.as_uri())
     if not place.is_dir():
@@ -118,8 +118,8 @@ def _kept(job: Job, changes: DataFrame, folder: Path) -> pa.Table:
 
 @contextmanager
 def place_for(to: Path, logs: Sequence[LogLike]) -> Iterator[Path]:
-    """A folder for a report of these logs, which becomes `to` in the end; if something goes wrong,
-    that is left as it was. It may have a report already, if all of its logs are among these."""
+    """A folder for a report of these logs, which becomes `to` at the end; after an error `to` is
+    unchanged. `to` may contain a report whose logs are all among these."""
     to = to.absolute()
     mine = sorted([log.host, log.space, log.id] for log in logs)
     _check(to, mine)

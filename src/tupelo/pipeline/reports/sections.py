@@ -1,4 +1,4 @@
-"""What a report says of the answer of each job: some rows of it, and a plot."""
+"""The sections of a report: for each job some rows of its result, and a plot."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 20
 BARS_MAX = 15
 POINTS_MAX = 240
-"""A line has so many points at most: the times of more are put together."""
+"""The largest number of points of a line; more are aggregated."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Rows that are shown, and what is to be said of them."""
+    """The rows that are shown, and a remark about them."""
 
     caption: str
     rows: pa.Table
@@ -31,7 +31,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing, and the same in words for who cannot see it."""
+    """A plot, and its description in words."""
 
     svg: str
     words: str
@@ -39,7 +39,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: the answer of one job."""
+    """A section of the page: the result of one job."""
 
     name: str
     title: str
@@ -49,14 +49,14 @@ class Section:
 
 
 def section_of(job: Job, answer: pa.Table) -> Section:
-    """What is shown of this answer."""
+    """The section for this result."""
     about, tell, draw = _TOLD.get(job.name, ("", _first_rows, None))
     plot = draw(job.name, answer) if draw is not None and answer.num_rows else None
     return Section(job.name, job.title, about, tell(job, answer), plot)
 
 
 def counts(answer: pa.Table, column: str) -> dict[str, int]:
-    """How often there is which value, the most frequent first."""
+    """The number of each value, the most frequent first."""
     found = pc.value_counts(answer.column(column)).to_pylist()
     pairs = [(pair["values"], pair["counts"]) for pair in found]
     return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
@@ -83,7 +83,7 @@ def _faults(job: Job, answer: pa.Table) -> list[Shown]:
 
 
 def _fates(job: Job, answer: pa.Table) -> list[Shown]:
-    """There are as many rows as entries: how many met which fate is what people want to know."""
+    """One row per entry would be too many: show the number of each fate."""
     grouped = answer.group_by("fate").aggregate([("fate", "count"), ("bytes", "sum")])
     rows = grouped.rename_columns({"fate_count": "entries", "bytes_sum": "bytes"})
     rows = rows.select(["fate", "entries", "bytes"]).sort_by([("entries", "descending")])
@@ -185,7 +185,7 @@ def _draw_spans(name: str, answer: pa.Table) -> Plot:
 
 
 def _greatest(answer: pa.Table, by: str) -> tuple[list[dict[str, Any]], str]:
-    """The rows that are drawn, the greatest first, and which ones these are."""
+    """The rows that are drawn, the largest first, and a remark about the selection."""
     rows = answer.sort_by([(by, "descending")]).slice(0, BARS_MAX).to_pylist()
     if answer.num_rows <= BARS_MAX:
         return rows, "for each row of the table"
@@ -264,4 +264,4 @@ _TOLD: dict[str, _Told] = {
         _draw_spans,
     ),
 }
-"""By job: what is explained, which rows are shown, and how it is drawn."""
+"""By job: explanation, rows and plot."""

@@ -1,1 +1,1 @@
-"""The format "tupelo" as Spark reads it: options, tables, streams, and what is passed over."""
+"""The format "tupelo" for reading: options, tables, streams and filters."""

@@ -1,8 +1,10 @@
-"""The format "tupelo" of Spark: the change log as a table, as a stream, and a place to write to."""
+"""The format "tupelo" of Spark: the change log as a table or a stream, and the sink."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -14,12 +16,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tupelo.errors import BadArgument
-from tupelo.pipeline.schema import check_columns, ddl_of, schema_of
-from tupelo.pipeline.sink.writing import BatchWriter, StreamWriter, WriteOptions
+from tupelo.errors import BadArgument, CorruptSegment
+from tupelo.pipeline.logs.segments import ArchivedLog
+from tupelo.pipeline.schema import CHANGES, COLUMNS, check_columns, ddl_of, schema_of
+from tupelo.pipeline.sink import BatchWriter, StreamWriter, WriteOptions
+from tupelo.pipeline.source.locations import JoinedLog, LogLike, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.reading import TableReader
 from tupelo.pipeline.source.streaming import StreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class TupeloSource(DataSource):
@@ -51,7 +58,7 @@ class TupeloSource(DataSource):
 
 
 def _columns(schema: StructType, options: ReadOptions) -> list[str]:
-    """The columns that are wanted: Spark has been told by the user, or by us."""
+    """The requested columns, by the user's or our own schema."""
     names: list[str] = schema.fieldNames()
     check_columns(names, options.entry)
     ours = schema_of(names, options.entry)
@@ -59,3 +66,50 @@ def _columns(schema: StructType, options: ReadOptions) -> list[str]:
     if not ours.equals(given):
         raise BadArgument("schema", ddl_of(ours), schema.simpleString())
     return names
+
+
+_CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
+"""Altered data on disk is an error, as in our own reader."""
+_PATTERN = frozenset("[]{}*?\\")
+"""Characters that make a path a pattern for Spark."""
+
+
+def changes_of(
+    spark: SparkSession, locations: Sequence[str], options: Mapping[str, str]
+) -> DataFrame:
+    given = {**options, "paths": json.dumps([str(location) for location in locations])}
+    asked = ReadOptions.read(given)
+    through_us = spark.read.format("tupelo").options(**given)
+    if asked.after or asked.entry or asked.template or asked.as_of is not None:
+        return through_us.load()  # Spark cannot decode entries.
+    logs = resolve(asked)
+    sealed = {name_of(log): found for log in logs if (found := _sealed(log)) is not None}
+    files = [file for log in sealed.values() for file in _files(log)]
+    if not files or any(not _PATTERN.isdisjoint(file) for file in files):
+        return through_us.load()
+    if len({name_of(log) for log in logs}) < len(logs):
+        return through_us.load()  # With equal names the rest could not be told apart.
+    table = spark.read.options(**_CHECKED).schema(ddl_of(CHANGES)).parquet(*files)
+    if asked.kinds is not None:
+        table = table.where(table["kind"].isin(*asked.kinds))
+    table = table.select(*(asked.columns or COLUMNS))
+    if all(isinstance(log, ArchivedLog) for log in logs):
+        return table
+    after = {name: log.last for name, log in sealed.items()}
+    return table.unionAll(through_us.option("after", json.dumps(after)).load())
+
+
+def _sealed(log: LogLike) -> ArchivedLog | None:
+    """The sealed part of a log, at this moment."""
+    if isinstance(log, JoinedLog):
+        return log.sealed()
+    return log if isinstance(log, ArchivedLog) else None
+
+
+def _files(log: ArchivedLog) -> Iterator[str]:
+    for segment in log.segments:
+        file = log.folder / segment.file
+        size = file.stat().st_size if file.exists() else 0
+        if size != segment.bytes:
+            raise CorruptSegment(str(file), f"it has {size} bytes of {segment.bytes}")
+        yield f"file:{file}"  # whatever the default file system of the cluster

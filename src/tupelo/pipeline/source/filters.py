@@ -1,7 +1,7 @@
-"""Filters that Spark pushes down: which rows are wanted, and what need not even be looked at.
+"""Filters that Spark pushes down: which rows are wanted, and which parts of a log can be skipped.
 
-What can be said of a column exactly as Spark means it is said in Arrow's words and left to us;
-the rest Spark does itself. Numbers that may be NaN are left to Spark, which sees them otherwise.
+A filter with exactly the same meaning in Arrow is applied here; the rest is left to Spark. So are
+numbers that may be NaN, which Spark compares differently.
 """
 
 from __future__ import annotations
@@ -32,21 +32,20 @@ _FOUND_IN = {
     spark.StringContains: pc.match_substring,
 }
 _TYPES = {name: CHANGES.field(name).type for name in CHANGES.names}
-_LEFT = {"waited", "payload"}  # to Spark
+_LEFT = {"waited", "payload"}  # left to Spark
 
 
 @dataclass
 class RowFilter:
-    """The rows that are wanted: those that keep to `among` and to `filters`. `among` says of some
-    columns which values they have, and `between` from the filters which they can have: the least
-    and the greatest (None: any)."""
+    """The wanted rows: those that satisfy `among` and `filters`. `among` lists the allowed values
+    of columns, and `between` the range that the filters allow: smallest and largest (None: any)."""
 
     among: dict[str, frozenset[str]] = field(default_factory=dict)
     between: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     filters: list[spark.Filter] = field(default_factory=list)
 
     def add(self, wish: spark.Filter) -> bool:
-        """Want only these as well. False if that cannot be said here."""
+        """Add a filter. False if it cannot be applied here."""
         if _expression(wish) is None:
             return False
         column = _column(wish)
@@ -70,7 +69,7 @@ class RowFilter:
         return True
 
     def only(self, column: str, values: Iterable[str]) -> None:
-        """Want only rows with one of these values here."""
+        """Allow only these values in a column."""
         before = self.among.get(column)
         now = frozenset(values)
         self.among[column] = now if before is None else before & now
@@ -89,14 +88,14 @@ class RowFilter:
         return column not in self.among or value in self.among[column]
 
     def expression(self) -> pc.Expression | None:
-        """What every row is asked; None if nothing."""
+        """The filter of every row; None if there is none."""
         asked = [e for f in self.filters if (e := _expression(f)) is not None]
         asked += [_is_in(column, sorted(values)) for column, values in self.among.items()]
         return reduce(and_, asked) if asked else None
 
     @property
     def columns(self) -> set[str]:
-        """The columns that must be known to tell."""
+        """The columns that the filter needs."""
         return {_column(wish) for wish in self.filters} | set(self.among)
 
 
@@ -108,7 +107,7 @@ def _column(wish: spark.Filter) -> str:
 
 
 def _expression(wish: spark.Filter) -> pc.Expression | None:
-    """The filter in Arrow's words; None if that is not the same to the last row."""
+    """The filter as an Arrow expression; None if its meaning would differ."""
     column = _column(wish)
     kind = _TYPES.get(column)
     if kind is None or column in _LEFT:
@@ -135,13 +134,13 @@ def _expression(wish: spark.Filter) -> pc.Expression | None:
 
 
 def _is_in(column: str, values: list[Any]) -> pc.Expression:
-    """Of what is null this is unknown, to Spark and so here: its negation is not true either."""
+    """For null the result is null, as in Spark, and so is its negation."""
     found = pc.field(column).isin(pa.array(values, _TYPES[column]))
     return pc.if_else(pc.field(column).is_valid(), found, pa.scalar(None, pa.bool_()))
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """The value as one of this column; None if it is none."""
+    """The value converted to the type of this column; None if that is impossible."""
     if isinstance(value, datetime):
         return pa.scalar(_aware(value), kind) if pa.types.is_timestamp(kind) else None
     fits = str if pa.types.is_string(kind) else int if pa.types.is_integer(kind) else None
@@ -154,7 +153,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def _aware(value: datetime | None) -> Any:
-    """With its zone: the session's is UTC, and so Spark means it if it says none."""
+    """With a time zone: UTC, the session's, if there is none."""
     if value is None or value.tzinfo is not None:
         return value
     from datetime import UTC

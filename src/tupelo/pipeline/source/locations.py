@@ -1,7 +1,7 @@
-"""What a path or an address stands for: the logs there.
+"""The logs at a path or an address.
 
-A log is a value that can be sent to where it is read. It knows its host, its space and its `id`,
-which tells it from another log of the same names; `bounds` are the first and the last position
+A log is a value that can be sent to the task that reads it. It has a host, a space and an `id`,
+which distinguishes it from other logs with the same names; `bounds` are the first and last position
 that can be read now, and `batches` reads.
 """
 
@@ -48,7 +48,7 @@ class LogLike(Protocol):
 
 
 class JoinedLog:
-    """A log whose past is sealed in an archive, and whose tail lives: no change is read twice."""
+    """A log with an archive for its older part: no change is read twice."""
 
     def __init__(self, live: LogLike, archive: Path) -> None:
         self.live = live
@@ -56,7 +56,7 @@ class JoinedLog:
         self.host, self.space, self.id = live.host, live.space, live.id
 
     def sealed(self) -> ArchivedLog | None:
-        """What is sealed by now."""
+        """The sealed part, as it is now."""
         found = Archive(self.archive).log(self.host, self.space)
         if found is not None and found.id not in ("", self.id):
             raise PipelineError(
@@ -65,7 +65,7 @@ class JoinedLog:
         return found
 
     def bounds(self) -> tuple[int, int]:
-        sealed = self.sealed()  # First: what is trimmed by the next line was sealed before it.
+        sealed = self.sealed()  # First: what is trimmed before the next line was sealed.
         first, last = self.live.bounds()
         if sealed is not None:
             check_continues(self.live, sealed)
@@ -91,7 +91,7 @@ class JoinedLog:
                     yield batch
                     first += batch.num_rows
                 return
-            except LogTrimmed:  # while it was read: then it is sealed by now
+            except LogTrimmed:  # trimmed while it was read, so it is sealed now
                 sealed = self.sealed()
                 if sealed is None or not sealed.first <= first <= sealed.last:
                     raise
@@ -101,13 +101,13 @@ class JoinedLog:
 
 
 def name_of(log: LogLike) -> str:
-    """By which a stream knows a log."""
+    """The name of a log in the offsets of a stream."""
     return f"{quote(log.host, safe='')}/{quote(log.space, safe='')}"
 
 
 def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[LogLike]:
-    """The logs that these options speak of. Hosts that do not answer are an error, or are told in
-    `missing` if it is given."""
+    """The logs of these options. A host that does not answer is an error, or is added to `missing`
+    if that is given."""
     found: dict[tuple[str, str, str], list[LogLike]] = {}
     for location in options.locations:
         for log in _at(location, options, missing):
@@ -124,7 +124,7 @@ def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[LogL
 
 
 def _joined(found: list[LogLike], archive: Path | None) -> list[LogLike]:
-    """What was found of one log: what lives goes on where its archive ends."""
+    """One log from its parts: the live part continues where the archive ends."""
     sealed = list({log.folder: log for log in found if isinstance(log, ArchivedLog)}.values())
     live = next((log for log in found if not isinstance(log, ArchivedLog)), None)
     if live is None and _are_apart(sealed):
@@ -144,7 +144,7 @@ def _are_apart(sealed: list[ArchivedLog]) -> bool:
 
 
 def by_name(logs: Sequence[LogLike]) -> dict[str, LogLike]:
-    """The logs by their names, for those who know them by nothing else."""
+    """The logs by name."""
     named = {name_of(log): log for log in logs}
     if len(named) < len(logs):
         several = next(log for log in logs if named[name_of(log)] is not log)
@@ -192,7 +192,7 @@ def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iter
         return
     for host in hosts:
         named = host == str(address)
-        # A password is for the host that was named: those around it are not shown it.
+        # A password is only for the host that was named, not for those that it is engaged with.
         way = options.way if named else replace(options.way, password=None)
         try:
             yield from _at_host(host, space, options, way)
@@ -211,7 +211,7 @@ def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iter
 def _at_host(address: str, space: str | None, options: ReadOptions, way: Way) -> list[LogLike]:
     if space is not None and not options.federation:
         there = spaces_at(address, way)
-        if space not in there:  # To ask for its log would make it.
+        if space not in there:  # Asking for its log would create it.
             known = ", ".join(name for name in there if not is_internal(name))
             raise BadArgument("path", f"one that names a space of this host: {known}", space)
         return [RemoteLog(address, space, way)]
@@ -224,7 +224,7 @@ def _at_host(address: str, space: str | None, options: ReadOptions, way: Way) ->
                 logs.append(RemoteLog(address, name, way))
             except LogTrimmed:
                 if space is not None or options.spaces is not None:
-                    raise  # It was asked for by its name; else what keeps no log has none to read.
+                    raise  # It was requested by name; otherwise a space without a log is skipped.
     return logs
 
 
@@ -239,5 +239,5 @@ def _is_wanted(space: str, options: ReadOptions) -> bool:
 
 
 def is_internal(space: str) -> bool:
-    """Is it one of those that hosts keep for themselves? Who is present is told to everyone."""
+    """Whether hosts keep this space for themselves. The presence space is public."""
     return space.startswith("tupelo.") and space != PRESENCE

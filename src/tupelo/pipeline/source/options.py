@@ -1,20 +1,65 @@
-"""The options of a reader: texts, as Spark hands them over, and what they say."""
+"""The options of a reader, which Spark passes as strings."""
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from tupelo.errors import BadArgument
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tupelo.errors import BadArgument, BadTemplate
 from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.logs.remote import Way, flag
 from tupelo.pipeline.schema import check_columns
-from tupelo.pipeline.source.templates import from_option
+from tupelo.values.codec import BadBytes, decode_entry
+from tupelo.values.template import Template
+from tupelo.values.template_encoding import (
+    read_wire_extension,
+    template_from_wire,
+    template_to_wire,
+)
+from tupelo.values.text import read_template
+
+_SPELLED = "spelled:"
+_decode = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
+
+
+def as_option(template: object) -> str:
+    """A template as the string of an option. Raises BadTemplate if it contains a function."""
+    wired = msgspec.msgpack.encode(template_to_wire(template))
+    return _SPELLED + b64encode(wired).decode()
+
+
+def from_option(text: str) -> Template:
+    """The template in an option."""
+    if not text.startswith(_SPELLED):
+        return read_template(text)
+    try:
+        wired = _decode(b64decode(text.removeprefix(_SPELLED), validate=True))
+        found = template_from_wire(wired)
+    except (ValueError, TypeError, BadBytes, RecursionError) as error:
+        raise BadTemplate(f"template={text!r} cannot be read: {error}") from error
+    return found if isinstance(found, Template) else Template(found)
+
+
+def matching(template: Template, payloads: pa.Array) -> pa.Array:
+    """A mask of the entries that match. Null does not."""
+    found = np.zeros(len(payloads), dtype=bool)
+    for place, payload in enumerate(payloads.to_pylist()):
+        if payload is not None:
+            shape, fields = decode_entry(payload)
+            binding = template.bind(shape)
+            found[place] = binding is not None and binding.test(fields)
+    return pa.array(found)
+
 
 ROWS_A_TASK = 250_000
-"""So many changes of a stream a task reads at most, if nobody says otherwise."""
+"""The default largest number of changes that a task of a stream reads."""
 
 WAY = Way()
 _DIGITS_MAX = 18
@@ -82,7 +127,7 @@ class ReadOptions:
             check_columns(columns, declared)
         template = given.get("template")
         if template is not None:
-            from_option(template)  # refuses what is none before anything is read
+            from_option(template)  # raises an error before anything is read
         return cls(
             locations=locations,
             archive=given.get("archive"),
@@ -156,7 +201,7 @@ def _count(name: str, value: str | None) -> int | None:
 
 
 def _number(value: str) -> int | None:
-    """None if it is none, or larger than any position."""
+    """None if it is not a number, or larger than any position."""
     if value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX:
         return int(value)
     return None

@@ -1,4 +1,4 @@
-"""Reading logs in one go: which parts of them, in which tasks, and what of every row."""
+"""Reading logs as a table: which parts of them, in which tasks, and which columns and rows."""
 
 from __future__ import annotations
 
@@ -10,30 +10,173 @@ from datetime import datetime
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tupelo.errors import BadArgument, LogTrimmed, PipelineError
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.logs.manifest import POSITION_MAX, Segment
-from tupelo.pipeline.logs.segments import ArchivedLog
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import POSITION_MAX, ArchivedLog, Segment
+from tupelo.pipeline.schema import TIME, check_columns
 from tupelo.pipeline.source.filters import RowFilter
 from tupelo.pipeline.source.locations import JoinedLog, LogLike, by_name, name_of, resolve
-from tupelo.pipeline.source.moments import living
-from tupelo.pipeline.source.options import ReadOptions
-from tupelo.pipeline.source.templates import from_option, matching
+from tupelo.pipeline.source.options import ReadOptions, from_option, matching
+from tupelo.values.change import ENDINGS
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
+
+_ABOUT = ["position", "arrival", "kind", "time", "expires"]
+_NEVER = np.iinfo(np.int64).max
+_NEAR = 4_096
+"""Entries within so many positions are read together."""
+
+
+def living(
+    log: LogLike, moment: int | datetime, columns: Sequence[str], entry: Declared | None
+) -> Iterator[pa.RecordBatch]:
+    """The entries at a position or time: the rows of their writing, with the leases that they had
+    then."""
+    columns = check_columns(columns, entry)
+    first, last = log.bounds()
+    if isinstance(moment, int):
+        if moment > last:
+            raise BadArgument("asOf", f"at most {last}, the last position of the log", moment)
+        last = moment
+    if first > 1:
+        _check_known(log, moment, first, last)
+    asked = list(dict.fromkeys([*columns, "arrival", "position", "kind", "expires"]))
+    before = list(_before(log, first, asked, entry))
+    history = _History(before)
+    for batch in log.batches(first, last, _ABOUT):
+        history.add(batch)
+    alive = history.alive(moment)
+    for batch in before:
+        yield from alive.of(batch, columns)
+    for begin, end in alive.ranges(first, last):
+        for batch in log.batches(begin, end, asked, entry):
+            yield from alive.of(batch, columns)
+
+
+def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) -> None:
+    """Raise LogTrimmed if the log begins too late. Its file has the entries that existed when the
+    log begins, but not since when: a time must be within the log."""
+    told = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
+    if not isinstance(log, JournalLog):
+        raise LogTrimmed(f"{told}, and what was there before is not known", first)
+    if isinstance(moment, int):
+        if last < first - 1:
+            raise LogTrimmed(told, first)
+        return
+    begun = [time for b in log.batches(first, first, ["time"]) for time in b.column("time")]
+    if not begun:
+        raise LogTrimmed(f"{told}, and nothing has happened since", first)
+    if pa.scalar(moment, TIME).value < begun[0].value:
+        raise LogTrimmed(f"{told}, with what happened at {begun[0]}", first)
+
+
+def _before(
+    log: LogLike, first: int, columns: Sequence[str], entry: Declared | None
+) -> Iterator[pa.RecordBatch]:
+    """The entries that were written before the log begins and existed then, from the file."""
+    if first > 1 and isinstance(log, JournalLog):
+        yield log.before(columns, entry)
+
+
+class _Alive:
+    """The entries that existed: their arrivals, the positions of their writing, and the ends of
+    their leases."""
+
+    def __init__(self, arrivals: Any, positions: Any, expires: Any) -> None:
+        self._arrivals = arrivals
+        self._positions = np.sort(positions)
+        self._expires = expires
+
+    def ranges(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The positions of their writing, as ranges without long gaps."""
+        places = self._positions[(self._positions >= first) & (self._positions <= last)]
+        if len(places):
+            for run in np.split(places, np.flatnonzero(np.diff(places) > _NEAR) + 1):
+                yield int(run[0]), int(run[-1])
+
+    def of(self, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows among these that wrote one of them."""
+        if not len(self._arrivals):
+            return
+        arrivals = batch.column("arrival").fill_null(-1).to_numpy()
+        places = np.minimum(np.searchsorted(self._arrivals, arrivals), len(self._arrivals) - 1)
+        written = pc.equal(batch.column("kind"), "written").to_numpy(zero_copy_only=False)
+        found = written & (self._arrivals[places] == arrivals)
+        if not found.any():
+            return
+        chosen = batch.filter(pa.array(found))
+        expires = self._expires[places[found]]
+        leases = pa.array(expires, pa.int64(), mask=expires == _NEVER).cast(TIME)
+        place = chosen.schema.get_field_index("expires")
+        yield chosen.set_column(place, chosen.schema.field(place), leases).select(list(columns))
+
+
+class _History:
+    """The last change of every entry."""
+
+    def __init__(self, before: list[pa.RecordBatch]) -> None:
+        self._columns: list[tuple[Any, ...]] = []
+        for batch in before:
+            self._keep(batch, np.full(batch.num_rows, np.iinfo(np.int64).min))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._keep(batch, _micros(batch.column("time")))
+
+    def _keep(self, batch: pa.RecordBatch, times: Any) -> None:
+        about = batch.column("arrival").is_valid().to_numpy(zero_copy_only=False)
+        kind = batch.column("kind")
+        ended = pc.is_in(kind, pa.array(ENDINGS)).to_numpy(zero_copy_only=False)
+        written = pc.equal(kind, "written").to_numpy(zero_copy_only=False)
+        arrivals = batch.column("arrival").fill_null(-1).to_numpy()
+        positions = batch.column("position").to_numpy()
+        expires = _micros(batch.column("expires"))
+        columns = (arrivals, positions, times, ended, written, expires)
+        self._columns.append(tuple(column[about] for column in columns))
+
+    def alive(self, moment: int | datetime) -> _Alive:
+        if not self._columns:
+            nothing = np.empty(0, dtype=np.int64)
+            return _Alive(nothing, nothing, nothing)
+        arrivals, positions, times, ended, written, expires = (
+            np.concatenate(column) for column in zip(*self._columns, strict=True)
+        )
+        if isinstance(moment, datetime):
+            at = pa.scalar(moment, TIME).value
+            past = times <= at
+            arrivals, positions, ended = arrivals[past], positions[past], ended[past]
+            written, expires = written[past], expires[past]
+        else:
+            at = times.max(initial=np.iinfo(np.int64).min)
+        # The last change of each entry is the first one in reverse.
+        each, back = np.unique(arrivals[::-1], return_index=True)
+        newest = len(arrivals) - 1 - back
+        there = ~ended[newest] & (expires[newest] > at)
+        alive, leases = each[there], expires[newest][there]
+        begun = np.isin(arrivals, alive) & written
+        return _Alive(alive, positions[begun], leases)
+
+
+def _micros(column: pa.Array) -> Any:
+    """Microseconds since 1970; null is never."""
+    return column.cast(pa.int64()).fill_null(_NEVER).to_numpy()
+
+
 TASK_ROWS_MIN, TASK_ROWS_MAX = 50_000, 1_000_000
 TASKS_MAX = 10_000
-"""So many tasks has a query at most: then each has more rows."""
+"""The largest number of tasks of a query; tasks then have more rows."""
 
 
 @dataclass(frozen=True)
 class LogPart:
-    """Some of a log: from one position to another, both included."""
+    """A part of a log between two positions, both included."""
 
     log: LogLike
     first: int
@@ -45,14 +188,14 @@ class LogPart:
 
 
 class ReadTask(InputPartition):
-    """What one task of Spark reads, in this order."""
+    """The parts that one task of Spark reads, in this order."""
 
     def __init__(self, parts: Sequence[LogPart]) -> None:
         self.parts = list(parts)
 
 
 class Rows:
-    """What is wanted of the rows: some columns, and of some rows only."""
+    """The wanted columns and rows."""
 
     def __init__(
         self,
@@ -76,7 +219,7 @@ class Rows:
             yield from self.chosen(self._whole(part))
 
     def _whole(self, part: LogPart) -> Iterator[pa.RecordBatch]:
-        """All rows of a part. What ends too early is not passed off as all there is."""
+        """All rows of a part. Raises an error if the log ends too early."""
         rows = 0
         for batch in part.log.batches(part.first, part.last, self.needed, self.entry):
             rows += batch.num_rows
@@ -100,7 +243,7 @@ class Rows:
 
 
 class TableReader(DataSourceReader):
-    """Reads changes; or, `asOf` a moment, the entries that there were."""
+    """Reads changes, or with `asOf` the entries at a moment."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -108,7 +251,7 @@ class TableReader(DataSourceReader):
         self._rows = Rows(columns, options.entry, self._wanted, options.template)
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        """Those that are left to Spark. Only who asks for it gets more: up to 4.3, Spark keeps the
+        """The filters that are left to Spark. Only applied on request: up to 4.3, Spark uses the
         filters of one use of a table for all its other uses, which then miss rows."""
         for wish in filters:
             if not (self._options.pushdown and self._wanted.add(wish)):
@@ -160,7 +303,7 @@ class TableReader(DataSourceReader):
 
 
 def wanted_by(options: ReadOptions) -> RowFilter:
-    """What the options say of rows."""
+    """The rows that the options select."""
     wanted = RowFilter()
     if options.kinds is not None:
         wanted.only("kind", options.kinds)
@@ -168,8 +311,8 @@ def wanted_by(options: ReadOptions) -> RowFilter:
 
 
 def parts_of(log: LogLike, wanted: RowFilter, after: int | None = None) -> list[LogPart]:
-    """What of a log, after a position, may hold rows that are wanted. LogTrimmed if what comes
-    after it is no longer all kept."""
+    """The parts of a log after a position that may have wanted rows. Raises LogTrimmed if changes
+    after that position are no longer kept."""
     first, last = bounds_of(log)
     if after is None:
         after = first - 1
@@ -190,7 +333,7 @@ def parts_of(log: LogLike, wanted: RowFilter, after: int | None = None) -> list[
 
 
 def bounds_of(log: LogLike) -> tuple[int, int]:
-    """What it says of itself, if it can be true: it may be a host's answer."""
+    """The bounds of a log, checked, because they may come from a host."""
     first, last = log.bounds()
     if not 1 <= first <= last + 1 <= POSITION_MAX + 1:
         raise PipelineError(f"{log!r} says that it goes from {first} to {last}")
@@ -198,7 +341,7 @@ def bounds_of(log: LogLike) -> tuple[int, int]:
 
 
 def _sealed_parts(log: ArchivedLog, wanted: RowFilter, after: int) -> list[LogPart]:
-    """The segments that need to be looked at; the manifest says what is in them."""
+    """The segments that may have wanted rows, by the manifest."""
     parts: list[LogPart] = []
     for segment in log.segments:
         if _may_match(segment, wanted):
@@ -220,21 +363,21 @@ def _may_match(segment: Segment, wanted: RowFilter) -> bool:
     if kinds is not None and kinds.isdisjoint(segment.kinds):
         return False
     low, high = wanted.between.get("time", (None, None))
-    return (low is None or _micros(low) <= segment.last_time) and (
-        high is None or _micros(high) >= segment.first_time
+    return (low is None or _micros_of(low) <= segment.last_time) and (
+        high is None or _micros_of(high) >= segment.first_time
     )
 
 
-def _micros(moment: datetime) -> int:
+def _micros_of(moment: datetime) -> int:
     scalar: Any = pa.scalar(moment, pa.timestamp("us", tz="UTC"))
     value: int = scalar.value
     return value
 
 
 def tasks_of(parts: Iterable[LogPart], rows: int) -> list[ReadTask]:
-    """Tasks of so many rows each, at most: what is longer is cut, what is short goes together.
+    """Tasks of at most so many rows: long parts are split, short ones combined.
 
-    The same parts always become the same tasks: a sink that has seen one knows it again.
+    Equal parts always give equal tasks, so that a sink recognises a repeated one.
     """
     parts = list(parts)
     rows = max(rows, ceil(sum(part.rows for part in parts) / TASKS_MAX))

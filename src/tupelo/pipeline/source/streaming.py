@@ -1,8 +1,8 @@
-"""Reading logs as they grow.
+"""Reading logs as a stream.
 
-An offset says for every log, by its name, up to where it was read, and after which position this
-query began with it: {"host/space": {"id": ..., "after": 0, "upto": 120}}. So a batch is the same
-rows whenever it is read again; logs that come later join, and those that are gone keep their place.
+An offset has for every log, by name, the position up to which it was read, and the position after
+which this query began with it: {"host/space": {"id": ..., "after": 0, "upto": 120}}. So a batch has
+the same rows whenever it is read again; new logs join, and missing ones keep their position.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._rows = Rows(columns, options.entry, wanted_by(options), options.template)
         self._target: Offset | None = None
-        self._met = False  # whether everyone has answered, once
+        self._met = False  # whether all hosts have answered once
 
     # Offsets
 
@@ -68,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._now()
 
     def _ends(self, start: Offset) -> Offset:
-        """Where everything ends now, or ended when the query began if it takes only that."""
+        """The present ends of all logs, or those at the start of an `availableNow` query."""
         ends = dict(start)
         for name, now in (self._now() if self._target is None else self._target).items():
             begun = start.get(name)
@@ -90,7 +90,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _found(self) -> list[tuple[str, LogLike, int, int]]:
-        """Every log that can be reached, with its bounds. Who was met once may be away later."""
+        """The logs that can be reached, with their bounds. A host that answered once may be away
+        later."""
         found = []
         logs = by_name(resolve(self._options, [] if self._met else None))
         for name, log in logs.items():
@@ -120,8 +121,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks_of(parts, self._options.rows_a_task or ROWS_A_TASK)
 
     def _logs(self, wanted: Iterable[str]) -> dict[str, LogLike]:
-        """The logs that can be reached. Those that are wanted were there when the batch was
-        planned, and are waited for."""
+        """The logs that can be reached. Logs of a planned batch existed when it was planned, and
+        are waited for."""
         until = monotonic() + self._options.way.reconnect
         while True:
             logs = by_name(resolve(self._options, []))
@@ -135,20 +136,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _begin(start: dict[str, Any] | None, end: dict[str, Any]) -> int:
-    """After which position a batch begins with a log. Of a start that is not the one that the end
-    goes back to nothing is kept: "latest" was asked for again, and is later now."""
+    """The position after which a batch begins with a log. A start that does not fit the end is
+    ignored: "latest" was requested again, and is later now."""
     if start is None or start["after"] != end["after"]:
         return int(end["after"])
     return int(start["upto"])
 
 
 def _admitted(start: Offset, ends: Offset, rows: int) -> Offset:
-    """So many rows at most, shared evenly: no log waits for a longer one."""
+    """At most so many rows, shared evenly, so that no log waits for a longer one."""
     begins = {name: _begin(start.get(name), end) for name, end in ends.items()}
     left = {name: end["upto"] - begins[name] for name, end in ends.items()}
     granted = dict.fromkeys(left, 0)
     waiting = sorted(name for name, count in left.items() if count)
-    if waiting:  # Each may be the first in its turn: there may be fewer rows than logs.
+    if waiting:  # Rotated, because there may be fewer rows than logs.
         turn = sum(begins.values()) % len(waiting)
         waiting = waiting[turn:] + waiting[:turn]
     while rows and waiting:

@@ -24,8 +24,8 @@ from tupelo.federation.links.address import Address
 from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.lookup import PUBLIC_GROUP, LookupService
 from tupelo.models.javaspaces.services import check_groups
-from tupelo.space.checks import check_wait
-from tupelo.space.handles import ClosingHandle
+from tupelo.space.blocking import ClosingHandle
+from tupelo.space.query import check_wait
 
 if TYPE_CHECKING:
     from zeroconf import ServiceInfo, Zeroconf

@@ -42,9 +42,8 @@ from tupelo.models.javaspaces.services import (
     description_of,
     types_of_service,
 )
-from tupelo.space.checks import check_wait
-from tupelo.space.dual_api import dual_api
-from tupelo.space.typed import Async, Blocking
+from tupelo.space.dual_api import Async, Blocking, dual_api
+from tupelo.space.query import check_wait
 from tupelo.values.entry import freeze_value
 from tupelo.values.kind import Kind
 

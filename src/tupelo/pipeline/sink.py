@@ -1,12 +1,12 @@
-"""The sink: rows become entries of a space at a host, each task's in one transaction.
+"""The sink: rows become entries of a space at a host; each task writes in one transaction.
 
-Exactly once, also if tasks are tried again or a query is restarted: with its entries a task writes
-what it has sunk, (query, batch, partition), and before it commits it looks whether another attempt
-has, or is about to. One who is about to is waited for; if two wait for each other the space finds
-the circle, and one gives way. Of older batches nothing is kept: one entry for each partition.
+Exactly once, also if tasks are repeated or a query is restarted: with its entries a task writes a
+record (query, batch, partition), and before it commits it checks for the record of another attempt.
+If another attempt is about to commit, it waits; if two wait for each other, the space detects the
+deadlock and one gives way. Only the record of the last batch is kept, one entry per partition.
 
-That needs the same rows in the same partition when a batch is replayed, as Spark gives them for
-what does not depend on chance; if their number differs, that is an error and not a loss.
+A replayed batch must have the same rows in the same partitions, as Spark guarantees for
+deterministic queries; a different number of rows is an error, not a loss.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from functools import partial
+from itertools import repeat
 from time import monotonic
-from typing import Any
-from uuid import uuid4
+from typing import Any, get_type_hints
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import types as spark
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -32,22 +36,157 @@ from tupelo.errors import BadArgument, CannotSink, Deadlock, PeerLost
 from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.links.address import parse_url
+from tupelo.pipeline.declared import imported, plain_type
 from tupelo.pipeline.logs.remote import Way
-from tupelo.pipeline.sink.rows import Encoding, encoding_of
+from tupelo.space.capacity import SUNK
 from tupelo.space.dual_api import run_sync
-from tupelo.space.protected import SUNK
-from tupelo.values.kind import entry
+from tupelo.values.entry import SCALARS, Shape, shape_of, types_of
+from tupelo.values.kind import Kind, entry, kind_of
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import Between, Not
 from tupelo.values.scope import HERE
 
+Item = tuple[Shape, tuple[Any, ...]]
+"""The stored form of an entry."""
+
+_SCALARS: dict[type[spark.DataType], type] = {
+    spark.StringType: str,
+    spark.ByteType: int,
+    spark.ShortType: int,
+    spark.IntegerType: int,
+    spark.LongType: int,
+    spark.FloatType: float,
+    spark.DoubleType: float,
+    spark.BooleanType: bool,
+    spark.BinaryType: bytes,
+    spark.TimestampType: datetime,
+    spark.TimestampNTZType: datetime,
+    spark.DecimalType: Decimal,
+}
+
+
+class Encoding:
+    """How the rows of one schema become entries: instances of a dataclass, or tuples; which columns
+    are strings of UUIDs, and which are never null."""
+
+    def __init__(
+        self, name: str | None, columns: list[str], uuids: list[int], never_null: list[int]
+    ) -> None:
+        self._name = name
+        self._columns = columns
+        self._uuids = uuids
+        self._never_null = never_null
+
+    def entries(self, batch: pa.RecordBatch) -> list[Item]:
+        """The entries of some rows. Raises CannotSink if a row does not fit."""
+        for place in self._never_null:
+            name = self._columns[place]
+            if batch.column(name).null_count:
+                raise CannotSink(
+                    f"the column {name} is null in some row, and in {self._name} it is never None"
+                )
+        columns = [batch.column(name).to_pylist() for name in self._columns]
+        for place in self._uuids:
+            columns[place] = [self._uuid(place, text) for text in columns[place]]
+        kind = None if self._name is None else kind_of(imported(self._name))
+        rows = zip(*columns, strict=True)
+        if batch.num_rows and not any(batch.column(name).null_count for name in self._columns):
+            # Each column has values of one type then, so all entries have one shape.
+            one = shape_of(kind, tuple([type(column[0]) for column in columns]))
+            return list(zip(repeat(one, batch.num_rows), rows, strict=True))
+        shapes: dict[tuple[type, ...], Shape] = {}
+        items = []
+        for fields in rows:
+            types = types_of(fields)
+            shape = shapes.get(types)
+            if shape is None:
+                shape = shapes[types] = shape_of(kind, types)
+            items.append((shape, fields))
+        return items
+
+    def _uuid(self, place: int, text: str | None) -> UUID | None:
+        try:
+            return None if text is None else UUID(text)
+        except ValueError:
+            raise CannotSink(
+                f"the column {self._columns[place]} is {text!r} in some row, which is no UUID"
+            ) from None
+
+
+def encoding_of(schema: spark.StructType, entry: str | None) -> Encoding:
+    """The encoding for such rows. Raises CannotSink if there is none."""
+    kinds = {field.name: _python_type(field.name, field.dataType) for field in schema.fields}
+    if len(kinds) != len(schema.fields):
+        raise CannotSink("two columns have the same name")
+    if not kinds:
+        raise CannotSink("rows without columns are no entries")
+    if entry is None:
+        return Encoding(None, list(kinds), [], [])
+    hints = _declared(entry, kinds)
+    columns = list(hints)
+    uuids = [
+        place
+        for place, name in enumerate(columns)
+        if kinds[name] is str and plain_type(hints[name]) is UUID
+    ]
+    never_null = [place for place, name in enumerate(columns) if hints[name] in SCALARS]
+    return Encoding(entry, columns, uuids, never_null)
+
+
+def _declared(entry: str, kinds: dict[str, type]) -> dict[str, Any]:
+    """The fields of a dataclass in order, with their declared types."""
+    cls = imported(entry)
+    kind: Kind = kind_of(cls)
+    hints = get_type_hints(cls)
+    missing = [name for name in kind.names if name not in kinds]
+    extra = [name for name in kinds if name not in kind.names]
+    if missing or extra:
+        raise CannotSink(
+            f"the columns do not fit {entry}: "
+            + "; ".join(
+                [f"there is no column {', '.join(missing)}"] * bool(missing)
+                + [f"it has no field {', '.join(extra)}"] * bool(extra)
+            )
+        )
+    for name in kind.names:
+        hint = plain_type(hints[name])
+        if hint in SCALARS and not _fits(kinds[name], hint):
+            raise CannotSink(
+                f"the column {name} does not fit {entry}: it is {kinds[name].__name__}, and the"
+                f" field is {hint.__name__}"
+            )
+    return {name: hints[name] for name in kind.names}
+
+
+def _fits(found: type, wanted: type) -> bool:
+    return found is wanted or (found is str and wanted is UUID)
+
+
+def _python_type(name: str, kind: spark.DataType) -> type:
+    """The Python type of the values of a column."""
+    found = _SCALARS.get(type(kind))
+    if found is not None:
+        return found
+    if isinstance(kind, spark.ArrayType):
+        _python_type(f"{name}[]", kind.elementType)
+        return list
+    if isinstance(kind, spark.StructType):
+        for field in kind.fields:
+            _python_type(f"{name}.{field.name}", field.dataType)
+        return dict
+    raise CannotSink(
+        f"the column {name} is {kind.simpleString()}, which no entry can hold: cast it to string,"
+        " a number, binary or timestamp"
+    )
+
+
 ROWS_AT_ONCE = 2_000
-"""So many entries go in one message."""
+"""The number of entries in one message."""
 RIVAL_SECONDS = 120.0
-"""So long another attempt of the same task is waited for."""
+"""How long to wait for another attempt of the same task."""
 FORGET_SECONDS = 86_400.0
-"""So long a batch is remembered that nobody can write again, since its id is its own. An attempt of
-one of its tasks may come late; none comes a day later."""
+"""How long the record of a batch write with a random id is kept: a late attempt of a task may need
+it."""
 
 _BATCH_MAX = 2**63 - 1
 _KNOWN = {
@@ -62,8 +201,7 @@ _KNOWN = {
 @entry(SUNK)
 @dataclass(frozen=True)
 class Sunk:
-    """What a space remembers of a query that writes to it: the last batch of which a partition was
-    written, of so many rows."""
+    """The record of a query in a space: its last batch in a partition, and the number of rows."""
 
     query: Any = None
     partition: Any = None
@@ -125,7 +263,7 @@ def _lease(value: str | None) -> float | None:
 
 @dataclass
 class Wrote(WriterCommitMessage):
-    """What a task has done: so many entries, or none since it was done before."""
+    """The result of a task: the number of entries, or none if another attempt had written them."""
 
     partition: int
     rows: int
@@ -133,7 +271,7 @@ class Wrote(WriterCommitMessage):
 
 
 class _Sink:
-    """What batches and streams have in common."""
+    """Common part of batch and stream writers."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -213,7 +351,7 @@ class SinkTask:
                 return self._again(done)
             if first is None:
                 return Wrote(self._partition, 0)
-            txn = space.transaction()  # It ends with the link, however slowly the rows come.
+            txn = space.transaction()  # It ends with the connection, however slowly the rows come.
             try:
                 self._write_rows(space, txn, first)
                 for batch in batches:
@@ -225,7 +363,7 @@ class SinkTask:
             except PeerLost as lost:
                 rival = self._find_out(lost)
             except BaseException:
-                with suppress(Exception):  # It would hide the error, and ends with the link anyway.
+                with suppress(Exception):  # It ends with the connection.
                     txn.abort()
                 raise
             else:
@@ -247,14 +385,14 @@ class SinkTask:
             run_sync(partial(space.written, some, lease, txn, None, 0, None, leases=False))
 
     def _seal(self, space: RemoteSpace, txn: RemoteTransaction) -> Sunk | None:
-        """Write with the entries what they are; the one of another attempt that was first."""
+        """Write the record with the entries. Returns the record of an earlier attempt, if any."""
         older = Sunk(self._query, self._partition, Between(-1, self._batch - 1))
         space.take_all(older, txn=txn)
         mine = Sunk(self._query, self._partition, self._batch, self._attempt, self._rows)
         space.write(mine, lease=self._forget_seconds, txn=txn)
         try:
             rival = self._look(space, txn)
-        except Deadlock:  # Each waits for what becomes of the other: we give way.
+        except Deadlock:  # Two attempts wait for each other: this one gives way.
             txn.abort()
             rival = self._look(space)
             if rival is None:
@@ -265,15 +403,15 @@ class SinkTask:
         return rival
 
     def _look(self, space: RemoteSpace, txn: RemoteTransaction | None = None) -> Sunk | None:
-        """What another attempt has written, of this batch or of a later one. One that is about to
-        is waited for; CannotSink if it still is when the time is up."""
+        """The record that another attempt wrote for this or a later batch. Waits for an attempt
+        that is about to commit; raises CannotSink after a timeout."""
         theirs = Sunk(
             self._query, self._partition, Between(self._batch, _BATCH_MAX), Not(self._attempt)
         )
         where = {"scope": HERE} if txn is None else {"txn": txn}
         begun = monotonic()
         found: Sunk | None = space.read(theirs, wait=RIVAL_SECONDS, if_exists=True, **where)
-        # That there is none is said at once; after a long time it may only not be known.
+        # An immediate None is certain; after a long wait it may mean that it is not known.
         if found is None and monotonic() - begun > RIVAL_SECONDS / 2:
             raise CannotSink(
                 f"another attempt to write partition {self._partition} of batch {self._batch} is"
@@ -282,7 +420,7 @@ class SinkTask:
         return found
 
     def _find_out(self, lost: PeerLost) -> Sunk:
-        """The link was lost. If that was while it was committed, it may have been done."""
+        """The connection was lost. If that was during the commit, find out whether it was done."""
         if lost.in_doubt:
             with closing(self._connect()) as space:
                 mine = Sunk(self._query, self._partition, attempt=self._attempt)

@@ -1,10 +1,10 @@
-"""Surveys: the search of one request, done in slices so that others get their turn in between.
+"""Search: the matches of a query, in one step or in slices.
 
-A survey notes which entries match, a slice at a time. Each slice is part of a step of its own, and
-the step whose slice comes to the end decides, on what is there at that moment. That is exact: the
-fields of an entry never change, so an entry that was passed over never matches later; what arrives
-comes after the place that was reached; and what comes back to its place, or is let go by others, is
-offered to surveys as it is to those who wait.
+A sliced search notes matches, one slice at a time, so that other requests run in between. Each
+slice is part of a step of its own, and the step with the last slice decides by the present state.
+That is exact: the fields of an entry never change, so an entry that did not match will not match
+later; new entries come after the place that was reached; and entries that return, or are released
+by transactions, are offered to sliced searches as they are to waiters.
 """
 
 from __future__ import annotations
@@ -16,35 +16,41 @@ from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
+from tupelo.space.order import Order, arranged, needed
+from tupelo.space.query import Query
+from tupelo.space.transaction import Txn, may_take
 from tupelo.store.index import REJECTIONS_BEFORE_INDEX, Accept, Bucket, Store, holds
 from tupelo.store.plan import Question, Target
-from tupelo.values.entry import Entry, Shape
-from tupelo.values.size import about_bytes
-from tupelo.values.template import Template
+from tupelo.values.entry import Entry, Shape, about_bytes
+from tupelo.values.parts import ANY
+from tupelo.values.template import Template, as_template
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.order import Key
+    from tupelo.space.waiting import Waiter
+
 
 SLICE_STEPS = 4_000
-"""So many comparisons of a part of a template with a value are made in a slice: about 1 ms."""
+"""The number of comparisons in one slice, about 1 ms."""
 
 _BYTES_A_STEP = 64
 """So many bytes of a value in lists or dicts count as one more comparison."""
 
 _RANKING_STEPS = 8
-"""To rank a match costs as much as so many comparisons."""
+"""Ranking a match counts as so many comparisons."""
 
 _arrival = attrgetter("arrival")
 _rank = itemgetter(0)
 
 
 class Unfinished(Exception):
-    """The slice is over and the search is not: repeat the step when others have had their turn."""
+    """The slice has ended, but not the search: repeat the step after others have run."""
 
 
 class _SliceTrack:
-    """The entries of one shape: which matched, and the arrival up to which they were looked at."""
+    """The entries of one shape: those that matched, and the arrival up to which they were
+    compared."""
 
     __slots__ = (
         "at_end",
@@ -75,7 +81,7 @@ class _SliceTrack:
         )
 
     def scan(self, steps: int, cost: int, accept: Accept | None, enough: int | None) -> int:
-        """Look on until enough have matched or nothing is left of the steps; how many are left."""
+        """Continue until enough entries match or no steps are left. Returns the steps left."""
         if self.indexing is not None:
             self.at_end = False
             if steps <= 0 or not self.bucket.grow_index(self.indexing, steps):
@@ -103,7 +109,7 @@ class _SliceTrack:
         return steps
 
     def _lacks_index(self, entry: Entry) -> bool:
-        """Would an index have spared us this entry? Then it is built."""
+        """Whether an index would have skipped this entry; then it is built."""
         for position, value in zip(self.positions, self.values, strict=True):
             if entry.fields[position] != value and position not in self.bucket.indexes:
                 self.indexing = position
@@ -111,17 +117,18 @@ class _SliceTrack:
         return False
 
     def add(self, entry: Entry) -> None:
-        """One that was passed over, and may be had now."""
+        """Add an entry that was passed over and is available now."""
         place = bisect_left(self.found, entry.arrival, key=_arrival)
         if place == len(self.found) or self.found[place] is not entry:
             self.found.insert(place, entry)
 
 
 class SlicedSearch:
-    """One search in slices, over what a request sees. It is heeded by the core until it is closed.
+    """One search in slices, over the entries that a request sees. The core offers entries to it
+    until it is closed.
 
-    It ends when `enough` have matched in each shape, in order of arrival, or all were looked at. If
-    the order is by a key, matches are ranked slice by slice.
+    It ends when `enough` entries have matched in each shape, in order of arrival, or all were
+    compared. If the order is by a key, matches are ranked slice by slice.
     """
 
     def __init__(
@@ -135,7 +142,7 @@ class SlicedSearch:
         rank: Key | None,
     ) -> None:
         self.enough = None if backwards else enough
-        self._few = enough if backwards else None  # that may stand near the end
+        self._few = enough if backwards else None  # that may be near the end
         self._after = after
         self._cost = cost_of(template) + (_RANKING_STEPS if rank is not None else 0)
         self._core = core
@@ -147,17 +154,17 @@ class SlicedSearch:
         self._ranked: list[list[tuple[Any, Entry]]] = []  # of each slice
         self._unranked: list[Entry] = []
         self.at_hand = False
-        """In this step: are the matches those that were noted, or few and near the end?"""
+        """In this step: whether the matches are complete, or few and near the end."""
 
     def close(self) -> None:
         self._core.surveys.pop(self, None)
 
     def offer(self, entry: Entry) -> None:
-        """This entry may be had again."""
+        """This entry is available again."""
         self._returned[entry] = None
 
     def advance(self, accept: Accept | None) -> None:
-        """Do a slice, under the lock. Unfinished if the search is not at its end."""
+        """Do a slice, under the lock. Raises Unfinished if the search has not ended."""
         self.at_hand = True
         if self._few is not None:
             few, self._few = self._few, None
@@ -188,7 +195,7 @@ class SlicedSearch:
                 raise Unfinished
 
     def _meet(self) -> None:
-        """Make tracks for the shapes that can match, also those that have come since."""
+        """Make tracks for the shapes that can match, also new ones."""
         for store, (plan, values) in self._questions:
             for target in plan.meet():
                 shape = target[0]
@@ -215,7 +222,7 @@ class SlicedSearch:
         return steps
 
     def matches(self, store: Store, accept: Accept | None, backwards: bool = False) -> list[Entry]:
-        """In the step in which it came to its end: the matches in a store, in order of arrival."""
+        """In the last step: the matches in a store, in order of arrival."""
         runs = [
             [entry for entry in track.found if not entry.gone and (not accept or accept(entry))]
             for (home, _), track in self._tracks.items()
@@ -227,13 +234,13 @@ class SlicedSearch:
         return found
 
     def first_choices(self, limit: int | None, accept: Accept | None) -> list[Entry]:
-        """In the step in which it came to its end: the matches, in the order of their ranks."""
+        """In the last step: the matches in the order of their ranks."""
         assert self.rank is not None
         chosen: dict[Entry, None] = {}
         reverse = self.rank.reverse
         with self.rank.comparing():
             ranked: Iterable[tuple[Any, Entry]]
-            if limit is None:  # All of them: sorted runs are sorted soon.
+            if limit is None:  # Sorted runs are merged quickly.
                 ranked = sorted(chain(*self._ranked), key=_rank, reverse=reverse)
             else:
                 ranked = heapq.merge(*self._ranked, key=_rank, reverse=reverse)
@@ -248,7 +255,7 @@ class SlicedSearch:
         return list(chosen)[:limit]
 
     def count(self) -> int:
-        """In the step in which it came to its end: how many match."""
+        """In the last step: the number of matches."""
         return sum(
             len(track.found) - sum(entry.gone for entry in track.found)
             for track in self._tracks.values()
@@ -265,7 +272,7 @@ def begin(
     after: int = 0,
     rank: Key | None = None,
 ) -> SlicedSearch | None:
-    """A survey; None if the search is short enough for one slice."""
+    """Begin a sliced search; None if the search fits into one slice."""
     cost = cost_of(template)
     steps = SLICE_STEPS
     for store in stores:
@@ -288,14 +295,14 @@ def begin(
 
 
 def cost_of(template: Any) -> int:
-    """How many comparisons it takes to ask one entry, at most."""
+    """The largest number of comparisons for one entry."""
     return template.cost if type(template) is Template else 1
 
 
 def _stand_near_the_end(
     store: Store, question: Question, enough: int, accept: Accept | None, look: int
 ) -> bool:
-    """Are there so many matches among the last entries of each shape, or no more entries?"""
+    """Whether the last entries of each shape contain enough matches, or all its entries."""
     plan, values = question
     for target in plan.meet():
         bucket = store.buckets[target[0]]
@@ -306,3 +313,144 @@ def _stand_near_the_end(
             if sum(1 for _ in islice(matching, enough)) < enough:
                 return False
     return True
+
+
+def stores_of(core: Core, txn: Txn | None) -> list[Store]:
+    """The stores that an operation sees, the oldest entries first."""
+    if txn is None:
+        return [core.store]
+    return [core.store, *[above.store for above in reversed(list(txn.line()))]]
+
+
+def acceptance(core: Core, query: Query) -> Accept | None:
+    """A filter for matches: not seen by the session, not held by others."""
+    only, take, txn, session = query.only, query.take, query.txn, query.session
+    if only is not None:
+        return lambda entry: only(entry) and not (take and not may_take(entry, txn))
+    if session is not None:
+        seen = session.seen
+        return lambda entry: entry not in seen
+    if take and core.read_locks:
+        return lambda entry: may_take(entry, txn)
+    return None
+
+
+def sees(entry: Entry, waiter: Waiter) -> bool:
+    """Whether a waiting operation can see this entry."""
+    query = waiter.query
+    if query.session is not None and entry in query.session.seen:
+        return False
+    if query.only is not None and not query.only(entry):
+        return False
+    writer: Txn | None = entry.txn
+    return writer is None or (query.txn is not None and writer in query.txn.line())
+
+
+def search(core: Core, query: Query) -> list[Entry]:
+    """The available matches, in the order of the query or the space."""
+    raw, order = query.template, query.order or core.order
+    accept = acceptance(core, query)
+    if order is not None and order.head_only:
+        question = core.store.question(raw)
+        heads = _ordered(core, ANY, 1, query.txn, order, None)
+        return [
+            head
+            for head in heads
+            if core.store.is_match(question, head) and (accept is None or accept(head))
+        ]
+    if query.committed:
+        taken = _taken_by_others(core, query)
+        if taken:
+            return _with_taken(core, query, order, taken)
+    if query.survey is not None:
+        query.survey.advance(accept)
+    return _ordered(core, raw, query.limit, query.txn, order, accept, query.survey)
+
+
+def _taken_by_others(core: Core, query: Query) -> list[Entry]:
+    """The matches that others have taken in open transactions. Entries of prepared transactions
+    count as taken."""
+    template, now = as_template(query.template), core.now()
+    line = () if query.txn is None else tuple(query.txn.line())
+    return [
+        entry
+        for other in core.transactions
+        if other.state == "active" and other not in line
+        for entry, home in other.taken.items()
+        if home is None
+        and (entry.expires is None or entry.expires > now)
+        and template.admits(entry.shape, entry.fields)
+    ]
+
+
+def _with_taken(core: Core, query: Query, order: Order | None, taken: list[Entry]) -> list[Entry]:
+    first, *own = stores_of(core, query.txn)
+    question = first.question(query.template)
+    found = sorted([*first.matches(question), *taken], key=_arrival)
+    for store in own:
+        found.extend(store.matches(store.question(query.template)))
+    if order is None:
+        return found[: query.limit]
+    return arranged(order, found[::-1] if order.backwards else found, query.limit)
+
+
+def _ordered(
+    core: Core,
+    raw: Any,
+    limit: int | None,
+    txn: Txn | None,
+    order: Order | None,
+    accept: Accept | None,
+    survey: SlicedSearch | None = None,
+) -> list[Entry]:
+    if survey is not None and survey.rank is not None:
+        return survey.first_choices(limit, accept)
+    found: list[Entry] = []
+    stores = stores_of(core, txn)
+    if order is not None and limit is not None and survey is None:
+        walk = order.walk()
+        if walk is not None:
+            return _first_on(walk, core, raw, limit, txn, order, accept)
+    backwards = order is not None and order.backwards
+    enough = limit if order is None else needed(order, limit)
+    for store in reversed(stores) if backwards else stores:
+        if survey is not None and survey.at_hand:
+            matches = iter(survey.matches(store, accept, backwards))
+        elif enough == 1 and not backwards:
+            first = store.first(store.question(raw), accept)
+            matches = iter(()) if first is None else iter((first,))
+        else:
+            matches = store.matches(store.question(raw), accept, backwards)
+        found.extend(islice(matches, None if enough is None else enough - len(found)))
+    return found if order is None else arranged(order, found, limit)
+
+
+def _first_on(
+    walk: Iterable[Entry],
+    core: Core,
+    raw: Any,
+    limit: int,
+    txn: Txn | None,
+    order: Order,
+    accept: Accept | None,
+) -> list[Entry]:
+    """The first matches on the walk of an order. For each step of the walk one match is looked up
+    by content, so that a few matches are all found before the walk reaches them."""
+    own = () if txn is None else tuple(txn.line())
+    question = core.store.question(raw)
+    matches = chain.from_iterable(
+        store.matches(store.question(raw), accept) for store in stores_of(core, txn)
+    )
+    first: list[Entry] = []
+    found: list[Entry] = []
+    for entry in walk:
+        match = next(matches, None)
+        if match is None:
+            return arranged(order, found, limit)
+        found.append(match)
+        is_here = not entry.gone and (entry.txn is None or entry.txn in own)
+        if is_here and core.store.is_match(question, entry) and (accept is None or accept(entry)):
+            first.append(entry)
+            if len(first) == limit:
+                break
+    return first

@@ -1,1 +1,0 @@
-"""The format "tupelo" as Spark writes to it: rows become entries, each once."""

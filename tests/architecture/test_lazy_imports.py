@@ -1,0 +1,61 @@
+"""`import tupelo` loads a name when it is first used, so that the command line starts quickly."""
+
+import subprocess
+import sys
+
+import tupelo
+
+UNUSED = "tupelo.federation", "tupelo.space.core", "tupelo.pipeline", "asyncio", "typer", "rich"
+
+
+def loaded_by(program: str, *names: str) -> set[str]:
+    """Run a program in a new process; returns those of the modules that were loaded."""
+    report = f"\nimport sys; print(*(set({names!r}) & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program + report], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_import_tupelo_loads_neither_the_engine_nor_the_federation():
+    assert loaded_by("import tupelo; tupelo.__version__", *UNUSED) == set()
+
+
+def test_a_space_in_memory_loads_no_federation():
+    program = "import tupelo; tupelo.Space().write(('job', 1))"
+    assert loaded_by(program, "tupelo.federation.links.wire", "tupelo.space.core") == {
+        "tupelo.space.core"
+    }
+
+
+def test_a_command_loads_only_its_own_group():
+    program = """
+import sys
+from tupelo.apps.cli import main
+sys.argv = ["tupelo", "count", "absent.tupelo"]
+try:
+    main()
+except SystemExit:
+    print()"""
+    others = "tupelo.lab.commands", "tupelo.pipeline.commands.pipeline", "tupelo.federation.hosts"
+    assert loaded_by(program, *others) == set()
+
+
+def test_an_entry_of_the_presence_space_is_known_to_a_program_that_did_not_import_its_class():
+    written = repr(tupelo.HostPresence(id="1", name="kitchen"))
+    program = f"""
+import tupelo
+from tupelo.values.kind import class_of, kind_named
+names = "id", "name", "address", "state", "how", "since"
+print(class_of(kind_named("tupelo.host", names, ("tupelo.host",)))("1", "kitchen") == {written})"""
+    program = program.replace("HostPresence(", "tupelo.HostPresence(")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_every_public_name_is_found_and_no_other():
+    listed = dir(tupelo)
+    for name in tupelo.__all__:
+        assert getattr(tupelo, name) is not None
+        assert name in listed
+    assert not hasattr(tupelo, "Spaces")
