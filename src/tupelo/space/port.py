@@ -15,7 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tupelo.errors import (
     BadArgument,
@@ -66,6 +67,7 @@ from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
 from tupelo.values.notice import Notice
 from tupelo.values.scope import HERE, Scope, check_scope
 from tupelo.values.size import about_bytes, fitting
+from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.space.capacity import Capacity, CapacityLimit
@@ -125,6 +127,27 @@ class Spanning(ABC):
 
 
 Transactional = TransactionHandle | Spanning
+
+
+class WaiterSummary(NamedTuple):
+    """A waiting read or take: its template as text, and the agent that waits, since when."""
+
+    template: str
+    take: bool
+    agent: str
+    since: float
+
+
+class TransactionSummary(NamedTuple):
+    """An open transaction: its agent if known, how many entries it holds, and when it expires."""
+
+    id: str
+    state: str
+    agent: str | None
+    taken: int
+    written: int
+    read: int
+    expires: float | None
 
 
 class Port:
@@ -943,6 +966,39 @@ class Port:
                 "subscriptions": list(core.subscriptions.watchers),
                 "waiters": list(core.waiting),
             }
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries the space has, without those held by transactions."""
+        with self._lock:
+            return len(self._core.store)
+
+    def summary(self, limit: int) -> tuple[list[WaiterSummary], list[TransactionSummary]]:
+        """The waiting reads and takes, and the open transactions; at most `limit` of each."""
+        core = self._core
+        with self._lock:
+            waiters = [
+                WaiterSummary(
+                    repr(as_template(waiter.query.template).raw),
+                    waiter.query.take,
+                    waiter.actor.agent,
+                    waiter.since,
+                )
+                for waiter in islice(core.waiting, limit)
+            ]
+            transactions = [
+                TransactionSummary(
+                    txn.id,
+                    txn.state,
+                    None if txn.actor is None else txn.actor.agent,
+                    len(txn.taken),
+                    len(txn.store),
+                    len(txn.read),
+                    txn.expires,
+                )
+                for txn in islice(core.transactions, limit)
+            ]
+        return waiters, transactions
 
     @property
     def has_reactions(self) -> bool:
