@@ -68,6 +68,7 @@ from tupelo.values.notice import Notice
 from tupelo.values.scope import HERE, Scope, check_scope
 from tupelo.values.size import about_bytes, fitting
 from tupelo.values.template import as_template
+from tupelo.values.text import template_text
 
 if TYPE_CHECKING:
     from tupelo.space.capacity import Capacity, CapacityLimit
@@ -130,20 +131,20 @@ Transactional = TransactionHandle | Spanning
 
 
 class WaiterSummary(NamedTuple):
-    """A waiting read or take: its template as text, and the agent that waits, since when."""
+    """A waiting read or take: its template as text, and who waits, since when."""
 
     template: str
     take: bool
-    agent: str
+    actor: Actor
     since: float
 
 
 class TransactionSummary(NamedTuple):
-    """An open transaction: its agent if known, how many entries it holds, and when it expires."""
+    """An open transaction: its actor if known, how many entries it holds, and when it expires."""
 
     id: str
     state: str
-    agent: str | None
+    actor: Actor | None
     taken: int
     written: int
     read: int
@@ -979,9 +980,9 @@ class Port:
         with self._lock:
             waiters = [
                 WaiterSummary(
-                    repr(as_template(waiter.query.template).raw),
+                    template_text(as_template(waiter.query.template)),
                     waiter.query.take,
-                    waiter.actor.agent,
+                    waiter.actor,
                     waiter.since,
                 )
                 for waiter in islice(core.waiting, limit)
@@ -990,13 +991,14 @@ class Port:
                 TransactionSummary(
                     txn.id,
                     txn.state,
-                    None if txn.actor is None else txn.actor.agent,
+                    txn.actor,
                     len(txn.taken),
                     len(txn.store),
                     len(txn.read),
                     txn.expires,
                 )
                 for txn in islice(core.transactions, limit)
+                if txn.holder is None  # else it is a delivery
             ]
         return waiters, transactions
 

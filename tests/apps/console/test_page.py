@@ -43,7 +43,7 @@ def test_work_in_hand_is_seen_with_names(console, host, open_page):
             worker.take(("job", int), txn=txn)
             page = open_page(console.url)
             page.get_by_role("link", name="jobs").click()
-            expect(page.locator(".transactions")).to_contain_text("of worker-1, active: 1 taken")
+            expect(page.locator(".transactions")).to_contain_text("worker-1, active: 1 taken")
         page.get_by_role("link", name="Hosts").click()
         expect(page.locator(".clients")).to_contain_text("worker-1")
 

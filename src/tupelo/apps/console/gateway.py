@@ -36,6 +36,8 @@ TRANSACTIONS_MAX = 1_000
 TRANSACTION_SECONDS = 30.0
 CHANGES_KEPT = 1_000
 CHANGES_EVERY_SECONDS = 0.5
+IDLE_ROUNDS = 4
+"""After so many rounds without a watcher a log is not read any more."""
 NOTICES_MAX = 1_000
 """Backlog of a subscription over HTTP; a slow reader is told how many it has missed."""
 
@@ -98,6 +100,7 @@ class Gateway:
             "transaction", TRANSACTIONS_MAX, TRANSACTION_SECONDS * 120, True
         )
         self._feeds: dict[str, ChangeFeed] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def connect(cls, url: str, password: str | None = None, **options: Any) -> Gateway:
@@ -136,12 +139,18 @@ class Gateway:
         entries = await session.read_all(template, limit=limit, wait=0, scope=tupelo.HERE)
         found = [entry_to_json(entry) for entry in entries]
         if len(found) < limit:
-            await _close(session)
+            self.end(session)
             return found, None
         key, dropped = self._cursors.add(session)
         for old in dropped:
-            await _close(old)
+            self.end(old)
         return found, key
+
+    def end(self, handle: Any) -> None:
+        """Close a session or subscription in the background: its request may be cancelled."""
+        task = asyncio.create_task(_close(handle))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def feed(self, name: str) -> ChangeFeed:
         """The changes of this space, read once for all browsers that watch it."""
@@ -154,8 +163,11 @@ class Gateway:
         """End the watchers, and the connection with all that it holds at the host."""
         for feed in self._feeds.values():
             feed.stop()
-        with suppress(TupeloError):
-            await self.host.leave(None)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        for handle in (*self._spaces.values(), self.host):
+            with suppress(TupeloError):
+                await handle.leave(None)
+        await asyncio.sleep(0.01)  # The loop closes the sockets.
 
 
 class ChangeFeed:
@@ -167,24 +179,28 @@ class ChangeFeed:
         self._name = name
         self._kept: deque[dict[str, Any]] = deque(maxlen=CHANGES_KEPT)
         self._position = 0
-        self._skipped = 0
         self._watchers = 0
         self._error: TupeloError | None = None
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Condition()
 
-    async def watch(self, since: int | None) -> AsyncIterator[tuple[list[dict[str, Any]], int]]:
-        """Batches of changes after this position (None: from now on), each with the position up to
-        which the watcher now knows the log. Positions that are missing were skipped."""
+    async def start(self) -> int:
+        """Begin to read the log, unless that has begun; and the position up to which it was read.
+
+        Raises LogTrimmed if the space keeps no log, and NotAllowed if it may not be read.
+        """
+        if self._task is None or self._task.done():
+            await _changes(await self._gateway.space(self._name), 0, 1)
+            self._error = None
+            self._position = await self._latest()
+            self._task = asyncio.create_task(self._read())
+        return self._position
+
+    async def watch(self, last: int) -> AsyncIterator[tuple[list[dict[str, Any]], int]]:
+        """Batches of changes after the position `last`, each with the position up to which the
+        watcher now knows the log. Positions that are missing were skipped. Call `start` first."""
         self._watchers += 1
         try:
-            if self._task is None or self._task.done():
-                space = await self._gateway.space(self._name)
-                await space.changes(since=0, limit=1)  # Raises, if it is not allowed.
-                self._error = None
-                self._position = await self._latest()
-                self._task = asyncio.create_task(self._read())
-            last = self._position if since is None else since
             if last < self._position:
                 batch, last = await self._past(last), self._position
                 yield batch, last
@@ -212,8 +228,10 @@ class ChangeFeed:
 
     async def _read(self) -> None:
         space = await self._gateway.space(self._name)
+        idle = 0
         try:
-            while self._watchers:
+            while idle < IDLE_ROUNDS:
+                idle = 0 if self._watchers else idle + 1
                 latest = await self._latest()
                 if latest > self._position:
                     first = max(self._position, latest - CHANGES_KEPT // 2)
@@ -260,9 +278,9 @@ def change_to_json(change: Change) -> dict[str, Any]:
     return said
 
 
-async def _close(session: Any) -> None:
+async def _close(handle: Any) -> None:
     with suppress(TupeloError):
-        await session.close()
+        await handle.close()
 
 
 def error_to_json(error: TupeloError) -> dict[str, Any]:

@@ -164,10 +164,12 @@ class HttpApi:
         async def checked(request: Request) -> Response:
             headers = dict(SECURITY_HEADERS)
             if request.headers.get("host", "").rpartition(":")[0].strip("[]") not in self._hosts:
-                answer = reply({"error": "BadHost", "message": "unknown Host header"}, 421)
+                answer = reply(
+                    {"error": "BadHost", "message": "The Host header names another host."}, 421
+                )
             elif not self._has_token(request):
                 headers["WWW-Authenticate"] = "Bearer"
-                answer = reply({"error": "WrongToken", "message": "a valid token is needed"}, 401)
+                answer = reply({"error": "WrongToken", "message": "A valid token is needed."}, 401)
             else:
                 try:
                     answer = await _until_gone(request, handler)
@@ -279,7 +281,10 @@ class HttpApi:
         if cursor is not None and not isinstance(cursor, str):
             raise BadArgument("cursor", "the text of a page before", cursor)
         found, cursor = await self._gateway.page(
-            _existing(request), template_from_json(body.get("template")), _limit(body), cursor
+            request.path_params["space"],
+            template_from_json(body.get("template")),
+            _limit(body),
+            cursor,
         )
         return reply({"entries": found, "cursor": cursor})
 
@@ -294,7 +299,7 @@ class HttpApi:
         )
 
         async def events() -> AsyncIterator[bytes]:
-            async with subscription:
+            try:
                 yield event({}, "ready")
                 while True:
                     notice = await subscription.get(wait=KEEPALIVE_SECONDS)
@@ -302,13 +307,15 @@ class HttpApi:
                         yield b": still here\n\n"
                     else:
                         yield event({"entry": entry_to_json(notice.entry), "missed": notice.missed})
+            finally:
+                self._gateway.end(subscription)
 
         return _stream(events())
 
     async def changes(self, request: Request) -> Response:
         """Changes of the log after the position `since`, oldest first."""
         body = await _body(request, "since", "limit")
-        space = await self._gateway.space(_existing(request))
+        space = await self._gateway.space(request.path_params["space"])
         found = await space.changes(since=body.get("since", 0), limit=_limit(body))
         return reply({"changes": [change_to_json(change) for change in found]})
 
@@ -321,15 +328,15 @@ class HttpApi:
         if kinds is not None and not isinstance(kinds, list):
             raise BadArgument("kinds", "an array of kinds of changes", kinds)
         template = template_from_json(body["template"]) if body.get("template") else None
-        batches = self._gateway.feed(_existing(request)).watch(since)
+        feed = self._gateway.feed(request.path_params["space"])
+        now = await feed.start()
+        first = now if since is None else min(since, now)
 
         async def events() -> AsyncIterator[bytes]:
-            last = since
-            yield event({}, "ready")
-            async for changes, position in batches:
-                skipped = 0
-                if last is not None:
-                    skipped = max(0, position - last - len(changes))
+            last = first
+            yield event({"position": first}, "ready")
+            async for changes, position in feed.watch(first):
+                skipped = max(0, position - last - len(changes))
                 last = position
                 shown = [one for one in changes if _wanted(one, kinds, template)]
                 yield event({"changes": shown, "position": position, "skipped": skipped})
@@ -457,11 +464,6 @@ def _limit(body: dict[str, Any]) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
         raise BadArgument("limit", f"a whole number from 1 to {PAGE_MAX}", limit)
     return limit
-
-
-def _existing(request: Request) -> str:
-    name: str = request.path_params["space"]
-    return name
 
 
 def _wanted(change: dict[str, Any], kinds: list[str] | None, template: Template | None) -> bool:

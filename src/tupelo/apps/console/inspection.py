@@ -13,6 +13,7 @@ from tupelo.federation.hosts.services import Caller
 from tupelo.federation.links import wire
 from tupelo.federation.names import is_reserved
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.space.log import Actor
 from tupelo.space.port import TransactionSummary, WaiterSummary
 
 SERVICE = "inspection"
@@ -89,8 +90,7 @@ class InspectionService:
         return {
             "template": waiter.template,
             "take": waiter.take,
-            "agent": waiter.agent,
-            "name": self._name(waiter.agent),
+            **self._actor(waiter.actor),
             "seconds": round(now - waiter.since, 3),
         }
 
@@ -98,8 +98,7 @@ class InspectionService:
         return {
             "id": txn.id,
             "state": txn.state,
-            "agent": txn.agent,
-            "name": self._name(txn.agent),
+            **self._actor(txn.actor),
             "taken": txn.taken,
             "written": txn.written,
             "read": txn.read,
@@ -135,14 +134,18 @@ class InspectionService:
             ],
         }
 
-    def _name(self, agent: str | None) -> str:
-        """The name under which an agent, client or host is known here; empty if it has none."""
-        if agent is None:
-            return ""
+    def _actor(self, actor: Actor | None) -> dict[str, Any]:
+        if actor is None:
+            return {"agent": None, "name": ""}
+        return {"agent": actor.agent, "name": self._name(actor.agent)}
+
+    def _name(self, agent: str) -> str:
+        """The name under which a client or host is known here, or the names of all connections of
+        one program; empty if it has none."""
         if agent == self._core.id:
             return self._core.name
-        for serving in self._core.servings.values():
-            if serving.agent == agent:
-                return serving.name
+        names = {one.name for one in self._core.servings.values() if one.agent == agent}
+        if names:
+            return ", ".join(sorted(names))
         peer = self._core.peers.get(agent)
         return peer.name if peer is not None else ""

@@ -57,6 +57,7 @@ class Console:
         config = uvicorn.Config(
             api.application(),
             log_config=None,
+            log_level="critical",  # Errors reach the caller; the rest is about browsers.
             access_log=False,
             server_header=False,
             date_header=False,
