@@ -14,11 +14,12 @@ VENV_STAMP := $(ESCAPED_VENV)/.stamp-venv
 RUN_STAMP := $(ESCAPED_VENV)/.stamp-run
 DEV_STAMP := $(ESCAPED_VENV)/.stamp-dev
 
+APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadscope
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test quick check format bench clean
+.PHONY: help run test quick check browser format bench clean
 
 help: ## show this list
 	@echo "Tupelo: make <target>"
@@ -31,7 +32,7 @@ help: ## show this list
 run: $(RUN_STAMP) ## take the tour
 	@$(BIN)/tupelo tour
 
-test: check ## check, then run the tests side by side
+test: check browser ## check, then run the tests side by side
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 quick: $(DEV_STAMP) ## run the tests only
@@ -43,6 +44,12 @@ check: $(DEV_STAMP) ## lint, formatting, types and layers
 		{ echo "Some files are not formatted: run make format." >&2; exit 1; }
 	@echo "mypy";        $(BIN)/mypy --no-error-summary
 	@echo "lint-imports"; report=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$report" >&2; exit 1; }
+
+browser: # the tests of the console use the system's Chromium
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "Installing Chromium" && \
+		{ $(APT_INSTALL) chromium || { apt-get update -qq && $(APT_INSTALL) chromium; } } >/dev/null 2>&1; } || \
+		echo "No Chromium here: the tests of the console's page are skipped."
 
 format: $(DEV_STAMP) ## format the code and fix what can be fixed safely
 	@$(BIN)/ruff check --quiet --fix-only .

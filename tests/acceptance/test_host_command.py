@@ -1,10 +1,12 @@
 """`tupelo host`, as a user runs it: in a terminal, beside others, until it is told to stop."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 
 import pytest
 
@@ -72,6 +74,25 @@ def test_programs_connect_to_it_and_it_leaves_when_told(start, tmp_path, number)
     again.stop(number)
 
 
+def test_it_serves_its_console(start, tupelo, tmp_path):
+    host = start("kitchen", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0")
+    address, _, token = host.line().removeprefix("console ").partition("#token=")
+    request = urllib.request.Request(
+        f"{address}api/host", headers={"Authorization": f"Bearer {token}"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert json.load(answer)["name"] == "kitchen"
+    busy = address.removeprefix("http://").rstrip("/")
+    result = tupelo("console", host.url, "--listen", busy)
+    assert result.returncode == 1
+    assert "listen= must be an address that is free" in result.stderr
+    host.stop(signal.SIGINT)
+    result = tupelo("console", host.url, "--listen", "127.0.0.1:0")
+    assert result.returncode == 1 and result.stderr.endswith(
+        "cannot be reached: Connection refused\n"
+    )
+
+
 def test_it_says_who_comes_and_goes(start):
     kitchen = start("kitchen", "--listen", "127.0.0.1:0", "--heartbeat", "10")
     address = kitchen.url.removeprefix("tupelo://").rstrip("/")
@@ -91,6 +112,11 @@ def test_it_says_who_comes_and_goes(start):
         (["kitchen", "--listen", "127.0.0.1:0", "--peer", "a:b:c"], "peers= must be an address"),
         (["kitchen", "--listen", "127.0.0.1:0", "--trust", "no file"], "trust= must be"),
         (["", "--listen", "127.0.0.1:0"], "name= must be"),
+        (["kitchen", "--listen", "127.0.0.1:0", "--console", "here"], "listen= must be an address"),
+        (
+            ["kitchen", "--listen", "127.0.0.1:0", "--console", "0.0.0.0:0"],
+            "listen= must be a loop",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_line(tupelo, arguments, complaint):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -14,8 +15,8 @@ from typer.main import get_group
 
 import tupelo
 from tupelo.apps import spaces
-from tupelo.apps.hosting import LISTEN, run_host
-from tupelo.apps.spaces import check_file, clear_errors
+from tupelo.apps.hosting import LISTEN, opened_console, run_host
+from tupelo.apps.spaces import HostUrl, TrustHow, check_file, clear_errors, credentials
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of a durable space.")]
 
@@ -138,8 +139,18 @@ def host(
         Path | None,
         typer.Option(metavar="DIR", help="Seal the logs of its spaces here, before they are cut."),
     ] = None,
+    console: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Serve the console and the HTTP API here, such as 127.0.0.1:7780.",
+        ),
+    ] = None,
 ) -> None:
-    """Run a host: programs connect to its spaces, and it shares them with other hosts."""
+    """Run a host: programs connect to its spaces, and it shares them with other hosts.
+
+    Example: tupelo host kitchen --path kitchen --console 127.0.0.1:7780
+    """
     with clear_errors():
         run_host(
             name,
@@ -151,7 +162,34 @@ def host(
             heartbeat=heartbeat,
             archive=archive,
             local_trust=local_trust,
+            console=console,
         )
+
+
+@app.command()
+def console(
+    url: HostUrl,
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where the page is served; port 0 is any.")
+    ] = "127.0.0.1:7780",
+    remote: Annotated[
+        bool,
+        typer.Option(
+            "--remote", help="Allow an address beyond this machine. Put a proxy with TLS before it."
+        ),
+    ] = False,
+    trust: TrustHow = None,
+) -> None:
+    """Serve the console and the HTTP API of a host that runs already, until Ctrl-C.
+
+    TUPELO_CONSOLE_TOKEN sets the token; else one is made, and printed.
+
+    Example: tupelo console tupelo://127.0.0.1:7700
+    """
+    with clear_errors(), opened_console(url, listen, remote, **credentials(trust)) as page:
+        print(f"console {page.url}", flush=True)
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 for command in ("read", "write", "take", "count", "watch", "show", "log", "spaces", "peers"):

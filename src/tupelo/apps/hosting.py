@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tupelo
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, BadInput
 from tupelo.values.text import one_line
+
+if TYPE_CHECKING:
+    from tupelo.apps.console import Console
 
 LISTEN = "127.0.0.1:7700"
 """The default address of a host."""
@@ -64,6 +68,7 @@ def run_host(
     heartbeat: float,
     archive: Path | None,
     local_trust: bool = True,
+    console: str | None = None,
 ) -> None:
     """Run a host until SIGINT or SIGTERM. On SIGHUP the file of known identities is read again, and
     the connections of identities that were removed end. The limit of open files is raised to the
@@ -103,7 +108,10 @@ def run_host(
         host.presence.subscribe(tupelo.HostPresence(), lambda notice: said.print(notice.entry))
         for seen in host.presence.read_all(tupelo.HostPresence()):
             said.print(seen)  # It may have come before the subscription.
-        with suppress(KeyboardInterrupt):
+        with ExitStack() as beside, suppress(KeyboardInterrupt):
+            if console is not None:
+                page = beside.enter_context(opened_console(host.url, console))
+                print(f"console {page.url}", flush=True)
             while not stop.is_set():
                 wake.wait()
                 wake.clear()
@@ -111,6 +119,20 @@ def run_host(
                     reload.clear()
                     _reload(host, trust)
     print(f"{name} has left", flush=True)
+
+
+def opened_console(url: str, listen: str, remote: bool = False, **options: Any) -> Console:
+    """The console of the host at this URL. TUPELO_CONSOLE_TOKEN sets its token.
+
+    BadInput if the packages that it needs are not installed.
+    """
+    try:
+        from tupelo.apps.console import Console
+    except ModuleNotFoundError as error:
+        text = f'the console needs {error.name}: pip install "tupelo[console]"'
+        raise BadInput(text) from error
+    token = os.environ.get("TUPELO_CONSOLE_TOKEN")
+    return Console(url, listen=listen, token=token, remote=remote, **options)
 
 
 def _reload(host: tupelo.Host, encoded: str | None) -> None:

@@ -15,7 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tupelo.errors import (
     BadArgument,
@@ -68,6 +69,8 @@ from tupelo.values.holder import Holder
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
+from tupelo.values.template import as_template
+from tupelo.values.text import template_text
 
 if TYPE_CHECKING:
     from tupelo.space.capacity import Capacity, CapacityLimit
@@ -127,6 +130,27 @@ class Spanning(ABC):
 
 
 Transactional = TransactionHandle | Spanning
+
+
+class WaiterSummary(NamedTuple):
+    """A waiting read or take: its template as text, and who waits, since when."""
+
+    template: str
+    take: bool
+    actor: Actor
+    since: float
+
+
+class TransactionSummary(NamedTuple):
+    """An open transaction: its actor if known, how many entries it holds, and when it expires."""
+
+    id: str
+    state: str
+    actor: Actor | None
+    taken: int
+    written: int
+    read: int
+    expires: float | None
 
 
 class Port:
@@ -947,6 +971,40 @@ class Port:
                 "subscriptions": list(core.subscriptions.watchers),
                 "waiters": list(core.waiting),
             }
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries the space has, without those held by transactions."""
+        with self._lock:
+            return len(self._core.store)
+
+    def summary(self, limit: int) -> tuple[list[WaiterSummary], list[TransactionSummary]]:
+        """The waiting reads and takes, and the open transactions; at most `limit` of each."""
+        core = self._core
+        with self._lock:
+            waiters = [
+                WaiterSummary(
+                    template_text(as_template(waiter.query.template)),
+                    waiter.query.take,
+                    waiter.actor,
+                    waiter.since,
+                )
+                for waiter in islice(core.waiting, limit)
+            ]
+            transactions = [
+                TransactionSummary(
+                    txn.id,
+                    txn.state,
+                    txn.actor,
+                    len(txn.taken),
+                    len(txn.store),
+                    len(txn.read),
+                    txn.expires,
+                )
+                for txn in islice(core.transactions, limit)
+                if txn.holder is None  # else it is a delivery
+            ]
+        return waiters, transactions
 
     @property
     def has_reactions(self) -> bool:

@@ -467,7 +467,7 @@ class Waiting:
             query.ticket or self.ticket(),
             signal,
             query.order or core.order,
-            core.now() if core.log.on else 0.0,
+            core.now(),
             query.actor or core.log.actor,
         )
         if query.if_exists:

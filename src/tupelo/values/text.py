@@ -96,6 +96,19 @@ def entry_text(shape: Shape, fields: tuple[Any, ...], length_max: int | None = T
     return text[: length_max - 3] + "..."
 
 
+def template_text(template: Template) -> str:
+    """A template as `read_template` reads it, as far as it consists of values, types and ANY."""
+    return _part_text(template.raw)
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, type):
+        return part.__name__
+    if isinstance(part, tuple):
+        return f"({', '.join(map(_part_text, part))}{',' if len(part) == 1 else ''})"
+    return repr(part) if is_typed(part) else _text(part)
+
+
 def _text(value: Any) -> str:
     if isinstance(value, Typed):
         pairs = zip(value.kind.names, value.values, strict=True)

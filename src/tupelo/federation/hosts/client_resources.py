@@ -176,6 +176,7 @@ class ClientResources:
         else:
             with port.acting(self._actor):
                 state = port.begin(message.lease, above)
+        state.actor = self._actor  # also where no log is kept
         self._transactions[hosted.name, state.id] = Transaction(port, state)
         return [state.id, state.expires]
 

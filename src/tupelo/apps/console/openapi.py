@@ -1,0 +1,169 @@
+"""The OpenAPI description of the HTTP API, made from one table of its operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tupelo import __version__
+
+ENTRY = {
+    "description": "An array for a tuple, an object with $kind for a dataclass, or text",
+    "oneOf": [{"type": "array", "items": {}}, {"type": "object"}, {"type": "string"}],
+}
+TEMPLATE = {
+    "description": 'Text such as ("job", int, ANY), an array, or null for every entry',
+    "oneOf": [{"type": "string"}, {"type": "array", "items": {}}, {"type": "null"}],
+}
+WAIT = {"type": "number", "minimum": 0, "maximum": 3600, "description": "Seconds to wait"}
+LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000}
+TXN = {"type": "string", "description": "The id of an open transaction of this space"}
+LEASE = {"type": ["number", "null"], "minimum": 0, "description": "Lifetime in seconds"}
+SINCE = {"type": "integer", "minimum": 0, "description": "A position of the log"}
+
+ENTRIES = {"type": "array", "items": ENTRY}
+_SPACE = "/api/spaces/{space}"
+
+Operation = tuple[str, str, str, dict[str, Any], list[str], int, dict[str, Any]]
+# method, path, summary, keys of the body, keys that are needed, status, keys of the answer
+OPERATIONS: list[Operation] = [
+    ("get", "/healthz", "Does the console run?", {}, [], 200, {"status": {"type": "string"}}),
+    ("get", "/readyz", "Does the host answer?", {}, [], 200, {"status": {"type": "string"}}),
+    ("get", "/metrics", "Numbers for Prometheus", {}, [], 200, {}),
+    ("get", "/api/openapi.json", "This description", {}, [], 200, {}),
+    ("get", "/api/host", "The host, its peers and its clients", {}, [], 200, {}),
+    ("get", "/api/spaces", "The spaces of the host", {}, [], 200, {"spaces": {"type": "array"}}),
+    ("get", _SPACE, "One space: waiting operations and transactions", {}, [], 200, {}),
+    (
+        *("post", f"{_SPACE}/write", "Write entries, all or none"),
+        {
+            "entry": ENTRY,
+            "entries": ENTRIES,
+            "lease": LEASE,
+            "wait": WAIT,
+            "to": {"type": ["string", "null"]},
+            "txn": TXN,
+        },
+        *([], 201, {"written": {"type": "integer"}}),
+    ),
+    (
+        *("post", f"{_SPACE}/read", "Read an entry, or with limit several"),
+        {"template": TEMPLATE, "wait": WAIT, "limit": LIMIT, "txn": TXN},
+        *([], 200, {"entry": ENTRY, "entries": ENTRIES}),
+    ),
+    (
+        *("post", f"{_SPACE}/take", "Take an entry, or with limit several"),
+        {"template": TEMPLATE, "wait": WAIT, "limit": LIMIT, "txn": TXN},
+        *([], 200, {"entry": ENTRY, "entries": ENTRIES}),
+    ),
+    (
+        *("post", f"{_SPACE}/count", "How many entries match"),
+        {"template": TEMPLATE, "txn": TXN},
+        *([], 200, {"count": {"type": "integer"}}),
+    ),
+    (
+        *("post", f"{_SPACE}/entries", "A page of entries"),
+        {"template": TEMPLATE, "limit": LIMIT, "cursor": {"type": ["string", "null"]}},
+        *([], 200, {"entries": ENTRIES, "cursor": {"type": ["string", "null"]}}),
+    ),
+    (
+        *("post", f"{_SPACE}/changes", "Changes of the log, oldest first"),
+        {"since": SINCE, "limit": LIMIT},
+        *([], 200, {"changes": {"type": "array"}}),
+    ),
+    (
+        *("post", f"{_SPACE}/subscribe", "Server-sent events: entries as they are written"),
+        {"template": TEMPLATE},
+        *([], 200, {}),
+    ),
+    (
+        *("post", f"{_SPACE}/watch", "Server-sent events: batches of changes"),
+        {
+            "since": {"type": ["integer", "null"], "minimum": 0},
+            "kinds": {"type": ["array", "null"], "items": {"type": "string"}},
+            "template": TEMPLATE,
+        },
+        *([], 200, {}),
+    ),
+    (
+        *("post", "/api/transactions", "Begin a transaction"),
+        {"space": {"type": "string"}, "lease": LEASE},
+        *(["space"], 201, {"txn": {"type": "string"}}),
+    ),
+    *(
+        (
+            *("post", f"/api/transactions/{{txn}}/{word}", f"{word.capitalize()} a transaction"),
+            *({}, [], 200, {"state": {"type": "string"}}),
+        )
+        for word in ("commit", "abort")
+    ),
+]
+ERROR = {"$ref": "#/components/schemas/Error"}
+STREAMS = ("/subscribe", "/watch")
+ERRORS = {
+    "400": "Bad input; the message names the argument",
+    "401": "A wrong token, or a wrong password",
+    "403": "The access rules of the host forbid it",
+    "409": "Refused by the space, or the transaction has ended",
+    "410": "These changes are not kept any more",
+    "413": "The answer would be too large; use limit",
+    "421": "An unknown Host header",
+    "429": "A limit of the host is reached",
+    "500": "An unexpected error",
+    "503": "The host cannot be reached",
+    "507": "The disk of the host is full",
+}
+
+
+def describe_api() -> dict[str, Any]:
+    """The description, as OpenAPI 3.1."""
+    paths: dict[str, Any] = {}
+    for method, path, summary, keys, needed, status, answer in OPERATIONS:
+        operation: dict[str, Any] = {
+            "summary": summary,
+            "responses": {str(status): _answer(path, answer)}
+            | {
+                code: {"description": text, "content": _json(ERROR)}
+                for code, text in ERRORS.items()
+            },
+        }
+        if path in ("/healthz", "/readyz"):
+            operation["security"] = []
+        if method == "post":
+            body = {"type": "object", "properties": keys, "additionalProperties": False}
+            if needed:
+                body["required"] = needed
+            operation["requestBody"] = {"required": bool(needed), "content": _json(body)}
+        names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+        paths.setdefault(path, {})[method] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Tupelo", "version": __version__, "license": {"name": "MIT"}},
+        "paths": paths,
+        "security": [{"token": []}],
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": {
+                "Error": {
+                    "type": "object",
+                    "required": ["error", "message"],
+                    "properties": {"error": {"type": "string"}, "message": {"type": "string"}},
+                }
+            },
+        },
+    }
+
+
+def _answer(path: str, keys: dict[str, Any]) -> dict[str, Any]:
+    if path.endswith(STREAMS):
+        return {"description": "Events", "content": {"text/event-stream": {}}}
+    if path == "/metrics":
+        return {"description": "Numbers", "content": {"text/plain": {}}}
+    return {"description": "Done", "content": _json({"type": "object", "properties": keys})}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

@@ -1,0 +1,141 @@
+"""Running the console: an HTTP server in a thread of its own, beside a host or far from it."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+
+from tupelo.apps.console.gateway import Gateway
+from tupelo.apps.console.http import LOOPBACK, HttpApi
+from tupelo.errors import BadArgument, CannotReach, DiscoveryFailed, TupeloError
+from tupelo.federation.links.address import is_loopback
+
+START_SECONDS = 60.0
+
+
+class Console:
+    """The console and HTTP API of one host, until it is closed. Use it by `with`.
+
+    `url` is that of the host. `listen` is an address such as "127.0.0.1:7780"; beyond loopback
+    it needs `remote=True`, and should stand behind a proxy with TLS. Requests need the `token`,
+    which is made if none is given. `options` are those of `tupelo.connect`.
+
+    Raises BadArgument if `listen` is wrong or in use, and CannotReach if the host is not there.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        listen: str = "127.0.0.1:0",
+        token: str | None = None,
+        remote: bool = False,
+        **options: Any,
+    ) -> None:
+        name, _, port = listen.rpartition(":")
+        name = name.strip("[]") or "127.0.0.1"
+        if not port.isdigit() or int(port) > 65_535:
+            raise BadArgument("listen", "an address such as 127.0.0.1:7780", listen)
+        if not is_loopback(name) and not remote:
+            expected = "a loopback address, unless remote=True (--console-remote)"
+            raise BadArgument("listen", expected, listen)
+        if token is not None and (not isinstance(token, str) or len(token) < 16):
+            raise BadArgument("token", "a text of 16 characters or more", "a shorter one")
+        self.token = token or secrets.token_urlsafe(24)
+        self._socket = _listen(name, int(port), listen)
+        self.address = f"{name}:{self._socket.getsockname()[1]}"
+        hosts = LOOPBACK | {name} if is_loopback(name) else frozenset({name, socket.gethostname()})
+        self._failure: BaseException | None = None
+        self._started = threading.Event()
+        api = HttpApi(partial(self._connect, url, options), self.token, hosts)
+        config = uvicorn.Config(
+            api.application(),
+            log_config=None,
+            log_level="critical",  # Errors reach the caller; the rest is about browsers.
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            lifespan="on",
+            loop="uvloop",
+            timeout_graceful_shutdown=2,
+        )
+        self._server = _Server(config, self._started)
+        self._thread = threading.Thread(target=self._run, name="tupelo console", daemon=True)
+        self._thread.start()
+        if not self._started.wait(START_SECONDS) or self._server.should_exit:
+            self.close()
+            raise self._failure or CannotReach(url, "the console did not start")
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with the token in its fragment, which is not sent to servers."""
+        return f"http://{self.address}/#token={self.token}"
+
+    async def _connect(self, url: str, options: dict[str, Any]) -> Gateway:
+        try:
+            return await Gateway.connect(url, **options)
+        except BaseException as error:
+            self._failure = error if isinstance(error, TupeloError) else DiscoveryFailed(str(error))
+            raise
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except BaseException as error:
+            self._failure = self._failure or error
+        finally:
+            self._server.should_exit = True
+            self._started.set()
+
+    def close(self) -> None:
+        """Stop serving, and end the connection to the host."""
+        self._server.should_exit = True
+        self._thread.join(10)
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<the console at http://{self.address}/>"
+
+
+class _Server(uvicorn.Server):
+    """Tells when it has started. Signals are for the program, not for the server."""
+
+    def __init__(self, config: uvicorn.Config, started: threading.Event) -> None:
+        super().__init__(config)
+        self._told = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._told.set()
+
+
+def _listen(name: str, port: int, listen: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((name, port))
+    except OSError as error:
+        listening.close()
+        raise BadArgument(
+            "listen", f"an address that is free ({error.strerror})", listen
+        ) from error
+    listening.set_inheritable(False)
+    return listening

@@ -1,0 +1,360 @@
+"use strict";
+// The console: it shows what the HTTP API answers, always as text, never as markup.
+
+const ROWS_MAX = 500; // changes on the page
+const REFRESH_MS = 2000;
+const find = (selector, root = document) => root.querySelector(selector);
+let token = "";
+let leaveView = () => {};
+
+// Talking to the API
+
+class ApiError extends Error {}
+
+async function request(method, path, body, signal) {
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method, signal,
+      headers: { Authorization: `Bearer ${token}` },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The console does not answer.");
+  }
+  if (answer.ok) return answer;
+  const said = await answer.json().catch(() => ({ message: answer.statusText }));
+  if (said.error === "WrongToken") showLogin();
+  throw new ApiError(said.message);
+}
+
+const get = async (path) => (await request("GET", path)).json();
+const post = async (path, body) => (await request("POST", path, body)).json();
+const spacePath = (name, operation = "") =>
+  `/api/spaces/${name.split("/").map(encodeURIComponent).join("/")}${operation && "/" + operation}`;
+
+async function* events(path, body, signal) {
+  const answer = await request("POST", path, body, signal);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    text += value;
+    const blocks = text.split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const lines = block.split("\n");
+      const data = lines.find((line) => line.startsWith("data: "));
+      const name = lines.find((line) => line.startsWith("event: "));
+      if (data) yield [name ? name.slice(7) : "message", JSON.parse(data.slice(6))];
+    }
+  }
+}
+
+// Entries as Python would write them
+
+function pythonText(value) {
+  if (value === null) return "None";
+  if (value === true) return "True";
+  if (value === false) return "False";
+  if (typeof value === "string") return JSON.stringify(value);
+  if (typeof value === "number") return String(value);
+  if (Array.isArray(value)) return `[${value.map(pythonText).join(", ")}]`;
+  if ("$kind" in value) {
+    const fields = Object.entries(value.fields).map(([name, v]) => `${name}=${pythonText(v)}`);
+    return `${value.$kind}(${fields.join(", ")})`;
+  }
+  const keys = Object.keys(value);
+  if (keys.length === 1 && keys[0].startsWith("$")) {
+    const inner = value[keys[0]];
+    if (keys[0] === "$tuple") return tupleText(inner);
+    if (keys[0] === "$int") return inner;
+    if (keys[0] === "$dict")
+      return `{${inner.map(([k, v]) => `${pythonText(k)}: ${pythonText(v)}`).join(", ")}}`;
+    if (keys[0] === "$bytes") return `bytes(${JSON.stringify(inner)}, base64)`;
+    const names = { $datetime: "datetime", $uuid: "UUID", $decimal: "Decimal", $float: "float" };
+    return `${names[keys[0]] || keys[0]}(${JSON.stringify(inner)})`;
+  }
+  return `{${keys.map((k) => `${JSON.stringify(k)}: ${pythonText(value[k])}`).join(", ")}}`;
+}
+const tupleText = (items) => `(${items.map(pythonText).join(", ")}${items.length === 1 ? "," : ""})`;
+const entryText = (entry) => visible(Array.isArray(entry) ? tupleText(entry) : pythonText(entry));
+// Control characters and those that change the direction of text are written out.
+const visible = (text) =>
+  text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+// Building the page
+
+function element(tag, text, className) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+function row(...cells) {
+  const made = element("tr");
+  for (const cell of cells) {
+    const [text, className] = Array.isArray(cell) ? cell : [cell, undefined];
+    const td = element("td", undefined, className);
+    td.append(text instanceof Node ? text : String(text));
+    made.append(td);
+  }
+  return made;
+}
+function list(parent, items) {
+  parent.replaceChildren(...items.map((text) => element("li", visible(text))));
+}
+function show(name) {
+  leaveView();
+  leaveView = () => {};
+  const view = find("#view");
+  view.replaceChildren(find(`#${name}-view`).content.cloneNode(true));
+  return view;
+}
+function say(text, bad = false) {
+  const status = find("#status");
+  status.textContent = text;
+  status.classList.toggle("bad", bad);
+}
+async function attempt(work) {
+  try {
+    return await work();
+  } catch (error) {
+    if (error.name !== "AbortError") say(error.message, true);
+    return undefined;
+  }
+}
+function repeat(work) {
+  let timer = 0;
+  let stopped = false;
+  const again = async () => {
+    await attempt(work);
+    if (!stopped) timer = setTimeout(again, REFRESH_MS);
+  };
+  again();
+  return () => { stopped = true; clearTimeout(timer); };
+}
+function askFirst(text) {
+  const dialog = find("#ask");
+  find("#ask-text").textContent = text;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+// Views
+
+function showLogin() {
+  token = "";
+  sessionStorage.removeItem("token");
+  const view = show("login");
+  find("#login", view).addEventListener("submit", (event) => {
+    event.preventDefault();
+    token = new FormData(event.target).get("token").trim();
+    sessionStorage.setItem("token", token);
+    route();
+  });
+  say("A valid token is needed.", true);
+}
+
+function showSpaces() {
+  const view = show("spaces");
+  const before = new Map();
+  leaveView = repeat(async () => {
+    const now = performance.now() / 1000;
+    const { spaces } = await get("/api/spaces");
+    find(".empty", view).hidden = spaces.length > 0;
+    find("tbody", view).replaceChildren(...spaces.map((space) => {
+      const link = element("a", visible(space.name));
+      link.href = `#space/${encodeURIComponent(space.name)}`;
+      if (space.refused) return row(link, "", "", "", "", "", "", [visible(space.refused), "bad"]);
+      const last = before.get(space.name);
+      const rate = last && now > last[0] ? (space.position - last[1]) / (now - last[0]) : null;
+      before.set(space.name, [now, space.position]);
+      return row(link, [space.entries.toLocaleString(), "n"],
+        [space.position && rate !== null ? rate.toFixed(1) : "–", "n"],
+        [space.waiting, "n"], [space.transactions, "n"], [space.in_doubt, "n"],
+        space.durable ? "in a file" : "in memory",
+        [space.health, space.health === "ok" ? "" : "bad"]);
+    }));
+    say("");
+  });
+}
+
+function showSpace(name) {
+  const view = show("space");
+  find("h2", view).textContent = visible(name);
+  const entries = find(".entries", view);
+  const more = find(".more", view);
+  const form = find(".browse", view);
+  let cursor = null;
+
+  async function browse(next) {
+    const template = form.elements.template.value.trim() || null;
+    const page = await post(spacePath(name, "entries"), { template, limit: 50, cursor: next });
+    if (next === null) entries.replaceChildren();
+    entries.append(...page.entries.map((entry) => element("li", entryText(entry))));
+    cursor = page.cursor;
+    more.hidden = cursor === null;
+    const shown = entries.children.length;
+    find(".shown", view).textContent =
+      `${shown} shown${cursor === null ? ", all that match" : ", there may be more"}`;
+    say("");
+  }
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    attempt(() => browse(null));
+  });
+  more.addEventListener("click", () => attempt(() => browse(cursor)));
+  find(".take", view).addEventListener("click", () => attempt(async () => {
+    const template = form.elements.template.value.trim() || null;
+    const { entry } = await post(spacePath(name, "read"), { template });
+    if (entry === null) return say("No entry matches.");
+    const text = `Take an entry that matches ${template || "ANY"} out of this space, for good? ` +
+      `The first match is ${entryText(entry).slice(0, 300)}`;
+    if (!await askFirst(text)) return say("Nothing was taken.");
+    const taken = await post(spacePath(name, "take"), { template });
+    await browse(null);
+    return say(taken.entry === null ? "Another program was faster." :
+      `Taken: ${entryText(taken.entry).slice(0, 200)}`);
+  }));
+  find(".write", view).addEventListener("submit", (event) => {
+    event.preventDefault();
+    const data = new FormData(event.target);
+    const lease = data.get("lease") === "" ? null : Number(data.get("lease"));
+    attempt(async () => {
+      await post(spacePath(name, "write"), { entry: data.get("entry"), lease });
+      event.target.elements.entry.value = "";
+      await browse(null);
+      say("Written.");
+    });
+  });
+  attempt(() => browse(null));
+  leaveView = repeat(async () => {
+    const about = await get(spacePath(name));
+    find(".numbers", view).textContent =
+      `${about.entries.toLocaleString()} entries · ${about.durable ? "in a file" : "in memory"} · ` +
+      `${about.waiting} waiting · ${about.subscriptions} subscriptions · state: ${about.health}`;
+    const who = (one) => one.name || one.agent || "unknown";
+    list(find(".waiters", view), about.waiters.map((one) =>
+      `${who(one)} waits to ${one.take ? "take" : "read"} ${one.template}, ` +
+      `${one.seconds.toFixed(1)} s`));
+    list(find(".transactions", view), about.open_transactions.map((one) =>
+      `${one.id.slice(0, 8)} of ${who(one)}, ${one.state}: ${one.taken} taken, ` +
+      `${one.written} written, ${one.read} read` +
+      (one.expires_in === null ? "" : `, ends in ${one.expires_in.toFixed(0)} s`)));
+    list(find(".doubts", view), about.doubts.map((one) =>
+      `${one.name || one.holder} has not confirmed ${one.entries}`));
+  });
+}
+
+async function showLive() {
+  const view = show("live");
+  const form = find(".filter", view);
+  const changes = find(".changes", view);
+  const pause = find(".pause", view);
+  let stream = new AbortController();
+  let paused = false;
+  let held = [];
+  leaveView = () => stream.abort();
+  const found = await attempt(() => get("/api/spaces"));
+  if (found === undefined) return;
+  const readable = found.spaces.filter((space) => !space.refused);
+  form.elements.space.replaceChildren(...readable.map((space) => {
+    const option = element("option", visible(space.name));
+    option.value = space.name;
+    return option;
+  }));
+
+  function add(batch) {
+    const rows = batch.slice(-ROWS_MAX).reverse().map((change) => row(
+      [change.position, "n"], new Date(change.time * 1000).toLocaleTimeString(), change.kind,
+      change.entry === undefined ? "–" : entryText(change.entry).slice(0, 500),
+      [change.waited ? `${change.waited.toFixed(3)} s` : "–", "n"]));
+    changes.prepend(...rows);
+    while (changes.children.length > ROWS_MAX) changes.lastChild.remove();
+  }
+  async function watch() {
+    stream.abort();
+    stream = new AbortController();
+    const mine = stream;
+    leaveView = () => mine.abort();
+    changes.replaceChildren();
+    held = [];
+    const name = form.elements.space.value;
+    if (!name) return say("No space to watch.");
+    const kinds = form.elements.kinds.value.split(",").map((kind) => kind.trim()).filter(Boolean);
+    const template = form.elements.template.value.trim() || null;
+    let skipped = 0;
+    let seen = 0;
+    const body = { template, kinds: kinds.length ? kinds : null };
+    for await (const [kind, said] of events(spacePath(name, "watch"), body, mine.signal)) {
+      if (kind === "error") throw new ApiError(said.message);
+      if (kind === "ready") { say("Watching."); continue; }
+      skipped += said.skipped;
+      seen += said.changes.length;
+      if (paused) held = held.concat(said.changes).slice(-ROWS_MAX);
+      else add(said.changes);
+      find(".rate", view).textContent = `${seen} changes received` +
+        (skipped ? `, ${skipped} more were not shown, because they came too fast` : "");
+    }
+    return undefined;
+  }
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    attempt(watch);
+  });
+  pause.addEventListener("click", () => {
+    paused = !paused;
+    pause.textContent = paused ? "Resume" : "Pause";
+    pause.setAttribute("aria-pressed", String(paused));
+    if (!paused) { add(held); held = []; }
+  });
+  attempt(watch);
+}
+
+function showHosts() {
+  const view = show("hosts");
+  leaveView = repeat(async () => {
+    const host = await get("/api/host");
+    find(".self", view).replaceChildren(...["name", "address", "id"].flatMap((key) =>
+      [element("dt", key), element("dd", visible(host[key] || "–"))]));
+    list(find(".peers", view), host.peers.map((peer) =>
+      `${peer.name} at ${peer.address || "?"}: ${peer.spaces.length} spaces, ${peer.agents} agents`));
+    list(find(".clients", view), host.clients.map((client) => client.name || client.agent));
+    say("");
+  });
+}
+
+function route() {
+  const hash = location.hash.slice(1);
+  if (hash.startsWith("token=")) {
+    token = hash.slice(6);
+    sessionStorage.setItem("token", token);
+    history.replaceState(null, "", "#spaces");
+    return route();
+  }
+  if (!token) token = sessionStorage.getItem("token") || "";
+  if (!token) return showLogin();
+  const [view, name] = hash.split(/\/(.*)/s);
+  for (const link of document.querySelectorAll("nav a")) {
+    const current = link.hash === `#${view === "space" || !view ? "spaces" : view}`;
+    current ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+  }
+  attempt(async () => {
+    find("#host-name").textContent = visible((await get("/api/host")).name);
+  });
+  if (view === "space" && name) showSpace(decodeURIComponent(name));
+  else if (view === "live") showLive();
+  else if (view === "hosts") showHosts();
+  else showSpaces();
+  return undefined;
+}
+
+addEventListener("hashchange", () => { route(); find("#view").focus(); });
+route();
