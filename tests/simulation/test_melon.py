@@ -1,64 +1,44 @@
 """MELON in virtual time: hosts part, meet and crash, processes store, write, send, take and read;
-what must hold of messages holds. The judge who says so is not blind."""
+the invariants of messages hold. The checker finds planted bugs."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.simulation.test_federation import describe, settle_early
+from tests.simulation.seeds import check_replay, check_seeds
+from tests.simulation.seeds import found as find
+from tests.simulation.test_federation import settle_early
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.feeds import replication_of
 from tupelo.federation.replication.placement import CopyAll, CopyKeeper
-from tupelo.lab.melon.simulate import simulate
-from tupelo.lab.simulate import simulate_many
 from tupelo.models.melon import directed
 from tupelo.models.melon.broadcast import PostBroadcast
 from tupelo.models.melon.collecting import PinnedRoom
 from tupelo.models.melon.message_store import MessageStore
 from tupelo.models.melon.reading import CopyShelves, MessageReader
 
-SEEDS = int(os.environ.get("TUPELO_MELON_SEEDS", "20"))
+SEEDS = 20
 PLANTED_SEEDS = 12
 """Every planted bug is found within so many."""
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 
 def test_melon_keeps_its_promises():
-    played = simulate_many(range(SEEDS), os.cpu_count() or 1, simulate)
-    bad = [report for report in played if report.faults]
-    assert not bad, "\n".join(describe(report, "melon") for report in bad)
+    check_seeds("melon", SEEDS)
 
 
-@pytest.mark.parametrize("seed", [2])
-def test_a_seed_replays_exactly(seed):
-    program = f"from tupelo.lab.melon.simulate import simulate; print(simulate({seed}).digest)"
-    there = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": str(seed)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    report = simulate(seed)
-    assert report.digest == there.stdout.strip()
-    assert report.trace
+def test_a_seed_replays_exactly():
+    check_replay("melon", 2)
 
 
 # Planted bugs
 
 
-def found(*invariants: str) -> None:
-    """Within some seeds, the judge says that one of these is broken."""
-    for seed in range(PLANTED_SEEDS):
-        if any(fault.invariant in invariants for fault in simulate(seed).faults):
-            return
-    pytest.fail(f"nobody noticed: {', '.join(invariants)}")
+found = partial(find, "melon", seeds=PLANTED_SEEDS)
 
 
 def test_a_reader_that_gives_up_and_loses_what_it_had_is_noticed(monkeypatch):
