@@ -276,7 +276,7 @@ class Simulation(World[Host], Generic[Host]):
 
     async def start(self) -> None:
         await super().start()
-        await self.until(self.is_connected)
+        await self.wait_for(self.is_connected)
 
     def is_connected(self) -> bool:
         """Whether all hosts are up and connected as the plan says."""
@@ -288,14 +288,14 @@ class Simulation(World[Host], Generic[Host]):
 
     async def settle_connected(self) -> None:
         """Wait until all hosts have met again; it is a fault if they do not."""
-        if not await self.until(self.is_connected):
+        if not await self.wait_for(self.is_connected):
             self.faults.append(Fault("apart", "not all hosts have met again"))
 
     async def isolate(self) -> list[Host]:
         """Cut every host off from all others. Returns the hosts that are up, when they know."""
         self.network.partition(*([host.name] for host in self.members))
         up = [host for host in self.members if host.is_up]
-        await self.until(lambda: not any(host.core.peers for host in up))
+        await self.wait_for(lambda: not any(host.core.peers for host in up))
         return up
 
     # Faults

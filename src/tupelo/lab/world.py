@@ -277,6 +277,10 @@ class WorldHost:
         assert self.life is not None, f"{self.name} is down"
         return self.life.call(function, *args)
 
+    def dial(self, name: str) -> None:
+        """From now on, connect to the host of this name."""
+        self.call(self.core.dial, address_of(name))
+
 
 Member = TypeVar("Member", bound=WorldHost)
 
@@ -347,7 +351,7 @@ class World(Generic[Member]):
         for member in self.members:
             await member.leave()
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
+    async def wait_for(self, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
         """Let virtual time pass until the condition holds. False if it does not within so long."""
         end = self.loop.time() + seconds
         while not condition():

@@ -795,10 +795,10 @@ class HeapSimulation(Simulation[HeapHost]):
 
     async def settle(self) -> None:
         await self._end_artists()
-        if not await self.until(self.is_settled):
+        if not await self.wait_for(self.is_settled):
             self.faults.append(Fault("apart", "not all hosts have the same events"))
         await asyncio.sleep(SETTLE_SECONDS)
-        await self.until(self.is_settled)
+        await self.wait_for(self.is_settled)
         self.check_owners()
         for artist in self._alive():
             await artist.life.start(artist.read_rest(), f"{artist.name} reads the rest")

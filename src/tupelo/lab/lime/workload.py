@@ -844,12 +844,12 @@ class LimeSimulation(Simulation[LimeHost]):
                 await self.populate(host)
 
     async def settle(self) -> None:
-        if await self.until(self.is_connected):
+        if await self.wait_for(self.is_connected):
             self.reunited.set()  # All agents write news, before the group changes once more.
             await asyncio.sleep(1.0)
             await self._serve_late()
         await asyncio.sleep(SETTLE_SECONDS)
-        await self.until(self.is_connected)
+        await self.wait_for(self.is_connected)
 
     async def _serve_late(self) -> None:
         """Write at another host what the requests wait for: they must find it there."""
@@ -857,7 +857,7 @@ class LimeSimulation(Simulation[LimeHost]):
             host = self[waiting.host.host.id]
             other = self.members[(host.number + 1) % len(self.members)]
             await other.do(_write_late(other, (LATE, host.name)))
-        await self.until(lambda: all(one.served for one in self._waiting), SERVED_SECONDS)
+        await self.wait_for(lambda: all(one.served for one in self._waiting), SERVED_SECONDS)
         for waiting in self._waiting:
             if not waiting.served:
                 at = waiting.host.name
