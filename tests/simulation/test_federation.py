@@ -22,9 +22,6 @@ from tupelo.space.query import Query
 from tupelo.values.holder import Holder
 
 SEEDS = 200
-PLANTED_SEEDS = 60
-"""Every planted bug is found within so many."""
-
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 
@@ -44,7 +41,7 @@ def test_seeds_differ():
 # Planted bugs
 
 
-found = partial(find, "federation", seeds=PLANTED_SEEDS)
+found = partial(find, "federation", seeds=60)
 
 
 class Settled:
@@ -81,7 +78,7 @@ def settle_early(monkeypatch: Any, settle: Callable[[Delivery], object]) -> None
 
 def test_a_removal_that_is_confirmed_before_delivery_is_noticed(monkeypatch):
     settle_early(monkeypatch, lambda delivery: delivery.confirm())
-    found("lost")
+    found("lost", first=4)
 
 
 def test_a_delivery_without_a_reservation_is_noticed(monkeypatch):
@@ -102,7 +99,7 @@ def test_an_owner_that_is_told_before_the_taker_has_it_is_noticed(monkeypatch):
         return brought
 
     monkeypatch.setattr(Federation, "claim", claiming)
-    found("lost")
+    found("lost", first=8)
 
 
 def test_a_waiter_that_is_not_moved_to_a_new_host_is_noticed(monkeypatch):
@@ -118,9 +115,9 @@ def test_a_waiter_that_is_not_moved_to_a_new_host_is_noticed(monkeypatch):
 
 def test_a_lock_that_outlives_its_client_is_noticed(monkeypatch):
     monkeypatch.setattr(ClientResources, "free", lambda possessions: None)
-    found("left behind")
+    found("left behind", first=9)
 
 
 def test_a_commit_that_is_not_logged_is_noticed(monkeypatch):
     monkeypatch.setattr(TransactionDecisions, "decide", lambda deciding, txn, told, speaker: True)
-    found("half done")
+    found("half done", first=10)

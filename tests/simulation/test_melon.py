@@ -21,9 +21,6 @@ from tupelo.models.melon.message_store import MessageStore
 from tupelo.models.melon.reading import CopyShelves, MessageReader
 
 SEEDS = 20
-PLANTED_SEEDS = 12
-"""Every planted bug is found within so many."""
-
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 
@@ -38,12 +35,12 @@ def test_a_seed_replays_exactly():
 # Planted bugs
 
 
-found = partial(find, "melon", seeds=PLANTED_SEEDS)
+found = partial(find, "melon", seeds=12)
 
 
 def test_a_reader_that_gives_up_and_loses_what_it_had_is_noticed(monkeypatch):
     monkeypatch.setattr(MessageReader, "undo", lambda reader, entries: None)
-    found("not read", "overlooked")
+    found("not read", "overlooked", first=1)
 
 
 def test_copies_that_are_read_backwards_are_noticed(monkeypatch):
@@ -52,7 +49,7 @@ def test_copies_that_are_read_backwards_are_noticed(monkeypatch):
 
     original = CopyShelves.look
     monkeypatch.setattr(CopyShelves, "look", look)
-    found("out of order")
+    found("out of order", first=2)
 
 
 def test_one_who_waits_and_is_not_woken_is_noticed(monkeypatch):
@@ -67,19 +64,19 @@ def test_one_who_waits_and_is_not_woken_is_noticed(monkeypatch):
 
 def test_what_is_collected_without_a_word_is_noticed(monkeypatch):
     monkeypatch.setattr(MessageStore, "_tell_collected", lambda post, kind, entries: None)
-    found("lost")
+    found("lost", first=4)
 
 
 def test_a_pin_that_does_not_hold_is_noticed(monkeypatch):
     monkeypatch.setattr(PinnedRoom, "pin", lambda room, entry: None)
-    found("collected")
+    found("collected", first=4)
 
 
 def test_a_second_carrier_that_gets_nothing_is_noticed(monkeypatch):
     """Nobody reads, so that it needs no copies for itself."""
     monkeypatch.setattr(CopyKeeper, "consider", lambda keeper: None)
     monkeypatch.setattr(MessageStore, "begin_pulling", lambda post: None)
-    found("not carried")
+    found("not carried", first=9)
 
 
 def test_what_is_stored_and_copied_is_noticed(monkeypatch):
