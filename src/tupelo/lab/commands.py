@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +26,7 @@ from tupelo.pipeline.commands.prompt import packages
 # imports all models, so a command imports it when it runs.
 if TYPE_CHECKING:
     from tupelo.lab.simulation import Report
-    from tupelo.lab.torture.campaign import Totals
+    from tupelo.lab.torture.round import Totals
 
 FAULTS_SHOWN = 5
 
@@ -116,12 +117,11 @@ def record_command(
 
     The folder of each host is a log for `tupelo pipeline`.
     """
-    from tupelo.lab.recording.record import RecordingConfig, RecordingFailed, record
+    from tupelo.lab.recording.record import RecordingConfig, RecordingFailed, kinds_in, record
 
     console = Console(highlight=False, soft_wrap=True)
     with clear_errors(), packages():
-        from tupelo.lab.recording.summary import kinds_in
-
+        import_module("tupelo.pipeline.source.locations")  # A missing package is reported at once.
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("recording", total=changes)
             try:
@@ -164,8 +164,8 @@ def torture_command(
 
     With anomalies the exit code is 1, and the histories are kept.
     """
-    from tupelo.lab.torture.campaign import Totals, run_campaign
     from tupelo.lab.torture.processes import TortureFailed
+    from tupelo.lab.torture.round import Totals, run_campaign
 
     if sys.platform == "win32":
         complain("torture needs a system that can stop processes and fork them, such as Linux")

@@ -1,15 +1,16 @@
-"""A network in virtual time, whose faults are ordered by a test or drawn from a seed.
+"""A network in virtual time, with faults that a test or a seed decides on.
 
-Programs stand at places, and places have names: `network.place("a")` is what the program there uses
-to listen and to dial. A link is as TCP makes it: whole frames in order, none lost while it lives,
-each with a delay of its own. What can go wrong is said here:
+Every program is at a place with a name, and uses `network.place(name)` to listen and to dial. A
+link behaves like a TCP connection: frames arrive in order, each with a random delay, and none is
+lost while the link is open. The faults:
 
-- `partition`: silence. What is sent is held back, and both ends hear nothing. After `heal` it is
-  delivered, if both ends still have the link; if one has hung up, the other hears of that then.
-- `cut`: both ends lose the link at once, with all that was under way.
-- `crash`: the program at a place is gone. What it had sent still arrives, then its links are lost.
-  It hears no more; its tasks are cancelled by whoever simulates it. `place` begins a new life.
-- `slow`: the delays between two places grow.
+- `partition`: frames between the groups are held back, and the ends are not told. After `heal` they
+  are delivered, if both ends still have the link; if one end has closed it, the other is told then.
+- `cut`: both ends lose the link at once, with all frames under way.
+- `crash`: the program at a place is gone. The frames that it had sent still arrive, then its links
+  are lost. It receives nothing more; the caller cancels its tasks. `place` returns a new place
+  then.
+- `slow`: delays between two places are multiplied.
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ from tupelo.federation.links.link import Answering, FrameReceiver, Link
 from tupelo.lab.loop import VirtualLoop
 
 LINGER_SECONDS = 1.0
-"""How long a link that was closed goes on to deliver what was sent before."""
+"""How long a closed link goes on to deliver the frames that were sent before."""
 WAITING_HIGH, WAITING_LOW = 256 * 1024, 64 * 1024
-"""A link with more bytes waiting than the first eases when it has no more than the second."""
+"""A link with more bytes waiting than the first calls `eased` when it has no more than the
+second."""
 HEAD_BYTES = 4
-"""What a frame has besides its content."""
+"""The size of the header of a frame."""
 
 
 class _State(Enum):
     OPEN = 1
-    CLOSING = 2  # It has hung up, and hears no more; what it sent is still under way.
+    CLOSING = 2  # Closed by this end, which receives nothing more; its frames are still under way.
     OVER = 3
 
 
 class _Signal(Enum):
-    """What goes through a line besides frames."""
+    """What goes over a link besides frames."""
 
-    KNOCK = 1
+    DIAL = 1
     OPENED = 2
     REFUSED = 3
     END = 4
@@ -51,8 +53,8 @@ class _Signal(Enum):
 
 
 @dataclass
-class _Knocking:
-    """Someone dials: who will own the link, and what ends when it is there."""
+class _Dialling:
+    """A dial that has no answer yet: `opened` ends with the answer."""
 
     address: str
     answer: Answering
@@ -60,7 +62,7 @@ class _Knocking:
 
 
 class VirtualLink:
-    """One end of a line. `name` is the place where it is."""
+    """One end of a link; `name` is the place of this end."""
 
     def __init__(self, network: VirtualNetwork, name: str, label: str) -> None:
         self.label = label
@@ -73,9 +75,9 @@ class VirtualLink:
         self.paused = False
         self.state = _State.OPEN
         self._network = network
-        self._ear: FrameReceiver | None = None
+        self._receiver: FrameReceiver | None = None
         self._full = False
-        self._knocking: _Knocking | None = None
+        self._dialling: _Dialling | None = None
         self._linger: asyncio.TimerHandle | None = None
 
     def __hash__(self) -> int:
@@ -87,10 +89,10 @@ class VirtualLink:
         self.here = other.name == self.name
         self.outgoing = _Direction(self._network, self, other)
 
-    # What a program does
+    # Called by the program
 
     def admit(self) -> None:
-        """Nobody in the lab sends long frames before it is known."""
+        """Nothing to do: the virtual network does not limit frames of unknown senders."""
 
     def send(self, content: bytes) -> None:
         if self.state is _State.OPEN:
@@ -112,7 +114,7 @@ class VirtualLink:
     def close(self) -> None:
         if self.state is _State.OPEN:
             self.state = _State.CLOSING
-            self._ear = None  # Who hangs up knows it, and hears no more.
+            self._receiver = None  # The end that closes is not told.
             self.outgoing.push(_Signal.END)
             self._set_linger()
 
@@ -127,35 +129,35 @@ class VirtualLink:
 
     def abort(self) -> None:
         if self.state is not _State.OVER:
-            self._ear = None
+            self._receiver = None
             self.end("hung up")
             self.outgoing.push(_Signal.RESET)
 
-    # What happens to it
+    # Called by the network
 
-    def knock(self, address: str, answer: Answering) -> asyncio.Future[None]:
-        """Ask to be let in. The future ends when the answer is there."""
+    def dial_up(self, address: str, answer: Answering) -> asyncio.Future[None]:
+        """Ask the other end to open the link. The future ends with the answer."""
         opened = self._network.loop.create_future()
-        self._knocking = _Knocking(address, answer, opened)
-        self.outgoing.push(_Signal.KNOCK)
+        self._dialling = _Dialling(address, answer, opened)
+        self.outgoing.push(_Signal.DIAL)
         return opened
 
     def heard(self, contents: list[bytes]) -> None:
-        if self.state is _State.OPEN and self._ear is not None:
+        if self.state is _State.OPEN and self._receiver is not None:
             for content in contents:
                 self._network.note_frame(self.other.name, self.name, content)
-            self._ear.heard(contents)
+            self._receiver.heard(contents)
 
     def signalled(self, signal: _Signal) -> None:
         if self.state is _State.OVER:
             return
         match signal:
-            case _Signal.KNOCK:
-                if self.other._knocking is not None:
-                    self._let_in(self.other._knocking.address)
+            case _Signal.DIAL:
+                if self.other._dialling is not None:
+                    self._accept(self.other._dialling.address)
             case _Signal.OPENED:
-                if self._knocking is not None:
-                    self._enter(self._knocking)
+                if self._dialling is not None:
+                    self._opened(self._dialling)
             case _Signal.REFUSED:
                 self.end("refused")
                 self.other.end("refused")
@@ -165,7 +167,7 @@ class VirtualLink:
             case _Signal.RESET:
                 self.end("reset")
 
-    def _let_in(self, address: str) -> None:
+    def _accept(self, address: str) -> None:
         answer = self._network.who_answers(address)
         if answer is None:
             self.outgoing.push(_Signal.REFUSED)
@@ -177,63 +179,64 @@ class VirtualLink:
             self.abort()
             raise
 
-    def _enter(self, knocking: _Knocking) -> None:
-        self._knocking = None
-        if knocking.opened.done():  # Whoever dialled was cancelled, and is about to hang up.
+    def _opened(self, dialling: _Dialling) -> None:
+        self._dialling = None
+        if dialling.opened.done():  # The dial was cancelled, and is about to abort.
             return
         try:
-            self._listen(knocking.answer)
+            self._listen(dialling.answer)
         except Exception as error:
-            knocking.opened.set_exception(error)
+            dialling.opened.set_exception(error)
         else:
             self._network.note(f"{self.name} is linked to {self.label}")
-            knocking.opened.set_result(None)
+            dialling.opened.set_result(None)
 
     def _listen(self, answer: Answering) -> None:
-        ear = answer(self)
-        if self.state is _State.OPEN:  # else it has hung up already
-            self._ear = ear
+        receiver = answer(self)
+        if self.state is _State.OPEN:  # It may have been closed in `answer`.
+            self._receiver = receiver
 
     def die(self) -> None:
-        """The program is gone, and is told nothing. An end that nobody has answered yet was never
-        its own, and is refused in time."""
-        if self._ear is not None or self._knocking is not None:
-            self._ear = self._knocking = None
+        """Close this end without telling its program, which has crashed. An end that was not
+        answered yet does not belong to the program; it is refused in time."""
+        if self._receiver is not None or self._dialling is not None:
+            self._receiver = self._dialling = None
             self.close()
 
     def end(self, reason: str) -> None:
-        """It is over at this end. The ear is told soon: never in the middle of its own call."""
+        """Close this end. The receiver is told later, never within a call of its own."""
         if self.state is _State.OVER:
             return
         self.state = _State.OVER
         self.outgoing.clear()
         if self._linger is not None:
             self._linger.cancel()
-        knocking, self._knocking = self._knocking, None
-        if knocking is not None and not knocking.opened.done():
-            knocking.opened.set_exception(CannotReach(knocking.address, reason))
+        dialling, self._dialling = self._dialling, None
+        if dialling is not None and not dialling.opened.done():
+            dialling.opened.set_exception(CannotReach(dialling.address, reason))
         self._network.loop.call_soon(self._tell, reason)
 
     def _tell(self, reason: str) -> None:
-        ear, self._ear = self._ear, None
-        if ear is not None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
             self._network.note(f"{self.name} loses {self.label}: {reason}")
-            ear.lost(reason)
+            receiver.lost(reason)
         self.arrived()
 
     def arrived(self) -> None:
-        """Something that was sent has arrived. The network forgets an end that is over when nothing
-        is left to be told there, and no reset of it is held back by a partition."""
+        """A frame or signal of this end has arrived. The network forgets an end that is over when
+        its receiver was told, and no reset of it is held back by a partition."""
         if self._full and self.outgoing.waiting <= WAITING_LOW:
             self._full = False
-            if self.state is _State.OPEN and self._ear is not None:
-                self._ear.eased()
-        if self.state is _State.OVER and self._ear is None and self.outgoing.empty:
+            if self.state is _State.OPEN and self._receiver is not None:
+                self._receiver.eased()
+        if self.state is _State.OVER and self._receiver is None and self.outgoing.empty:
             self._network.forget(self)
 
 
 class _Direction:
-    """One direction of a line: what was sent and has not arrived, in order."""
+    """One direction of a link: a queue of the frames and signals under way, with the moments of
+    their arrival. None overtakes another; a partition or a pause stops the queue."""
 
     def __init__(self, network: VirtualNetwork, source: VirtualLink, target: VirtualLink) -> None:
         self.waiting = 0
@@ -241,8 +244,8 @@ class _Direction:
         self._source = source
         self._target = target
         self._under_way: deque[tuple[float, bytes | _Signal]] = deque()
-        self._free_at = 0.0  # when the line has sent what it was given
-        self._arrival = 0.0  # of the last one: the next must not overtake it
+        self._free_at = 0.0  # when the line has sent all that was pushed
+        self._arrival = 0.0  # of the last frame: the next must not overtake it
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -271,7 +274,7 @@ class _Direction:
             self._timer = self._network.loop.call_at(self._under_way[0][0], self._arrive)
 
     def wake(self) -> None:
-        """The partition has changed: what was held back is sent once more."""
+        """The partition has changed: deliver the frames that were held back."""
         if self._timer is None and self.moves:
             delay = self._network.delay(self._source.name, self._target.name)
             moment = max(self._under_way[0][0], self._network.loop.time() + delay)
@@ -279,10 +282,10 @@ class _Direction:
 
     @property
     def moves(self) -> bool:
-        """Is something under way that nothing holds back?"""
+        """Whether the next frame or signal can be delivered."""
         if not self._under_way or self._network.parted(self._source.name, self._target.name):
             return False
-        # One that hears nothing for now does not notice the end of the line either, but a reset.
+        # A paused receiver does not notice the end of the link, but a reset.
         return not self._target.paused or self._under_way[0][1] is _Signal.RESET
 
     def _arrive(self) -> None:
@@ -318,13 +321,13 @@ TEXT_MAX = 120
 
 
 class Trace:
-    """The last `lines_max` things that happened, and a digest of all that ever did.
+    """The last `lines_max` frames and events of a network, and a digest of all of them.
 
-    Two runs with the same digest carried the same frames at the same moments.
+    Two runs with the same digest had the same frames and events at the same moments.
     """
 
     def __init__(self, lines_max: int) -> None:
-        # A frame is put into words when somebody reads the trace: mostly nobody does.
+        # Frames are formatted when the trace is read, which is rare.
         self._kept: deque[str | tuple[float, str, str, bytes]] = deque(maxlen=lines_max)
         self._digest = hashlib.blake2b(digest_size=16)
 
@@ -332,7 +335,7 @@ class Trace:
         self._digest.update(f"{now!r} {source} {target} {len(content)}\n".encode())
         self._digest.update(content)
         if len(content) > KEPT_BYTES_MAX:
-            self._kept.append(_in_words(now, source, target, content))
+            self._kept.append(_format_frame(now, source, target, content))
         else:
             self._kept.append((now, source, target, content))
 
@@ -342,29 +345,29 @@ class Trace:
 
     @property
     def lines(self) -> list[str]:
-        return [kept if isinstance(kept, str) else _in_words(*kept) for kept in self._kept]
+        return [kept if isinstance(kept, str) else _format_frame(*kept) for kept in self._kept]
 
     @property
     def digest(self) -> str:
         return self._digest.hexdigest()
 
 
-def _in_words(now: float, source: str, target: str, content: bytes) -> str:
+def _format_frame(now: float, source: str, target: str, content: bytes) -> str:
     try:
         text = repr(wire.decode(content))
     except BadFrame:
-        text = f"no message, {len(content)} bytes: {content[:40]!r}"
+        text = f"not a message, {len(content)} bytes: {content[:40]!r}"
     short = text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
     return f"{now:12.6f}  {source} → {target}  {short}"
 
 
 DIAL_SECONDS = 10.0
-"""How long someone who dials waits for an answer."""
+"""How long a dial waits for an answer."""
 
 
 @dataclass
 class Traffic:
-    """What was sent from one place to another."""
+    """How much was sent from one place to another."""
 
     frames: int = 0
     bytes: int = 0
@@ -373,8 +376,8 @@ class Traffic:
 class VirtualNetwork:
     """Places, the links between them, and their faults.
 
-    `delay` is the least and the most that a frame is under way, in seconds; `bandwidth` how many
-    bytes a second go through each direction of a link.
+    `delay` is the shortest and the longest delay of a frame, in seconds; `bandwidth` is in bytes a
+    second, for each direction of a link.
     """
 
     def __init__(
@@ -392,9 +395,9 @@ class VirtualNetwork:
         self._trace = Trace(trace_max)
         self._places: dict[str, Place] = {}
         self.identities: dict[str, str] = {}
-        """The key that the program at a place proves to the others, if it has one."""
+        """The public keys of the programs, by place, if they have an identity."""
         self._listening: dict[str, VirtualListening] = {}
-        self._owners: dict[str, str] = {}  # the place of every address that ever was listened at
+        self._owners: dict[str, str] = {}  # the place of every address that was ever used
         self._links: dict[int, VirtualLink] = {}
         self._groups: tuple[frozenset[str], ...] = ()
         self._slowness: dict[frozenset[str], float] = {}
@@ -407,27 +410,27 @@ class VirtualNetwork:
 
     @property
     def trace(self) -> list[str]:
-        """What happened last, one line each."""
+        """The last frames and events, one line each."""
         return self._trace.lines
 
     @property
     def digest(self) -> str:
-        """Of everything that happened: the same for every run of the same seed."""
+        """A digest of all frames and events: the same for every run of the same seed."""
         return self._trace.digest
 
     # Faults
 
     def partition(self, *groups: Collection[str]) -> None:
-        """From now on two places hear each other only if they share a group. A place that is in no
-        group hears everybody. It replaces the partition that was there before."""
+        """From now on two places reach each other only if they share a group. A place in no group
+        reaches all places. The partition before is replaced."""
         self._groups = tuple(frozenset(group) for group in groups)
-        said = " | ".join(",".join(sorted(group)) for group in self._groups)
-        self.note(f"partition {said}" if groups else "heal")
+        names = " | ".join(",".join(sorted(group)) for group in self._groups)
+        self.note(f"partition {names}" if groups else "heal")
         for link in list(self._links.values()):
             link.outgoing.wake()
 
     def heal(self) -> None:
-        """Everybody hears everybody again."""
+        """End the partition."""
         self.partition()
 
     def cut(self, a: str, b: str) -> None:
@@ -449,11 +452,11 @@ class VirtualNetwork:
                 link.die()
 
     def slow(self, a: str, b: str, factor: float) -> None:
-        """From now on frames between these two are under way so many times longer; 1 is normal."""
+        """Multiply the delays between two places; 1 is normal."""
         self.note(f"slow {a} – {b} × {factor!r}")
         self._slowness[frozenset((a, b))] = factor
 
-    # For links
+    # Called by links
 
     def parted(self, a: str, b: str) -> bool:
         return (
@@ -482,7 +485,7 @@ class VirtualNetwork:
         traffic.bytes += size
 
     def join(self, near: str, address: str) -> VirtualLink:
-        """A line from a place to whoever is at an address; nobody has answered yet."""
+        """A new link from a place to an address, not answered yet."""
         far = self._owners.get(address, address.partition(":")[0])
         here, there = VirtualLink(self, near, address), VirtualLink(self, far, near)
         here.meet(there)
@@ -500,7 +503,7 @@ class VirtualNetwork:
 
     def start_listening(self, listening: VirtualListening) -> None:
         if listening.address in self._listening:
-            raise CannotReach(listening.address, "somebody listens there already")
+            raise CannotReach(listening.address, "the address is in use")
         self._listening[listening.address] = listening
         self._owners[listening.address] = listening.place.name
 
@@ -510,7 +513,7 @@ class VirtualNetwork:
 
 
 class Place:
-    """Where one program stands: its way to listen and to dial."""
+    """The network as one program uses it: to listen and to dial."""
 
     def __init__(self, network: VirtualNetwork, name: str) -> None:
         self.name = name
@@ -518,7 +521,7 @@ class Place:
         self._network = network
 
     async def listen(self, address: str, answer: Answering) -> VirtualListening:
-        """Any text is an address; most simply, the name of the place, also with a port."""
+        """Listen at an address, which may be any text. CannotReach if it is in use."""
         self._check_alive(address)
         listening = VirtualListening(self._network, self, address, answer)
         self._network.start_listening(listening)
@@ -529,7 +532,7 @@ class Place:
         link = self._network.join(self.name, address)
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                await link.knock(address, answer)
+                await link.dial_up(address, answer)
         except TimeoutError:
             link.abort()
             raise CannotReach(address, f"no answer within {DIAL_SECONDS:g} s") from None
@@ -544,7 +547,7 @@ class Place:
 
 
 class VirtualListening:
-    """A place where a host can be dialled."""
+    """An address at which a program listens."""
 
     def __init__(
         self, network: VirtualNetwork, place: Place, address: str, answer: Answering
