@@ -322,7 +322,7 @@ def test_a_read_that_was_cancelled_hides_nothing():
         got: list[Any] = []
         while len(got) < 50:
             reading = asyncio.create_task(session.read(NEWS, wait=0))
-            await asyncio.sleep(field.rng.uniform(0, 0.03))
+            await asyncio.sleep(field.loop.rng.uniform(0, 0.03))
             if reading.cancel():
                 await asyncio.wait([reading])
             if not reading.cancelled():

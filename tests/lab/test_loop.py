@@ -187,7 +187,7 @@ def test_what_fails_where_nobody_looks_is_raised_at_the_end():
         loop.call_soon(lambda: 1 / 0)
         await asyncio.sleep(1)
 
-    with pytest.raises(BaseExceptionGroup, match="nobody saw it") as caught:
+    with pytest.raises(BaseExceptionGroup, match="nobody has retrieved") as caught:
         run(main, 1)
     assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
 

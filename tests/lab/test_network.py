@@ -270,7 +270,7 @@ def test_an_answerer_that_fails_is_a_broken_link_for_who_dials():
         await network.place("b").listen("b", fail)
         assert await refused(network, "b") < 0.1
 
-    with pytest.raises(BaseExceptionGroup, match="nobody saw it"):
+    with pytest.raises(BaseExceptionGroup, match="nobody has retrieved"):
         play(scene)
 
 
@@ -444,7 +444,7 @@ def test_the_trace_can_be_read():
     for words in (
         "a is linked to b",
         "a → b  Ping()",
-        "a → b  no message, 10001 bytes",
+        "a → b  not a message, 10001 bytes",
         "partition a | b",
         "heal",
         "slow a – b × 2.0",

@@ -189,7 +189,7 @@ def test_melon_reads_nothing_that_a_partner_has_forged(lie, caplog):
         assert copies_at(c, a.id) == []
         # From its source it comes as it is.
         garden.network.partition("ac", "b")
-        c.core.dial("a")
+        c.dial("a")
         assert await c.read_all(("n", int), 20) == [("n", number) for number in range(3)]
         assert len(written) == 3
 
@@ -251,7 +251,7 @@ def test_a_heap_has_no_event_that_a_partner_has_forged(lie, folder, caplog):
         await room.until(lambda: len(events_at(room, "c", b.citizen.id)) == 1)
         assert events_at(room, "c", source) == []
         room.network.partition("ac", "b")
-        c.citizen.core.dial("a")
+        c.citizen.dial("a")
         await room.until(lambda: len(events_at(room, "c", source)) == 3)
         assert sorted(event["i"] for event in await c.do(c.heap.snoop_all(Event("e")))) == [0, 1, 2]
 

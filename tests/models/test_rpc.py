@@ -640,12 +640,14 @@ def test_a_call_is_made_once_or_says_what_is_known_of_it(seed: int) -> None:
                 outcomes[text] = error
 
     async def scene(garden: Garden) -> None:
-        callers = [bed.do(caller(bed, await bed.do(open_rpc(bed)))) for bed in garden.beds.values()]
+        callers = [
+            bed.do(caller(bed, await bed.do(open_rpc(bed)))) for bed in garden.hosts.values()
+        ]
         for _ in range(12):
             await asyncio.sleep(rng.uniform(0.5, 4))
             match rng.choice(("part", "heal", "crash")):
                 case "part":
-                    names = [*garden.beds]
+                    names = [*garden.hosts]
                     rng.shuffle(names)
                     garden.network.partition(names[:2], names[2:])
                 case "heal":
@@ -657,13 +659,13 @@ def test_a_call_is_made_once_or_says_what_is_known_of_it(seed: int) -> None:
                     callers.append(bed.do(caller(bed, await bed.do(open_rpc(bed)))))
         garden.network.heal()
         await asyncio.gather(*callers, return_exceptions=True)  # Some were killed.
-        registries = [registry_of(bed.core, "rpc") for bed in garden.beds.values()]
+        registries = [registry_of(bed.core, "rpc") for bed in garden.hosts.values()]
         await garden.until(lambda: all(not one._awaited for one in registries), "nobody waits")
         await garden.until(lambda: all(one._running == 0 for one in registries), "nothing runs")
         await garden.until(
             lambda: all(len(one.broker.hosts) == 4 for one in registries), "all meet"
         )
-        for bed in garden.beds.values():
+        for bed in garden.hosts.values():
             assert bed.life is not None
             rpc = bed.life.call(partial(Rpc, bed.host))
             group = await bed.do(rpc.find_all(Ledger))

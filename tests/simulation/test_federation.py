@@ -1,70 +1,47 @@
-"""Whole federations in virtual time: whatever fails, nothing is lost, doubled or left behind; and
-the judge who says so is not blind."""
+"""Whole federations in virtual time: whatever fails, nothing is lost, doubled or left behind. The
+checker finds planted bugs."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.simulation.seeds import check_replay, check_seeds
+from tests.simulation.seeds import found as find
 from tupelo.federation.commits.deciding import TransactionDecisions
 from tupelo.federation.hosts.client_resources import ClientResources
 from tupelo.federation.spanning.federated import Federation
-from tupelo.lab.simulate import Report, simulate, simulate_many
+from tupelo.lab.simulate import simulate
 from tupelo.space.delivery import Delivery
 from tupelo.space.port import Port
 from tupelo.space.query import Query
 from tupelo.values.holder import Holder
 
-SEEDS = int(os.environ.get("TUPELO_SEEDS", "200"))
-PLANTED_SEEDS = 60
-"""Every planted bug is found within so many."""
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
+SEEDS = 200
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 
 def test_federations_keep_their_promises():
-    bad = [report for report in simulate_many(range(SEEDS), os.cpu_count() or 1) if report.faults]
-    assert not bad, "\n".join(describe(report) for report in bad)
-
-
-def describe(report: Report, model: str = "federation") -> str:
-    faults = "\n  ".join(map(str, report.faults))
-    replay = f"tupelo lab simulate --model {model} --seeds 1 --first {report.seed} --trace"
-    return f"seed {report.seed} ({replay})\n  {faults}"
+    check_seeds("federation", SEEDS)
 
 
 @pytest.mark.parametrize("seed", [3, 8])
 def test_a_seed_replays_exactly(seed):
-    program = f"from tupelo.lab.simulate import simulate; print(simulate({seed}).digest)"
-    there = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": str(seed)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    report = simulate(seed)
-    assert report.digest == simulate(seed).digest == there.stdout.strip()
-    assert report.trace
-    assert simulate(seed + 1).digest != report.digest
+    check_replay("federation", seed)
+
+
+def test_seeds_differ():
+    assert simulate(2).digest != simulate(4).digest
 
 
 # Planted bugs
 
 
-def found(invariant: str) -> None:
-    """Within some seeds, the judge says that this is broken."""
-    for seed in range(PLANTED_SEEDS):
-        said = [fault.invariant for fault in simulate(seed).faults]
-        if invariant in said:
-            return
-    pytest.fail(f"nobody noticed: {invariant}")
+found = partial(find, "federation", seeds=60)
 
 
 class Settled:
@@ -101,7 +78,7 @@ def settle_early(monkeypatch: Any, settle: Callable[[Delivery], object]) -> None
 
 def test_a_removal_that_is_confirmed_before_delivery_is_noticed(monkeypatch):
     settle_early(monkeypatch, lambda delivery: delivery.confirm())
-    found("lost")
+    found("lost", first=4)
 
 
 def test_a_delivery_without_a_reservation_is_noticed(monkeypatch):
@@ -122,7 +99,7 @@ def test_an_owner_that_is_told_before_the_taker_has_it_is_noticed(monkeypatch):
         return brought
 
     monkeypatch.setattr(Federation, "claim", claiming)
-    found("lost")
+    found("lost", first=8)
 
 
 def test_a_waiter_that_is_not_moved_to_a_new_host_is_noticed(monkeypatch):
@@ -138,9 +115,9 @@ def test_a_waiter_that_is_not_moved_to_a_new_host_is_noticed(monkeypatch):
 
 def test_a_lock_that_outlives_its_client_is_noticed(monkeypatch):
     monkeypatch.setattr(ClientResources, "free", lambda possessions: None)
-    found("left behind")
+    found("left behind", first=9)
 
 
 def test_a_commit_that_is_not_logged_is_noticed(monkeypatch):
     monkeypatch.setattr(TransactionDecisions, "decide", lambda deciding, txn, told, speaker: True)
-    found("half done")
+    found("half done", first=10)

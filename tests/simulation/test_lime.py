@@ -1,64 +1,40 @@
-"""LIME in virtual time: groups part and merge, hosts crash, agents move and react; what must hold
-of tuples, agents and reactions holds. The judge who says so is not blind."""
+"""LIME in virtual time: groups part and merge, hosts crash, agents move and react; the
+invariants of tuples, agents and reactions hold. The checker finds planted bugs."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.simulation.test_federation import describe
+from tests.simulation.seeds import check_replay, check_seeds
+from tests.simulation.seeds import found as find
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.groups.gate import Gate
 from tupelo.federation.groups.group import Group
-from tupelo.lab.lime.simulate import simulate
-from tupelo.lab.simulate import simulate_many
 from tupelo.models.lime.agent import Agent
 from tupelo.models.lime.reactions import ReactionRecord
 from tupelo.models.lime.runtime import AgentRuntime
 from tupelo.models.lime.sharing import TuplesToMove
 
-SEEDS = int(os.environ.get("TUPELO_LIME_SEEDS", "60"))
-PLANTED_SEEDS = 100
-"""Every planted bug is found within so many."""
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
+SEEDS = 60
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 
 def test_lime_keeps_its_promises():
-    played = simulate_many(range(SEEDS), os.cpu_count() or 1, simulate)
-    bad = [report for report in played if report.faults]
-    assert not bad, "\n".join(describe(report, "lime") for report in bad)
+    check_seeds("lime", SEEDS)
 
 
-@pytest.mark.parametrize("seed", [5])
-def test_a_seed_replays_exactly(seed):
-    program = f"from tupelo.lab.lime.simulate import simulate; print(simulate({seed}).digest)"
-    there = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": str(seed)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    report = simulate(seed)
-    assert report.digest == there.stdout.strip()
-    assert report.trace
+def test_a_seed_replays_exactly():
+    check_replay("lime", 5)
 
 
 # Planted bugs
 
 
-def found(*invariants: str) -> None:
-    """Within some seeds, the judge says that one of these is broken."""
-    for seed in range(PLANTED_SEEDS):
-        if any(fault.invariant in invariants for fault in simulate(seed).faults):
-            return
-    pytest.fail(f"nobody noticed: {', '.join(invariants)}")
+found = partial(find, "lime", seeds=100)
 
 
 def test_a_watchdog_that_is_missing_at_a_new_member_is_noticed(monkeypatch):
@@ -84,7 +60,7 @@ def test_a_group_that_does_not_halt_is_noticed(monkeypatch):
         gate.enter_now()
 
     monkeypatch.setattr(Gate, "enter", enter)
-    found("half a group", "half engaged")
+    found("half a group", "half engaged", first=99)
 
 
 def test_a_group_that_goes_on_before_it_has_settled_is_noticed(monkeypatch):
@@ -100,7 +76,7 @@ def test_a_group_that_goes_on_before_it_has_settled_is_noticed(monkeypatch):
 
     original = Group._settle
     monkeypatch.setattr(Group, "_settle", settle)
-    found("not seen", "agent lost")
+    found("not seen", "agent lost", first=5)
 
 
 def test_an_agent_that_is_left_behind_is_noticed(monkeypatch):
@@ -138,4 +114,4 @@ def test_a_reaction_that_forgets_what_it_has_seen_is_noticed(monkeypatch):
 
 def test_a_misplaced_tuple_that_is_not_moved_is_noticed(monkeypatch):
     monkeypatch.setattr(TuplesToMove, "gather", lambda moving: [])
-    found("misplaced", "half engaged")
+    found("misplaced", "half engaged", first=2)

@@ -1,4 +1,4 @@
-"""The commands of `tupelo lab`. They are found by their entry point: no layer below knows them."""
+"""The commands of `tupelo lab`, found by their entry point: lower layers do not import them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -22,31 +22,23 @@ from rich.table import Table
 from tupelo.apps.spaces import clear_errors, complain
 from tupelo.pipeline.commands.prompt import packages
 
-# Every command of `tupelo` loads this module, also one that only runs a host: what the lab is made
-# of, which is all models, is loaded when it is used.
+# Every command of `tupelo` loads this module, also one that only runs a host. The rest of the lab
+# imports all models, so a command imports it when it runs.
 if TYPE_CHECKING:
-    from tupelo.lab.simulate import Report
-    from tupelo.lab.torture.campaign import Totals
+    from tupelo.lab.simulation import Report
+    from tupelo.lab.torture.round import Totals
 
 FAULTS_SHOWN = 5
 
 
 class Model(Enum):
-    """What is simulated."""
+    """The models of `tupelo lab simulate`, as in `tupelo.lab.simulate.MODELS`."""
 
     FEDERATION = "federation"
     LIME = "lime"
     MELON = "melon"
     EVENT_HEAP = "event-heap"
 
-
-PLAYS = {
-    Model.FEDERATION: "tupelo.lab.simulate",
-    Model.LIME: "tupelo.lab.lime.simulate",
-    Model.MELON: "tupelo.lab.melon.simulate",
-    Model.EVENT_HEAP: "tupelo.lab.event_heap.simulate",
-}
-"""The modules whose `simulate` plays a model."""
 
 TORTURED = (
     "space",
@@ -61,37 +53,37 @@ TORTURED = (
 )
 """The models of `tupelo lab torture`."""
 
-app = typer.Typer(no_args_is_help=True, help="Look for what cannot be, in worlds ruled by seeds.")
+app = typer.Typer(
+    no_args_is_help=True, help="Run hosts under faults, and check the histories of clients."
+)
 
 
 @app.command("simulate")
 def simulate_command(
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="How many seeds to play.")] = 200,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="How many seeds to run.")] = 200,
     first: Annotated[int, typer.Option(min=0, metavar="S", help="The first of them.")] = 0,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Print all that happens; for one seed.")
+        bool, typer.Option("--trace", help="Print every message and event; for one seed.")
     ] = False,
     model: Annotated[
-        Model, typer.Option(help="Spaces that span hosts, or what is built on them.")
+        Model, typer.Option(help="Spaces that span hosts, or a model on them.")
     ] = Model.FEDERATION,
 ) -> None:
-    """Play federations in virtual time, with partitions, crashes and slow links, and judge them."""
-    from tupelo.lab.simulate import simulate_many
+    """Run federations in virtual time, with partitions, crashes and slow links, and check them."""
+    from tupelo.lab.simulate import simulate, simulate_many
 
-    logging.getLogger("tupelo").setLevel(logging.CRITICAL)  # Every loss would be told there.
+    logging.getLogger("tupelo").setLevel(logging.CRITICAL)  # It would report every lost host.
     console = Console(highlight=False, soft_wrap=True)
-    play: Callable[[int], Report] = import_module(PLAYS[model]).simulate
     if trace:
         if seeds != 1:
-            raise typer.BadParameter("with --trace it is 1", param_hint="--seeds")
-        reports = [play(first)]
+            raise typer.BadParameter("must be 1 with --trace", param_hint="--seeds")
+        reports = [simulate(first, model.value, trace=True)]
         console.print("\n".join(reports[0].trace), markup=False)
         console.print(f"digest {reports[0].digest}")
     else:
         processes = min(seeds, os.cpu_count() or 1)
-        played = simulate_many(range(first, first + seeds), processes, play)
-        shown = track(played, "playing", total=seeds, console=console, transient=True)
-        reports = list(shown)
+        running = simulate_many(range(first, first + seeds), processes, model.value)
+        reports = list(track(running, "running", total=seeds, console=console, transient=True))
     bad = [report for report in reports if report.faults]
     for report in bad:
         _print_faults(console, report, model)
@@ -119,18 +111,17 @@ def record_command(
     hosts: Annotated[int, typer.Option(min=2, metavar="H", help="How many hosts.")] = 3,
     kills: Annotated[int, typer.Option(min=0, metavar="K", help="How often one is killed.")] = 10,
     cuts: Annotated[int, typer.Option(min=0, metavar="C", help="How often links are cut.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, metavar="S", help="What rules chance.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="The seed of the faults.")] = 0,
 ) -> None:
     """Run a federation of processes, kill its hosts and cut its links, and keep the logs.
 
     The folder of each host is a log for `tupelo pipeline`.
     """
-    from tupelo.lab.recording.record import RecordingConfig, RecordingFailed, record
+    from tupelo.lab.recording.record import RecordingConfig, RecordingFailed, kinds_in, record
 
     console = Console(highlight=False, soft_wrap=True)
     with clear_errors(), packages():
-        from tupelo.lab.recording.summary import kinds_in
-
+        import_module("tupelo.pipeline.source.locations")  # A missing package is reported at once.
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("recording", total=changes)
             try:
@@ -160,7 +151,7 @@ def torture_command(
     minutes: Annotated[
         float, typer.Option(min=0.01, metavar="M", help="How long to go on; each model once.")
     ] = 5.0,
-    seed: Annotated[int, typer.Option(min=0, metavar="S", help="What rules chance.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="The seed of the faults.")] = 0,
     hosts: Annotated[int, typer.Option(min=2, metavar="N", help="How many hosts.")] = 3,
     tls: Annotated[bool, typer.Option("--tls", help="All links under TLS.")] = False,
     keep: Annotated[
@@ -169,12 +160,12 @@ def torture_command(
     ] = None,
 ) -> None:
     """Run hosts and clients as processes, break their links, kill and pause them, fill their disks,
-    and compare what every client was told with what is so.
+    and compare the answers to the clients with the entries that are there.
 
     With anomalies the exit code is 1, and the histories are kept.
     """
-    from tupelo.lab.torture.campaign import Totals, run_campaign
     from tupelo.lab.torture.processes import TortureFailed
+    from tupelo.lab.torture.round import Totals, run_campaign
 
     if sys.platform == "win32":
         complain("torture needs a system that can stop processes and fork them, such as Linux")
@@ -183,7 +174,7 @@ def torture_command(
         raise typer.BadParameter(f"all, or one of {', '.join(TORTURED)}", param_hint="--model")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise typer.BadParameter(f"{keep} is not empty", param_hint="--keep")
-    logging.getLogger("tupelo").setLevel(logging.CRITICAL)  # Every loss would be told there.
+    logging.getLogger("tupelo").setLevel(logging.CRITICAL)  # It would report every lost host.
     console = Console(highlight=False, soft_wrap=True)
     models = TORTURED if model == "all" else (model,)
     folder = keep or Path(tempfile.mkdtemp(prefix="tupelo-torture-"))

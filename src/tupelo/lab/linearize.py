@@ -1,18 +1,18 @@
-"""Was it as if every operation had happened at one moment between its call and its return?
+"""Linearizability: could every operation have taken effect at one moment between call and return?
 
-A history is a list of operations. Each belongs to a class: the entries that one template matches,
-told apart by whatever the history calls them. Classes are judged one by one, which is as good as
-all at once and much cheaper. The search is Wing and Gong's with Lowe's memory: place an operation
-that may come next, go on, and come back when nothing can. Most placements need no search:
+A history is a list of operations. Each belongs to a class: the entries that one template matches.
+Classes are checked one by one, which is equivalent to all at once and much cheaper. The search is
+Wing and Gong's with Lowe's memoization: place an operation that may come next, go on, and backtrack
+when none can. Most placements need no search:
 
-- What changes nothing (a read of what is there, no match where nothing is) may come at once.
-- A write may come at once, unless somebody who found nothing could have come before it.
-- A take may come at once, unless somebody who read the same entry could have come before it.
+- An operation that changes nothing (a read of an entry that is there, no match where there is none)
+  is placed at once.
+- A write is placed at once, unless an operation that found nothing could come before it.
+- A take is placed at once, unless a read of the same entry could come before it.
 
-An operation whose outcome nobody knows returns at `inf`: it happened at some time after its call,
-or never. Such a write is placed where somebody needs its entry, such a take where somebody found
-nothing though something was left.
-"""
+An operation with an unknown outcome returns at `inf`: it took effect at some time after its call,
+or never. Such a write is placed where an operation needs its entry, such a take where an operation
+found nothing although an entry was left."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ SHOWN_MAX = 10
 class TimedOperation(NamedTuple):
     """One operation on one entry; one on many entries is recorded as many.
 
-    `call` and `ret` count events or seconds; where they are equal, either may have come first.
-    `entry` is what was written, read or taken, or None: no match. Whether a read or take was ready
-    to wait makes no difference: no match means that there was a moment without one.
-    """
+    `call` and `ret` are in any unit of time; where they are equal, either may have come first.
+    `entry` was written, read or taken; None means no match. Whether a read or take would have
+    waited makes no difference: no match means that there was a moment without one."""
 
     call: float
     ret: float
@@ -54,7 +53,7 @@ class TimedOperation(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearizeVerdict:
-    """`undecided` if the budget ended first; `why` explains a no, for people."""
+    """The result: `undecided` if the budget ended first; `why` explains a "no"."""
 
     answer: Answer
     why: str = ""
@@ -62,8 +61,8 @@ class LinearizeVerdict:
 
 
 def check(operations: Iterable[TimedOperation], budget: int = 1_000_000) -> LinearizeVerdict:
-    """Is this history linearizable? After `budget` placements no more search is begun; what needs
-    none is judged all the same."""
+    """Check whether a history is linearizable. After `budget` placements no more search is begun;
+    classes that need no search are checked all the same."""
     classes: dict[Hashable, list[TimedOperation]] = {}
     for operation in operations:
         classes.setdefault(operation.key, []).append(operation)
@@ -82,7 +81,7 @@ def check(operations: Iterable[TimedOperation], budget: int = 1_000_000) -> Line
 
 
 class _Placed(NamedTuple):
-    """An operation in its place, with the unknown ones that had to come just before it."""
+    """A placed operation, with the unknown operations that were placed just before it."""
 
     number: int
     written: Hashable | None = None
@@ -119,7 +118,7 @@ class _Search:
         self._previous = [count, *range(count)]
         self._is_placed = bytearray(count)
         self._trail: list[tuple[_Placed, int, int]] = []
-        # All before base are placed; from there on each has a bit in the mask.
+        # All operations before base are placed; each later one has a bit in the mask.
         self._base = self._mask = 0
         self._present: Counter[Hashable] = Counter()
         self._size = 0
@@ -128,8 +127,8 @@ class _Search:
         self._dead_end = _DeadEnd([], [], [])
 
     def _find_blockers(self) -> list[list[int]]:
-        """For each write the overlapping operations that found nothing, for each take the
-        overlapping reads of its entry: those might have to come first."""
+        """The operations that might have to come first: for each write the overlapping operations
+        that found nothing, for each take the overlapping reads of its entry."""
         operations = self._operations
         blockers: list[list[int]] = [[] for _ in operations]
         active: list[int] = []
@@ -168,17 +167,17 @@ class _Search:
                 return "no"
 
     def _position(self) -> Hashable:
-        """The entries that are there follow from this."""
+        """The key of the memoization: the entries that are there follow from it."""
         if not self._used and not self._removed:
             return (self._base, self._mask)
         used, removed = frozenset(self._used.items()), frozenset(self._removed.items())
         return (self._base, self._mask, used, removed)
 
-    # What may come next
+    # Candidates
 
     def _advance(self) -> list[_Placed]:
-        """Place all that may come at once. The answer is what may come then, the best at the end:
-        takes come before writes, for whoever found nothing."""
+        """Place all operations that need no search. Returns the candidates after that, the best one
+        last: takes come before writes, for the sake of operations that found nothing."""
         while True:
             candidates, deadline = self._candidates()
             before = len(self._trail)
@@ -199,7 +198,7 @@ class _Search:
         return moves
 
     def _candidates(self) -> tuple[list[int], float]:
-        """Who was called before the first of all that are left returned, and when that was."""
+        """The operations that were called before the first remaining return, and this return."""
         operations, following = self._operations, self._next
         candidates = []
         deadline = inf
@@ -213,7 +212,7 @@ class _Search:
         return candidates, deadline
 
     def _at_once(self, index: int, deadline: float) -> _Placed | None:
-        """Place this one without a search, if that can spoil nothing."""
+        """Place an operation without a search, if no other operation could have to come first."""
         kind, entry = self._operations[index].kind, self._operations[index].entry
         if entry is None:
             return _Placed(index) if not self._size else None
@@ -267,7 +266,7 @@ class _Search:
         self._change(placed, -1)
 
     def _change(self, placed: _Placed, sign: int) -> None:
-        """Do to the entries what was placed, or undo it."""
+        """Apply a placed operation to the entries, or undo it."""
         if placed.written is not None:
             _add(self._used, placed.written, sign)
             self._put(placed.written, sign)
@@ -282,7 +281,7 @@ class _Search:
         self._size += count
         _add(self._present, entry, count)
 
-    # For people
+    # Explanation
 
     def explain(self) -> str:
         end = self._dead_end
@@ -318,7 +317,7 @@ def _blocks(first: TimedOperation, second: TimedOperation) -> bool:
 
 
 def _add(counter: Counter[Hashable], entry: Hashable, count: int) -> None:
-    """Counters compare as equal only if what is not there is not counted."""
+    """Add to a counter, and drop zeros: counters with zeros do not compare as equal."""
     counter[entry] += count
     if not counter[entry]:
         del counter[entry]

@@ -1,10 +1,10 @@
-"""An event loop in virtual time: when nothing is left to do, it is the next timer's moment at once.
+"""An event loop in virtual time: when no callback is ready, the clock jumps to the next timer.
 
-Nothing comes from outside: no sockets, no threads, no wall clock. So a run is decided by its seed
-alone, and the same seed plays the same run again, to the last message. Three things would break
-that on the usual loop: timers of one moment come in the order of a heap, tasks stand in sets in the
-order of their addresses, and threads come when they please. Here timers and tasks are numbered,
-what is for a thread is done in place, and other threads are refused.
+There is no input from outside: no sockets, no threads, no wall clock. A run depends on its seed
+alone, and the same seed gives the same run, to the last message. On the usual loop three things are
+not repeatable: the order of timers of one moment, the order of tasks in sets (by their addresses in
+memory), and the moments at which threads run. Here timers and tasks are numbered, the work of a
+thread runs in place, and calls from other threads are refused.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CANCELLED_TIMERS_MAX = 1_000
-"""So many cancelled timers may lie in the heap, or as many as live ones, before it is cleared."""
+"""The heap is cleared of cancelled timers when there are more of them than this, and more than live
+ones."""
 
 
 class LabError(Exception):
-    """A simulation did what it cannot do. Not a RuntimeError: those are often suppressed."""
+    """A simulation cannot go on. Not a RuntimeError, which programs often suppress."""
 
 
 class Stuck(LabError):
-    """Everyone waits, and there is nothing that could wake anyone."""
+    """All tasks wait, and there is no timer that could wake one."""
 
 
 class LeftOver(LabError):
@@ -40,7 +41,7 @@ class LeftOver(LabError):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop that a seed rules; `rng` is the only source of chance in it."""
+    """An event loop in virtual time; `rng`, which is seeded, is its only source of randomness."""
 
     _ready: deque[asyncio.Handle]
     _stopping: bool
@@ -62,7 +63,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def number(self, what: str) -> int:
-        """The next number for a thing of this sort; it is the same in every run."""
+        """The next number of a sequence with this name; it is the same in every run."""
         number = self._numbers[what] = self._numbers.get(what, 0) + 1
         return number
 
@@ -84,13 +85,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self._cancelled += 1
         if self._cancelled > max(CANCELLED_TIMERS_MAX, len(self._timers) // 2):
-            # The handle itself is marked after this call, and goes the next time.
+            # The handle itself is marked as cancelled after this call: it is removed the next time.
             self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
             heapq.heapify(self._timers)
             self._cancelled = 0
 
     def _run_once(self) -> None:
-        """What is ready, once; if nothing is, time jumps to the next timer."""
+        """Run the ready callbacks once; if there are none, let time jump to the next timer."""
         ready, timers = self._ready, self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -108,7 +109,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # Tasks
 
     def tasks_of(self, belongs: Callable[[Context], bool]) -> list[asyncio.Task[Any]]:
-        """The tasks that run in such a context and are not done."""
+        """The pending tasks whose context satisfies the predicate."""
         return [
             task
             for task in _pending(self)
@@ -116,7 +117,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         ]
 
     def drop(self, belongs: Callable[[Context], bool]) -> None:
-        """What was to be called in such a context is not."""
+        """Cancel the callbacks and timers whose context satisfies the predicate."""
         for handle in [*self._ready, *(timer for _, _, timer in self._timers)]:
             if not handle.cancelled() and belongs(handle._context):  # type: ignore[attr-defined]
                 handle.cancel()
@@ -128,7 +129,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         title = f"at {self._now:.6f} s nothing can happen any more; these tasks wait:"
         return "\n  ".join([title, *(describe(task) for task in _pending(self))])
 
-    # What does not exist here
+    # Threads
 
     def call_soon_threadsafe(
         self,
@@ -137,13 +138,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         if threading.get_ident() != self._home:
-            raise LabError("another thread called into a virtual loop: it comes when it pleases")
+            raise LabError(
+                "another thread called into a virtual loop: its timing is not repeatable"
+            )
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Done at once and in place: what a thread would do takes no time here."""
+        """Run the function at once, in place: work in a thread takes no virtual time."""
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
@@ -153,7 +156,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task that stands in a set by its number, and not by its address."""
+    """A task with a number as its hash, so that sets of tasks have the same order in every run."""
 
     def __init__(self, loop: VirtualLoop, coro: Any, **options: Any) -> None:
         self._number = loop.number("task")  # First: the loop keeps all its tasks in a set.
@@ -162,7 +165,7 @@ class _NumberedTask(asyncio.Task[Any]):
         super().__init__(coro, loop=loop, **options)
 
     def set_name(self, value: object) -> None:
-        if value is not None:  # Python 3.13 says None for a task that was given no name.
+        if value is not None:  # Python 3.13 passes None for a task without a name.
             super().set_name(value)
 
     def __hash__(self) -> int:
@@ -170,7 +173,7 @@ class _NumberedTask(asyncio.Task[Any]):
 
 
 class _NumberedFuture(asyncio.Future[Any]):
-    """The same for a future."""
+    """A future with a number as its hash."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._number = loop.number("future")
@@ -188,15 +191,16 @@ def _numbered_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -
 def _keep_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     assert isinstance(loop, VirtualLoop)
     if loop.is_closed():
-        loop.default_exception_handler(context)  # Nobody will look at `failures` any more.
+        loop.default_exception_handler(context)  # `failures` was read before.
     else:
         loop.failures.append(context.get("exception") or LabError(context["message"]))
 
 
 def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]], seed: int) -> T:
-    """Run `main(loop)` in virtual time, and close everything.
+    """Run `main(loop)` in virtual time, close the loop, and return the result.
 
-    What failed where nobody saw it is raised as a group; LeftOver if tasks still ran at the end.
+    Raises a group of the exceptions that nobody has retrieved; LeftOver if tasks still ran at the
+    end; Stuck if no task could go on.
     """
     loop = VirtualLoop(seed)
     try:
@@ -204,7 +208,7 @@ def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]], seed: int) -> T:
         left = [describe(task) for task in _pending(loop)]
         _end_tasks(loop)
         if loop.failures:
-            raise BaseExceptionGroup("these failed, and nobody saw it", loop.failures)
+            raise BaseExceptionGroup("exceptions that nobody has retrieved", loop.failures)
         if left:
             raise LeftOver("\n  ".join(["these tasks still ran at the end:", *left]))
         return answer
@@ -228,13 +232,13 @@ def _end_tasks(loop: VirtualLoop) -> None:
         loop.failures += [
             answer
             for answer in loop.run_until_complete(ended)
-            if isinstance(answer, Exception)  # and not that it was cancelled
+            if isinstance(answer, Exception)  # but no CancelledError
         ]
     loop.run_until_complete(loop.shutdown_asyncgens())
 
 
 def describe(task: asyncio.Task[Any]) -> str:
-    """A task for people: its name, what it runs, and where it waits."""
+    """A task in words: its name, its coroutine, and the line where it waits."""
     coro: Any = task.get_coro()
     name = getattr(coro, "__qualname__", repr(coro))
     where = ""

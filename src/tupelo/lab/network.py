@@ -1,36 +1,373 @@
-"""A network in virtual time, whose faults are ordered by a test or drawn from a seed.
+"""A network in virtual time, with faults that a test or a seed decides on.
 
-Programs stand at places, and places have names: `network.place("a")` is what the program there uses
-to listen and to dial. A link is as TCP makes it: whole frames in order, none lost while it lives,
-each with a delay of its own. What can go wrong is said here:
+Every program is at a place with a name, and uses `network.place(name)` to listen and to dial. A
+link behaves like a TCP connection: frames arrive in order, each with a random delay, and none is
+lost while the link is open. The faults:
 
-- `partition`: silence. What is sent is held back, and both ends hear nothing. After `heal` it is
-  delivered, if both ends still have the link; if one has hung up, the other hears of that then.
-- `cut`: both ends lose the link at once, with all that was under way.
-- `crash`: the program at a place is gone. What it had sent still arrives, then its links are lost.
-  It hears no more; its tasks are cancelled by whoever simulates it. `place` begins a new life.
-- `slow`: the delays between two places grow.
+- `partition`: frames between the groups are held back, and the ends are not told. After `heal` they
+  are delivered, if both ends still have the link; if one end has closed it, the other is told then.
+- `cut`: both ends lose the link at once, with all frames under way.
+- `crash`: the program at a place is gone. The frames that it had sent still arrive, then its links
+  are lost. It receives nothing more; the caller cancels its tasks. `place` returns a new place
+  then.
+- `slow`: delays between two places are multiplied.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import Enum
 
-from tupelo.errors import CannotReach
-from tupelo.federation.links.link import Answering, Link
-from tupelo.lab.line import VirtualLink
+from tupelo.errors import BadFrame, CannotReach
+from tupelo.federation.links import wire
+from tupelo.federation.links.link import Answering, FrameReceiver, Link
 from tupelo.lab.loop import VirtualLoop
-from tupelo.lab.trace import Trace
+
+LINGER_SECONDS = 1.0
+"""How long a closed link goes on to deliver the frames that were sent before."""
+WAITING_HIGH, WAITING_LOW = 256 * 1024, 64 * 1024
+"""A link with more bytes waiting than the first calls `eased` when it has no more than the
+second."""
+HEAD_BYTES = 4
+"""The size of the header of a frame."""
+
+
+class _State(Enum):
+    OPEN = 1
+    CLOSING = 2  # Closed by this end, which receives nothing more; its frames are still under way.
+    OVER = 3
+
+
+class _Signal(Enum):
+    """What goes over a link besides frames."""
+
+    DIAL = 1
+    OPENED = 2
+    REFUSED = 3
+    END = 4
+    RESET = 5
+
+
+@dataclass
+class _Dialling:
+    """A dial that has no answer yet: `opened` ends with the answer."""
+
+    address: str
+    answer: Answering
+    opened: asyncio.Future[None]
+
+
+class VirtualLink:
+    """One end of a link; `name` is the place of this end."""
+
+    def __init__(self, network: VirtualNetwork, name: str, label: str) -> None:
+        self.label = label
+        self.identity: str | None = None
+        self.here = False
+        self.name = name
+        self.number = network.loop.number("link")
+        self.other: VirtualLink
+        self.outgoing: _Direction
+        self.paused = False
+        self.state = _State.OPEN
+        self._network = network
+        self._receiver: FrameReceiver | None = None
+        self._full = False
+        self._dialling: _Dialling | None = None
+        self._linger: asyncio.TimerHandle | None = None
+
+    def __hash__(self) -> int:
+        return self.number  # So that sets of links have the same order in every run.
+
+    def meet(self, other: VirtualLink) -> None:
+        self.other = other
+        self.identity = self._network.identities.get(other.name)
+        self.here = other.name == self.name
+        self.outgoing = _Direction(self._network, self, other)
+
+    # Called by the program
+
+    def admit(self) -> None:
+        """Nothing to do: the virtual network does not limit frames of unknown senders."""
+
+    def send(self, content: bytes) -> None:
+        if self.state is _State.OPEN:
+            self._network.count(self.name, self.other.name, len(content) + HEAD_BYTES)
+            self.outgoing.push(content)
+            self._full = self._full or self.outgoing.waiting > WAITING_HIGH
+
+    @property
+    def waiting(self) -> int:
+        return self.outgoing.waiting
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        self.other.outgoing.schedule()
+
+    def close(self) -> None:
+        if self.state is _State.OPEN:
+            self.state = _State.CLOSING
+            self._receiver = None  # The end that closes is not told.
+            self.outgoing.push(_Signal.END)
+            self._set_linger()
+
+    def _set_linger(self) -> None:
+        self._linger = self._network.loop.call_later(LINGER_SECONDS, self._lingered)
+
+    def _lingered(self) -> None:
+        if self.outgoing.moves:
+            self._set_linger()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        if self.state is not _State.OVER:
+            self._receiver = None
+            self.end("hung up")
+            self.outgoing.push(_Signal.RESET)
+
+    # Called by the network
+
+    def dial_up(self, address: str, answer: Answering) -> asyncio.Future[None]:
+        """Ask the other end to open the link. The future ends with the answer."""
+        opened = self._network.loop.create_future()
+        self._dialling = _Dialling(address, answer, opened)
+        self.outgoing.push(_Signal.DIAL)
+        return opened
+
+    def heard(self, contents: list[bytes]) -> None:
+        if self.state is _State.OPEN and self._receiver is not None:
+            for content in contents:
+                self._network.note_frame(self.other.name, self.name, content)
+            self._receiver.heard(contents)
+
+    def signalled(self, signal: _Signal) -> None:
+        if self.state is _State.OVER:
+            return
+        match signal:
+            case _Signal.DIAL:
+                if self.other._dialling is not None:
+                    self._accept(self.other._dialling.address)
+            case _Signal.OPENED:
+                if self._dialling is not None:
+                    self._opened(self._dialling)
+            case _Signal.REFUSED:
+                self.end("refused")
+                self.other.end("refused")
+            case _Signal.END:
+                self.end("closed by the other end")
+                self.other.end("hung up")
+            case _Signal.RESET:
+                self.end("reset")
+
+    def _accept(self, address: str) -> None:
+        answer = self._network.who_answers(address)
+        if answer is None:
+            self.outgoing.push(_Signal.REFUSED)
+            return
+        self.outgoing.push(_Signal.OPENED)
+        try:
+            self._listen(answer)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _opened(self, dialling: _Dialling) -> None:
+        self._dialling = None
+        if dialling.opened.done():  # The dial was cancelled, and is about to abort.
+            return
+        try:
+            self._listen(dialling.answer)
+        except Exception as error:
+            dialling.opened.set_exception(error)
+        else:
+            self._network.note(f"{self.name} is linked to {self.label}")
+            dialling.opened.set_result(None)
+
+    def _listen(self, answer: Answering) -> None:
+        receiver = answer(self)
+        if self.state is _State.OPEN:  # It may have been closed in `answer`.
+            self._receiver = receiver
+
+    def die(self) -> None:
+        """Close this end without telling its program, which has crashed. An end that was not
+        answered yet does not belong to the program; it is refused in time."""
+        if self._receiver is not None or self._dialling is not None:
+            self._receiver = self._dialling = None
+            self.close()
+
+    def end(self, reason: str) -> None:
+        """Close this end. The receiver is told later, never within a call of its own."""
+        if self.state is _State.OVER:
+            return
+        self.state = _State.OVER
+        self.outgoing.clear()
+        if self._linger is not None:
+            self._linger.cancel()
+        dialling, self._dialling = self._dialling, None
+        if dialling is not None and not dialling.opened.done():
+            dialling.opened.set_exception(CannotReach(dialling.address, reason))
+        self._network.loop.call_soon(self._tell, reason)
+
+    def _tell(self, reason: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            self._network.note(f"{self.name} loses {self.label}: {reason}")
+            receiver.lost(reason)
+        self.arrived()
+
+    def arrived(self) -> None:
+        """A frame or signal of this end has arrived. The network forgets an end that is over when
+        its receiver was told, and no reset of it is held back by a partition."""
+        if self._full and self.outgoing.waiting <= WAITING_LOW:
+            self._full = False
+            if self.state is _State.OPEN and self._receiver is not None:
+                self._receiver.eased()
+        if self.state is _State.OVER and self._receiver is None and self.outgoing.empty:
+            self._network.forget(self)
+
+
+class _Direction:
+    """One direction of a link: a queue of the frames and signals under way, with the moments of
+    their arrival. None overtakes another; a partition or a pause stops the queue."""
+
+    def __init__(self, network: VirtualNetwork, source: VirtualLink, target: VirtualLink) -> None:
+        self.waiting = 0
+        self._network = network
+        self._source = source
+        self._target = target
+        self._under_way: deque[tuple[float, bytes | _Signal]] = deque()
+        self._free_at = 0.0  # when the line has sent all that was pushed
+        self._arrival = 0.0  # of the last frame: the next must not overtake it
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self._under_way
+
+    def push(self, thing: bytes | _Signal) -> None:
+        network = self._network
+        size = len(thing) + HEAD_BYTES if isinstance(thing, bytes) else 0
+        self._free_at = max(self._free_at, network.loop.time()) + network.sending_seconds(size)
+        delay = network.delay(self._source.name, self._target.name)
+        self._arrival = max(self._arrival, self._free_at + delay)
+        self._under_way.append((self._arrival, thing))
+        self.waiting += size
+        self.schedule()
+
+    def clear(self) -> None:
+        self._under_way.clear()
+        self.waiting = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def schedule(self) -> None:
+        if self._timer is None and self.moves:
+            self._timer = self._network.loop.call_at(self._under_way[0][0], self._arrive)
+
+    def wake(self) -> None:
+        """The partition has changed: deliver the frames that were held back."""
+        if self._timer is None and self.moves:
+            delay = self._network.delay(self._source.name, self._target.name)
+            moment = max(self._under_way[0][0], self._network.loop.time() + delay)
+            self._timer = self._network.loop.call_at(moment, self._arrive)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the next frame or signal can be delivered."""
+        if not self._under_way or self._network.parted(self._source.name, self._target.name):
+            return False
+        # A paused receiver does not notice the end of the link, but a reset.
+        return not self._target.paused or self._under_way[0][1] is _Signal.RESET
+
+    def _arrive(self) -> None:
+        self._timer = None
+        if not self.moves:
+            return
+        now = self._network.loop.time()
+        thing = self._under_way[0][1]
+        try:
+            if isinstance(thing, _Signal):
+                self._under_way.popleft()
+                self._target.signalled(thing)
+            else:
+                self._target.heard(self._frames_until(now))
+            self._source.arrived()
+        finally:
+            self.schedule()
+
+    def _frames_until(self, now: float) -> list[bytes]:
+        frames = []
+        while self._under_way and self._under_way[0][0] <= now:
+            thing = self._under_way[0][1]
+            if isinstance(thing, _Signal):
+                break
+            self._under_way.popleft()
+            self.waiting -= len(thing) + HEAD_BYTES
+            frames.append(thing)
+        return frames
+
+
+KEPT_BYTES_MAX = 4_096
+TEXT_MAX = 120
+
+
+class Trace:
+    """The last `lines_max` frames and events of a network, and a digest of all of them.
+
+    Two runs with the same digest had the same frames and events at the same moments.
+    """
+
+    def __init__(self, lines_max: int) -> None:
+        # Frames are formatted when the trace is read, which is rare.
+        self._kept: deque[str | tuple[float, str, str, bytes]] = deque(maxlen=lines_max)
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def frame(self, now: float, source: str, target: str, content: bytes) -> None:
+        self._digest.update(f"{now!r} {source} {target} {len(content)}\n".encode())
+        self._digest.update(content)
+        if len(content) > KEPT_BYTES_MAX:
+            self._kept.append(_format_frame(now, source, target, content))
+        else:
+            self._kept.append((now, source, target, content))
+
+    def event(self, now: float, text: str) -> None:
+        self._digest.update(f"{now!r} {text}\n".encode())
+        self._kept.append(f"{now:12.6f}  {text}")
+
+    @property
+    def lines(self) -> list[str]:
+        return [kept if isinstance(kept, str) else _format_frame(*kept) for kept in self._kept]
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _format_frame(now: float, source: str, target: str, content: bytes) -> str:
+    try:
+        text = repr(wire.decode(content))
+    except BadFrame:
+        text = f"not a message, {len(content)} bytes: {content[:40]!r}"
+    short = text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
+    return f"{now:12.6f}  {source} → {target}  {short}"
+
 
 DIAL_SECONDS = 10.0
-"""How long someone who dials waits for an answer."""
+"""How long a dial waits for an answer."""
 
 
 @dataclass
 class Traffic:
-    """What was sent from one place to another."""
+    """How much was sent from one place to another."""
 
     frames: int = 0
     bytes: int = 0
@@ -39,8 +376,8 @@ class Traffic:
 class VirtualNetwork:
     """Places, the links between them, and their faults.
 
-    `delay` is the least and the most that a frame is under way, in seconds; `bandwidth` how many
-    bytes a second go through each direction of a link.
+    `delay` is the shortest and the longest delay of a frame, in seconds; `bandwidth` is in bytes a
+    second, for each direction of a link.
     """
 
     def __init__(
@@ -58,9 +395,9 @@ class VirtualNetwork:
         self._trace = Trace(trace_max)
         self._places: dict[str, Place] = {}
         self.identities: dict[str, str] = {}
-        """The key that the program at a place proves to the others, if it has one."""
+        """The public keys of the programs, by place, if they have an identity."""
         self._listening: dict[str, VirtualListening] = {}
-        self._owners: dict[str, str] = {}  # the place of every address that ever was listened at
+        self._owners: dict[str, str] = {}  # the place of every address that was ever used
         self._links: dict[int, VirtualLink] = {}
         self._groups: tuple[frozenset[str], ...] = ()
         self._slowness: dict[frozenset[str], float] = {}
@@ -73,27 +410,27 @@ class VirtualNetwork:
 
     @property
     def trace(self) -> list[str]:
-        """What happened last, one line each."""
+        """The last frames and events, one line each."""
         return self._trace.lines
 
     @property
     def digest(self) -> str:
-        """Of everything that happened: the same for every run of the same seed."""
+        """A digest of all frames and events: the same for every run of the same seed."""
         return self._trace.digest
 
     # Faults
 
     def partition(self, *groups: Collection[str]) -> None:
-        """From now on two places hear each other only if they share a group. A place that is in no
-        group hears everybody. It replaces the partition that was there before."""
+        """From now on two places reach each other only if they share a group. A place in no group
+        reaches all places. The partition before is replaced."""
         self._groups = tuple(frozenset(group) for group in groups)
-        said = " | ".join(",".join(sorted(group)) for group in self._groups)
-        self.note(f"partition {said}" if groups else "heal")
+        names = " | ".join(",".join(sorted(group)) for group in self._groups)
+        self.note(f"partition {names}" if groups else "heal")
         for link in list(self._links.values()):
             link.outgoing.wake()
 
     def heal(self) -> None:
-        """Everybody hears everybody again."""
+        """End the partition."""
         self.partition()
 
     def cut(self, a: str, b: str) -> None:
@@ -115,11 +452,11 @@ class VirtualNetwork:
                 link.die()
 
     def slow(self, a: str, b: str, factor: float) -> None:
-        """From now on frames between these two are under way so many times longer; 1 is normal."""
+        """Multiply the delays between two places; 1 is normal."""
         self.note(f"slow {a} – {b} × {factor!r}")
         self._slowness[frozenset((a, b))] = factor
 
-    # For links
+    # Called by links
 
     def parted(self, a: str, b: str) -> bool:
         return (
@@ -148,7 +485,7 @@ class VirtualNetwork:
         traffic.bytes += size
 
     def join(self, near: str, address: str) -> VirtualLink:
-        """A line from a place to whoever is at an address; nobody has answered yet."""
+        """A new link from a place to an address, not answered yet."""
         far = self._owners.get(address, address.partition(":")[0])
         here, there = VirtualLink(self, near, address), VirtualLink(self, far, near)
         here.meet(there)
@@ -166,7 +503,7 @@ class VirtualNetwork:
 
     def start_listening(self, listening: VirtualListening) -> None:
         if listening.address in self._listening:
-            raise CannotReach(listening.address, "somebody listens there already")
+            raise CannotReach(listening.address, "the address is in use")
         self._listening[listening.address] = listening
         self._owners[listening.address] = listening.place.name
 
@@ -176,7 +513,7 @@ class VirtualNetwork:
 
 
 class Place:
-    """Where one program stands: its way to listen and to dial."""
+    """The network as one program uses it: to listen and to dial."""
 
     def __init__(self, network: VirtualNetwork, name: str) -> None:
         self.name = name
@@ -184,7 +521,7 @@ class Place:
         self._network = network
 
     async def listen(self, address: str, answer: Answering) -> VirtualListening:
-        """Any text is an address; most simply, the name of the place, also with a port."""
+        """Listen at an address, which may be any text. CannotReach if it is in use."""
         self._check_alive(address)
         listening = VirtualListening(self._network, self, address, answer)
         self._network.start_listening(listening)
@@ -195,7 +532,7 @@ class Place:
         link = self._network.join(self.name, address)
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                await link.knock(address, answer)
+                await link.dial_up(address, answer)
         except TimeoutError:
             link.abort()
             raise CannotReach(address, f"no answer within {DIAL_SECONDS:g} s") from None
@@ -210,7 +547,7 @@ class Place:
 
 
 class VirtualListening:
-    """A place where a host can be dialled."""
+    """An address at which a program listens."""
 
     def __init__(
         self, network: VirtualNetwork, place: Place, address: str, answer: Answering

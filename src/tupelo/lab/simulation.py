@@ -1,147 +1,375 @@
-"""The ground on which every world of the lab stands: a loop, a network, a folder, members, and what
-may befall them."""
+"""A simulation: a world with a workload, a nemesis that injects faults, and a history to check.
+
+All models are simulated alike. The seed decides on a plan (`Plan`). The programs of the workload
+run while the nemesis cuts links, partitions the network and crashes hosts. Then all faults end, all
+hosts come back, and pending operations are settled. At last a checker looks at the history and at
+what the hosts hold, and reports the broken invariants (`Fault`).
+
+A model adds a subclass of `Simulation` with its hosts and programs (its `workload`), and a function
+that checks it (its `checker`); `simulate` has the table of the models.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
+from tupelo.errors import TupeloError
 from tupelo.federation.identity.keys import Identity
-from tupelo.lab.loop import VirtualLoop
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.network import VirtualNetwork
-from tupelo.space.clock import LoopClock
-from tupelo.space.dual_api import maybe_await
+from tupelo.lab.world import ProgramLife, SlowFlusher, World, WorldHost
 
-MEMORY_DISK = Path("/dev/shm")
-"""How long a disk takes is not asked here."""
+NAMES = "abcdefgh"
+DOUBT_SECONDS = 25.0
+"""Longer than a host is ever down: deliveries in doubt are only given up for programs that never
+come back."""
+SERVED_SECONDS = 5.0
+"""A waiting request is served within so long after its entry was written."""
+TRACE_LINES_MAX = 100_000
+DELAYS = ((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))
+"""The least and the longest delay of a frame: a plan chooses one of these pairs."""
+
+Outcome = Literal["killed", "done", "cancelled", "failed"]
+"""How an operation ended. Killed: its program ended before it knew."""
 
 
-class SimulatedProgram(Protocol):
-    """A host of a world, through all its lives."""
+@dataclass(frozen=True)
+class Fault:
+    """An invariant that is broken, and how."""
 
-    name: str
+    invariant: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of one seed. The same seed has the same digest in every run."""
+
+    seed: int
+    digest: str
+    faults: tuple[Fault, ...]
+    acts: int
+    """How many operations the workload has called."""
+    trace: tuple[str, ...]
+
+
+# The history
+
+
+class Operation:
+    """One operation of the workload; each model adds its fields."""
+
+    how: Outcome
+    error: str
+
+    def answered(self, answer: Any) -> None:
+        """Called with the result of an operation that is done."""
+        raise NotImplementedError
+
+    def ended(self, tick: int) -> None:
+        """Called when the operation has ended in any way. Ticks are unique and rise."""
+
+
+class History:
+    """What the programs of a simulation have called, and what they were told."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.faults: list[Fault] = []
+        """Broken invariants that were found while the simulation ran."""
+        self.note = note
+        self._ticks = 0
+
+    def tick(self) -> int:
+        """The next moment: unique, although several things may happen at one virtual time."""
+        self._ticks += 1
+        return self._ticks
+
+    def fault(self, invariant: str, text: str) -> None:
+        self.note(f"FAULT {invariant}: {text}")
+        self.faults.append(Fault(invariant, text))
+
+    async def record(
+        self, operation: Operation, life: ProgramLife, work: Coroutine[Any, Any, Any]
+    ) -> Any:
+        """Run an operation of this program and record its outcome. Returns None if it fails with
+        a TupeloError."""
+        answer = None
+        try:
+            answer = await work
+            operation.how = "done"
+            operation.answered(answer)
+        except asyncio.CancelledError:
+            operation.how = "killed" if life.leaving else "cancelled"
+            raise
+        except TupeloError as error:
+            operation.how = "killed" if life.leaving else "failed"
+            operation.error = repr(error)
+        finally:
+            operation.ended(self.tick())
+            self.note(str(operation))
+        return answer
+
+
+def name_of(entry: Iterable[object]) -> str:
+    """An entry in a report: its fields, with colons."""
+    return ":".join(map(str, entry))
+
+
+# The world
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What the seed decides before a simulation begins."""
+
+    hosts: int
+    durable: frozenset[int] = frozenset()
+    """The numbers of the hosts with a folder."""
+    shape: str = "mesh"
+    """Which hosts dial each other, see `neighbours`."""
+    load_seconds: float
+    """How long the programs work, and faults happen."""
+    delay: tuple[float, float]
+    disk_seconds: float = 0.0
+    """A commit of a durable host takes up to so long."""
+
+
+@dataclass(frozen=True)
+class Nemesis:
+    """Which faults are drawn, and how often."""
+
+    kinds: tuple[str, ...]
+    """Drawn with equal chances: a kind may be repeated."""
+    slower: Sequence[float]
+    """Factors for the delays of a slow link."""
+    crashes: float = 0.7
+    """The chance that a host that ends does so without a goodbye."""
+    rate: float = 1.2
+    """Faults a second, on average."""
+
+
+def neighbours(shape: str, number: int, hosts: int) -> list[int]:
+    """The numbers of the hosts that this host dials."""
+    match shape:
+        case "line":
+            others = [number + 1]
+        case "row":
+            others = [number - 1]
+        case "ring":
+            others = [(number + 1) % hosts]
+        case "star":
+            others = [0]
+        case _:
+            others = list(range(hosts))
+    return [other for other in others if 0 <= other < hosts and other != number]
+
+
+class SimulatedHost(WorldHost):
+    """A host of a simulation; durable, with an identity, and slow to commit as the plan says."""
+
+    def __init__(
+        self,
+        world: Simulation[Any],
+        number: int,
+        *,
+        identity: Identity | None = None,
+        **options: Any,
+    ) -> None:
+        plan = world.plan
+        self.number = number
+        self.durable = number in plan.durable
+        name = NAMES[number]
+        super().__init__(
+            world,
+            name,
+            peers=[NAMES[other] for other in neighbours(plan.shape, number, plan.hosts)],
+            identity=identity,
+            path=world.folder / name if self.durable else None,
+            durability="process" if self.durable else None,
+            **options,
+        )
+
+    def meets(self, other: SimulatedHost) -> bool:
+        """Whether the two hosts are connected directly when there are no faults."""
+        return other.name in self.peers or self.name in other.peers
+
+    def slow_down(self, hosted: HostedSpace, seconds: float) -> None:
+        """Let the commits of a durable space take up to so long."""
+        if hosted.durable and seconds:
+            hosted.port.flusher = SlowFlusher(hosted.port, self.core.rng, seconds)
+
+
+def space_remains(host: WorldHost) -> dict[str, Any]:
+    """The transactions, deliveries and waiters that are left in the spaces of a host."""
+    return {
+        f"{what} in {name}": hosted.port.under_way()[what]
+        for name, hosted in host.core.spaces.items()
+        for what in ("transactions", "deliveries", "waiters")
+    }
+
+
+def left_behind(remains: Mapping[WorldHost, Mapping[str, Any]]) -> list[Fault]:
+    """A fault for everything that is left at a host and should be over."""
+    return [
+        Fault("left behind", f"{what} at {host.name}: {things!r}")
+        for host, found in remains.items()
+        for what, things in found.items()
+        if things
+    ]
+
+
+Host = TypeVar("Host", bound=SimulatedHost)
+
+
+class Simulation(World[Host], Generic[Host]):
+    """A world, its workload and its nemesis. A model defines `nemesis`, `populate`, `end_load`,
+    `settle` and `acts`."""
+
+    nemesis: Nemesis
+
+    def __init__(
+        self, loop: VirtualLoop, plan: Plan, network: type[VirtualNetwork] = VirtualNetwork
+    ) -> None:
+        super().__init__(loop, network(loop, delay=plan.delay, trace_max=TRACE_LINES_MAX))
+        self.plan = plan
+        self.faults: list[Fault] = []
+        self.rng = Random(f"{self.seed} trouble")
+        """Draws the faults."""
+
+    # What a model defines
 
     @property
-    def is_up(self) -> bool: ...
+    def acts(self) -> int:
+        """How many operations were called."""
+        raise NotImplementedError
 
-    async def start(self) -> None: ...
+    async def populate(self, host: Host) -> None:
+        """Start the programs of a host that is new or has come back."""
+        raise NotImplementedError
 
-    async def crash(self) -> None: ...
+    async def end_load(self) -> None:
+        """The load is over: stop the programs."""
 
-    async def leave(self) -> None: ...
+    async def settle(self) -> None:
+        """All faults are over: wait until everything is settled."""
+        raise NotImplementedError
 
+    # A run
 
-Member = TypeVar("Member", bound=SimulatedProgram)
+    async def play(self) -> None:
+        """Run the simulation up to the moment at which it can be checked."""
+        await self.start()
+        for host in self.members:
+            await self.populate(host)
+        await self.run_nemesis()
+        await self.end_load()
+        await self.heal()
+        await self.settle()
 
+    async def start(self) -> None:
+        await super().start()
+        await self.wait_for(self.is_connected)
 
-class SeededIdentity(Identity):
-    """An identity whose every key is drawn from a seed, so that a run can be played again."""
+    def is_connected(self) -> bool:
+        """Whether all hosts are up and connected as the plan says."""
+        return all(
+            host.is_up
+            and all(other.core.id in host.core.peers for other in self.members if host.meets(other))
+            for host in self.members
+        )
 
-    rng: Random
+    async def settle_connected(self) -> None:
+        """Wait until all hosts have met again; it is a fault if they do not."""
+        if not await self.wait_for(self.is_connected):
+            self.faults.append(Fault("apart", "not all hosts have met again"))
 
-    @classmethod
-    def drawn(cls, rng: Random) -> SeededIdentity:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    async def isolate(self) -> list[Host]:
+        """Cut every host off from all others. Returns the hosts that are up, when they know."""
+        self.network.partition(*([host.name] for host in self.members))
+        up = [host for host in self.members if host.is_up]
+        await self.wait_for(lambda: not any(host.core.peers for host in up))
+        return up
 
-        identity = cls(Ed25519PrivateKey.from_private_bytes(rng.randbytes(32)))
-        identity.rng = rng
-        return identity
+    # Faults
 
-    def draw(self) -> bytes:
-        return self.rng.randbytes(32)
+    async def run_nemesis(self) -> None:
+        """Inject faults until the load is over."""
+        end = self.loop.time() + self.plan.load_seconds
+        while (pause := self.rng.expovariate(self.nemesis.rate)) + self.loop.time() < end:
+            await asyncio.sleep(pause)
+            await self.strike()
 
-
-class Simulation(Generic[Member]):
-    """What all worlds have. Each says who its `members` are."""
-
-    members: list[Member]
-
-    def __init__(self, loop: VirtualLoop, seed: int, network: VirtualNetwork) -> None:
-        self.loop = loop
-        self.seed = seed
-        self.network = network
-        self.clock = LoopClock(loop)
-        self.populate: Callable[[Member], Any] = lambda member: None
-        """Called when a host has come back; its answer may be awaited."""
-
-    @cached_property
-    def folder(self) -> Path:
-        root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
-        return Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
-
-    def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def new_id(self) -> str:
-        return f"id{self.loop.number('id')}"
-
-    def new_identity(self, name: str) -> SeededIdentity:
-        """The identity of the host at this place, which its links prove from now on."""
-        identity = SeededIdentity.drawn(Random(f"{self.seed} {name} identity"))
-        self.network.identities[name] = identity.key
-        return identity
-
-    def note(self, text: str) -> None:
-        self.network.note(text)
-
-    async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-        """Let time pass until this holds, or for so long."""
-        end = self.loop.time() + seconds
-        while not condition():
-            if self.loop.time() >= end:
-                return False
-            await asyncio.sleep(0.05)
-        return True
-
-    async def stop(self) -> None:
-        for member in self.members:
-            await member.leave()
-
-    # What befalls them
-
-    async def befall(
-        self, rng: Random, kinds: Sequence[str], *, slower: Sequence[float], crashes: float = 0.7
-    ) -> tuple[str, Member]:
-        """One fault of these kinds, as chance will have it; `crashes` says how often a host that
-        ends does so without a goodbye. Which it was, and at whom: one that is not known here is
-        for the caller."""
-        network = self.network
-        one, other = rng.sample(self.members, 2)
-        kind = rng.choice(kinds)
+    async def strike(self) -> None:
+        """Inject one fault."""
+        network, rng = self.network, self.rng
+        host, other = rng.sample(self.members, 2)
+        kind = rng.choice(self.nemesis.kinds)
         match kind:
-            case "partition":
+            case "partition":  # in two groups
                 names = [member.name for member in self.members]
                 rng.shuffle(names)
                 at = rng.randrange(1, len(names))
                 network.partition(names[:at], names[at:])
+            case "groups":  # in up to three groups
+                groups: dict[int, list[str]] = {}
+                for member in self.members:
+                    groups.setdefault(rng.randrange(3), []).append(member.name)
+                network.partition(*groups.values())
             case "heal":
                 network.heal()
             case "cut":
-                network.cut(one.name, other.name)
+                network.cut(host.name, other.name)
             case "crash":
-                await (one.crash() if crashes == 1 or rng.random() < crashes else one.leave())
+                chance = self.nemesis.crashes
+                await (host.crash() if chance == 1 or rng.random() < chance else host.leave())
             case "return":
                 for member in self.members:
                     if not member.is_up:
-                        await self.bring_back(member)
+                        await member.start()
+                        await self.populate(member)
                         break
             case "slow":
-                network.slow(one.name, other.name, rng.choice(slower))
-        return kind, one
+                network.slow(host.name, other.name, rng.choice(self.nemesis.slower))
+            case _:
+                await self.strike_model(kind, host)
 
-    async def bring_back(self, member: Member) -> None:
-        await member.start()
-        await maybe_await(self.populate(member))
+    async def strike_model(self, kind: str, host: Host) -> None:
+        """Inject a fault that only this model has."""
+        raise LabError(f"there is no fault {kind}")
 
-    def calm_down(self) -> None:
-        """The network has no more faults."""
+    def end_faults(self) -> None:
+        """End the faults of the network."""
         self.network.heal()
-        for one in self.members:
+        for host in self.members:
             for other in self.members:
-                self.network.slow(one.name, other.name, 1)
+                self.network.slow(host.name, other.name, 1)
+
+    async def heal(self) -> None:
+        """End all faults, and start the hosts that are down."""
+        self.end_faults()
+        for host in self.members:
+            if not host.is_up:
+                await host.start()
+
+
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks of programs and wait for them. LabError if one has failed."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    raise_failures(await asyncio.gather(*tasks, return_exceptions=True))
+
+
+def raise_failures(results: Iterable[object]) -> None:
+    """LabError if a program has ended with an exception that is not a cancellation."""
+    for result in results:
+        if isinstance(result, Exception):
+            raise LabError(f"a program of the workload has failed: {result!r}") from result

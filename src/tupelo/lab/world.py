@@ -1,69 +1,152 @@
-"""A world: hosts on a virtual network that meet, lose each other, crash and come back."""
+"""A world: hosts on a virtual network and a virtual clock, in one process.
+
+`World` has the loop, the network and the hosts; a `WorldHost` can crash, leave and start again. The
+simulations of the models build on it (`simulation`), and so do the tests that need several hosts.
+
+All programs of a world share one process and one event loop. A `ProgramLife` is one program from
+its start to its end: its tasks, timers and callbacks run in a context of their own, so that all of
+them can be stopped at once, as if the process had been killed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextvars import Context, ContextVar, copy_context
+from functools import cached_property
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
-from tupelo.federation.spaces.hosted import Doubt, HostedSpace
-from tupelo.federation.spanning.space import AsyncFederatedSpaceLike
-from tupelo.lab.life import ProgramLife
-from tupelo.lab.loop import VirtualLoop
+from tupelo.federation.identity.ids import id_of
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.links.link import Answering, FrameReceiver, Link, Listener, Network
+from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.simulation import Simulation
-from tupelo.space.asynchronous import Subscription
+from tupelo.space.clock import LoopClock
 from tupelo.space.port import Port, port_of
 from tupelo.space.tasks import Flusher
-from tupelo.values.parts import ANY
 
-SPACE = "s"
 PORT = 7700
 HEARTBEAT_SECONDS = 0.5
 ANSWER_SECONDS = 2.0
-DOUBT_SECONDS = 25.0
-"""Longer than anyone is away: so it decides only about those who never come back."""
+MEMORY_DISK = Path("/dev/shm")
+"""Folders of hosts are here, if the machine has it: a simulation does not measure the disk."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_LIFE: ContextVar[ProgramLife | None] = ContextVar("life", default=None)
+_CANCEL_ROUNDS_MAX = 1_000
+"""A cancelled task may clean up, but not for ever."""
 
 
-@dataclass(frozen=True)
-class WorldConfig:
-    """What a seed has decided about a world before it begins."""
+class ProgramLife:
+    """One run of a program at a place of the network, until it ends or is killed.
 
-    hosts: int
-    durable: frozenset[int]
-    agents: int
-    """at each host"""
+    It is also the network of the program: frames are received in the context of the life.
+    """
 
-    load_seconds: float
-    clients: int
-    doubt: Doubt
-    delay: tuple[float, float]
-    disk_seconds: float
-    """No commit takes longer."""
+    def __init__(self, loop: VirtualLoop, network: VirtualNetwork, name: str) -> None:
+        self.name = name
+        self.leaving = False
+        """The program is about to end: its pending operations may never return."""
+        self.over = False
+        self.killed = False
+        self._loop = loop
+        self._network = network
+        self._place = network.place(name)
+        self._context = copy_context()
+        self._context.run(_LIFE.set, self)
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Start a task of this program."""
+        return self._loop.create_task(work, name=name, context=self._context.copy())
+
+    async def listen(self, address: str, answer: Answering) -> Listener:
+        return await self._place.listen(address, self._answering(answer))
+
+    async def dial(self, address: str, answer: Answering) -> Link:
+        return await self._place.dial(address, self._answering(answer))
+
+    def _answering(self, answer: Answering) -> Answering:
+        return lambda link: _LivingReceiver(self, self.call(answer, link))
+
+    def call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call a function as part of this program."""
+        return self._context.copy().run(function, *args)
+
+    async def kill(self, ports: list[Port]) -> None:
+        """Stop the program as SIGKILL would: the disk keeps what was committed to the spaces of
+        these ports, frames that were sent still arrive, and nothing else happens."""
+        self.leaving = self.over = self.killed = True
+        for port in ports:
+            port.crash()
+        self._network.crash(self.name)
+        await self.end()
+
+    async def end(self) -> None:
+        """Cancel the remaining tasks, timers and callbacks. LabError if a task refuses to end."""
+        self.leaving = self.over = True
+        for _ in range(_CANCEL_ROUNDS_MAX):
+            tasks = self._loop.tasks_of(self._is_mine)
+            if not tasks:
+                await asyncio.sleep(0)  # for the callbacks of the tasks that are done
+                if self._loop.tasks_of(self._is_mine):  # which may have started other tasks
+                    continue
+                self._loop.drop(self._is_mine)
+                return
+            for task in tasks:
+                task.cancel()
+            await asyncio.sleep(0)
+        raise LabError(f"these tasks of {self.name} cannot be cancelled: {tasks}")
+
+    def _is_mine(self, context: Context) -> bool:
+        return context.get(_LIFE) is self
 
 
-def plan_world(rng: Random) -> WorldConfig:
-    hosts = rng.choice((2, 2, 3, 3, 4))
-    durable = frozenset(number for number in range(hosts) if rng.random() < 0.6)
-    seconds = rng.uniform(3.0, 8.0)
-    return WorldConfig(
-        hosts=hosts,
-        durable=durable,
-        agents=rng.choice((1, 2)),
-        load_seconds=seconds,
-        clients=rng.choice((0, 1, 2)),
-        doubt=Doubt(seconds=DOUBT_SECONDS),
-        delay=rng.choice(((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))),
-        disk_seconds=rng.choice((0.0, 0.01, 0.1)),
-    )
+class _LivingReceiver:
+    """Passes the events of a link to a program, in its context, until the program is over."""
+
+    def __init__(self, life: ProgramLife, receiver: FrameReceiver) -> None:
+        self._life = life
+        self._receiver = receiver
+
+    def heard(self, contents: list[bytes]) -> None:
+        if not self._life.over:
+            self._life.call(self._receiver.heard, contents)
+
+    def eased(self) -> None:
+        if not self._life.over:
+            self._life.call(self._receiver.eased)
+
+    def lost(self, reason: str) -> None:
+        if not self._life.over:
+            self._life.call(self._receiver.lost, reason)
 
 
-class SpaceUnderTest(AsyncHost):
-    """A host as its agents hold it."""
+class SeededIdentity(Identity):
+    """An identity whose keys are drawn from a seed, so that a run can be repeated."""
+
+    rng: Random
+
+    @classmethod
+    def drawn(cls, rng: Random) -> SeededIdentity:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        identity = cls(Ed25519PrivateKey.from_private_bytes(rng.randbytes(32)))
+        identity.rng = rng
+        return identity
+
+    def draw(self) -> bytes:
+        return self.rng.randbytes(32)
+
+
+class VirtualHost(AsyncHost):
+    """The async API of a host whose core exists already."""
 
     def __init__(self, core: HostCore) -> None:
         self._core = core
@@ -71,7 +154,7 @@ class SpaceUnderTest(AsyncHost):
 
 
 class SlowFlusher(Flusher):
-    """Lets tasks wait for a disk that takes its time."""
+    """A flusher whose commits take up to so many seconds, as on a slow disk."""
 
     def __init__(self, port: Port, rng: Random, seconds: float) -> None:
         super().__init__(port)
@@ -84,142 +167,220 @@ class SlowFlusher(Flusher):
 
 
 class WorldHost:
-    """A host of the world, through all its lives."""
+    """A host of a world. `start` begins a life; `crash` and `leave` end it; with a `path` the next
+    life goes on with what is on disk.
 
-    def __init__(self, world: World, number: int) -> None:
+    `peers` are the names of the hosts that it dials; `options` go to `HostCore`. A subclass opens
+    its models in `prepare` (before the host listens) or in `open` (after).
+    """
+
+    def __init__(
+        self,
+        world: World[Any],
+        name: str,
+        *,
+        peers: Iterable[str] = (),
+        identity: Identity | None = None,
+        path: Path | None = None,
+        **options: Any,
+    ) -> None:
         self.world = world
-        self.number = number
-        self.name = "abcdefgh"[number]
-        self.address = f"{self.name}:{PORT}"
-        self.durable = number in world.plan.durable
+        self.name = name
+        self.address = address_of(name)
+        self.peers = list(peers)
+        self.identity = identity
+        self.id = name
+        if identity is not None:
+            self.id = id_of(identity.key)
+            world.network.identities[name] = identity.key
+        self.path = path
+        self.options = options
         self.lives = 0
-        self.ends: list[int] = []
-        """The ticks at which it crashed, began to leave, or had left."""
         self.life: ProgramLife | None = None
         self.core: HostCore
-        self.space: AsyncFederatedSpaceLike
+        self.api: VirtualHost
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}{'' if self.is_up else ', down'}>"
 
     @property
     def is_up(self) -> bool:
         return self.life is not None
 
     async def start(self) -> None:
-        """A new life, on what the last one has left on disk."""
-        world = self.world
+        """Begin a new life."""
         self.lives += 1
-        self.life = ProgramLife(world.loop, world.network, self.name)
-        await self.life.start(self._start(self.life), f"{self.name} starts")
-        world.note(f"{self.name} has started, life {self.lives}")
+        life = self.life = ProgramLife(self.world.loop, self.world.network, self.name)
+        await life.start(self._start(life), f"{self.name} starts")
+        self.world.note(f"{self.name} has started, life {self.lives}")
 
     async def _start(self, life: ProgramLife) -> None:
-        world = self.world
-        self.core = HostCore(
+        peers = map(address_of, self.peers)
+        self.core = self.world.host_core(
             self.name,
-            host_id=self.name,
-            network=life,
-            clock=world.clock,
-            rng=Random(f"{world.seed} {self.name} {self.lives}"),
-            new_id=world.new_id,
-            listen=self.address,
-            path=world.folder / self.name if self.durable else None,
-            peers=[other.address for other in world.members if other is not self],
-            doubt=world.plan.doubt,
-            heartbeat=HEARTBEAT_SECONDS,
-            answer_seconds=ANSWER_SECONDS,
-            commit_in_place=True,
-            durability="process" if self.durable else None,
+            life,
+            self.lives,
+            host_id=self.id,
+            peers=peers,
+            path=self.path,
+            **self.options,
         )
+        self.core.identity = self.identity
+        self.api = VirtualHost(self.core)
+        self.prepare()
         await self.core.start()
-        self.space = SpaceUnderTest(self.core).space(SPACE)
-        if self.durable and world.plan.disk_seconds:
-            self._slow_down(self.core.spaces[SPACE])
-        self._watch(self.core.spaces[SPACE])
+        await self.open()
 
-    def _slow_down(self, hosted: HostedSpace) -> None:
-        """Let its commits take time, as on a disk."""
-        hosted.port.flusher = SlowFlusher(hosted.port, self.core.rng, self.world.plan.disk_seconds)
+    def prepare(self) -> None:
+        """Called in each life, before the host listens and dials."""
 
-    def _watch(self, hosted: HostedSpace) -> None:
-        """Write down which entries come into sight here, also those that return."""
-        for entry in hosted.port.entries():
-            self.world.sightings[entry.fields] += 1
-        state = hosted.port.subscribe(
-            ANY, None, None, None, None, backlog_max=100_000, available=True
-        )
-        subscription = Subscription(hosted.port, state, None)
+    async def open(self) -> None:
+        """Called in each life, when the host listens."""
 
-        async def listen() -> None:
-            async for notice in subscription:
-                self.world.sightings[notice.subject.fields] += 1
+    def ending(self, crashes: bool) -> None:
+        """Called right before the host crashes or leaves."""
 
-        assert self.life is not None
-        self.watching = self.life.start(listen(), f"{self.name} watches")
+    def left(self) -> None:
+        """Called when the host has left."""
 
     async def crash(self) -> None:
-        life, self.life = self.life, None
+        """End this life as a killed process does. Nothing happens to a host that is down."""
+        life = self.life
         if life is not None:
             self.world.note(f"{self.name} crashes")
-            self.ends.append(self.world.tick())
-            spaces = [hosted.space for hosted in self.core.spaces.values()]
-            ports = [port_of(space) for space in [*spaces, self.core.deciding.space]]
-            await life.kill(ports)
-            self.world.note(f"{self.name} is gone")
+            life.leaving = True
+            self.ending(crashes=True)
+            self.life = None
+            spaces = [hosted.port for hosted in self.core.spaces.values()]
+            await life.kill([*spaces, port_of(self.core.deciding.space)])
 
     async def leave(self) -> None:
-        """Say goodbye, close the spaces, and end."""
-        life, self.life = self.life, None
+        """Say goodbye, close the spaces, and end. Nothing happens to a host that is down."""
+        life = self.life
         if life is not None:
             self.world.note(f"{self.name} leaves")
+            self.ending(crashes=False)
+            self.life = None
             life.leaving = True
-            self.ends.append(self.world.tick())
             await life.start(self.core.stop("for a while"), f"{self.name} leaves")
             await life.end()
-            self.ends.append(self.world.tick())  # What was written meanwhile has gone as well.
-            self.world.network.crash(self.name)  # what is left of its links
+            self.world.network.crash(self.name)  # closes the links that are left
+            self.left()
 
-    @property
-    def engaged(self) -> int:
-        return len(self.core.peers)
+    def do(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task at this host."""
+        assert self.life is not None, f"{self.name} is down"
+        return self.life.start(work, f"at {self.name}")
+
+    def call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call a function as part of the program of this host."""
+        assert self.life is not None, f"{self.name} is down"
+        return self.life.call(function, *args)
+
+    def dial(self, name: str) -> None:
+        """From now on, connect to the host of this name."""
+        self.call(self.core.dial, address_of(name))
 
 
-class World(Simulation[WorldHost]):
-    """Everything there is in one run."""
+Member = TypeVar("Member", bound=WorldHost)
 
-    def __init__(self, loop: VirtualLoop, seed: int) -> None:
-        self.plan = plan_world(Random(f"{seed} plan"))
-        super().__init__(loop, seed, VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000))
-        self.members = [WorldHost(self, number) for number in range(self.plan.hosts)]
-        self.sightings: Counter[tuple[Any, ...]] = Counter()
-        """How often each entry has come into sight: once, if it never had to return."""
-        self._ticks = 0
 
-    def tick(self) -> int:
-        """The next moment: no two are the same, though virtual time may be."""
-        self._ticks += 1
-        return self._ticks
+class World(Generic[Member]):
+    """Hosts on one virtual network; the seed of the loop decides all that is random.
+
+    `members` is filled by the subclass or by the test.
+    """
+
+    def __init__(self, loop: VirtualLoop, network: VirtualNetwork | None = None) -> None:
+        self.loop = loop
+        self.seed = loop.seed
+        self.network = network or VirtualNetwork(loop)
+        self.clock = LoopClock(loop)
+        self.members: list[Member] = []
+
+    def __getitem__(self, name: str) -> Member:
+        """The host of this name."""
+        return next(member for member in self.members if member.name == name)
+
+    @cached_property
+    def folder(self) -> Path:
+        """A folder for the durable hosts; `clear` deletes it."""
+        root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
+        return Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+
+    def clear(self) -> None:
+        if "folder" in self.__dict__:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def new_id(self) -> str:
+        return f"id{self.loop.number('id')}"
+
+    def new_identity(self, name: str) -> SeededIdentity:
+        """The identity of the host of this name: the same in every run of the seed."""
+        return SeededIdentity.drawn(Random(f"{self.seed} {name} identity"))
+
+    def host_core(
+        self, name: str, network: Network, lives: int = 1, *, host_id: str = "", **options: Any
+    ) -> HostCore:
+        """A host on the clock, the network and the randomness of this world, not yet started."""
+        defaults: dict[str, Any] = {
+            "heartbeat": HEARTBEAT_SECONDS,
+            "answer_seconds": ANSWER_SECONDS,
+            "commit_in_place": True,
+        }
+        return HostCore(
+            name,
+            host_id=host_id or name,
+            network=network,
+            clock=self.clock,
+            rng=Random(f"{self.seed} {name} {lives}"),
+            new_id=self.new_id,
+            listen=address_of(name),
+            **defaults | options,
+        )
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        self.network.note(text)
 
     async def start(self) -> None:
         for member in self.members:
             await member.start()
-        await self.until(self.all_engaged)
 
-    def all_engaged(self) -> bool:
-        others = len(self.members) - 1
-        return all(member.is_up and member.engaged == others for member in self.members)
+    async def stop(self) -> None:
+        for member in self.members:
+            await member.leave()
+
+    async def wait_for(self, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
+        """Let virtual time pass until the condition holds. False if it does not within so long."""
+        end = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() >= end:
+                return False
+            await asyncio.sleep(0.05)
+        return True
 
 
-async def nemesis(world: World, rng: Random, seconds: float) -> None:
-    """Faults, one after the other, as the seed will have them."""
-    kinds = ("partition", "partition", "heal", "cut", "crash", "return", "slow")
-    end = world.loop.time() + seconds
-    while (pause := rng.expovariate(1.2)) + world.loop.time() < end:
-        await asyncio.sleep(pause)
-        await world.befall(rng, kinds, slower=(1, 10, 100))
+W = TypeVar("W", bound=World[Any])
 
 
-async def heal(world: World) -> None:
-    """All faults are over, and everyone is back."""
-    world.calm_down()
-    for member in world.members:
-        if not member.is_up:
-            await member.start()
+def play(
+    build: Callable[[VirtualLoop], W], scene: Callable[[W], Awaitable[Any]], seed: int
+) -> None:
+    """Build a world, start its hosts, run the scene, and stop the hosts."""
+
+    async def main(loop: VirtualLoop) -> None:
+        world = build(loop)
+        try:
+            await world.start()
+            await scene(world)
+        finally:
+            await world.stop()
+            world.clear()
+
+    run(main, seed)
+
+
+def address_of(name: str) -> str:
+    """The address at which the host of this name listens."""
+    return f"{name}:{PORT}"

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from tests.federation.groups.neighbourhood import Neighbourhood, Resident
+from tests.federation.groups.neighbourhood import GroupTown, Resident
+from tests.virtual import VirtualLoop
+from tests.virtual import play as play_virtually
 from tupelo.federation.brokers.broker import Broker, Collected, Reply
-from tupelo.lab.life import ProgramLife
-from tupelo.lab.loop import VirtualLoop, run
 
 NAME = "market"
 QUIET_SECONDS = 1.0
@@ -53,8 +53,7 @@ class Stall(Resident):
     wares: Wares
     broker: Broker
 
-    async def _start(self, life: ProgramLife) -> None:
-        await super()._start(life)
+    async def open(self) -> None:
         self.wares = Wares()
         if self.takes_part:
             self.broker = Broker(self.group, NAME, self.wares, prune=self.prune)
@@ -84,11 +83,10 @@ class Basket:
     def __init__(self, stall: Stall, pattern: Any, duration: Any, extent: Any) -> None:
         self.replies: list[Reply] = []
         self.lost: list[str] = []
-        assert stall.life is not None
         if duration is None:
-            self.standing = stall.life.call(stall.broker.subscribe, pattern, self._update)
+            self.standing = stall.call(stall.broker.subscribe, pattern, self._update)
         else:
-            self.standing = stall.life.call(
+            self.standing = stall.call(
                 stall.broker.collect, pattern, duration, extent, self.replies.append, self._lost
             )
         self.cancel = self.standing.cancel
@@ -112,22 +110,21 @@ class Basket:
         return [item for reply in self.replies for item in reply.items]
 
 
-class Market(Neighbourhood):
+class Market(GroupTown[Stall]):
     """Hosts with brokers. `others` are in the group, but have none."""
 
     def __init__(
         self, loop: VirtualLoop, edges: Iterable[str], names: str, prune: bool, others: str
     ) -> None:
-        super().__init__(loop, edges, names)
-        self.stalls: dict[str, Stall] = {}
-        for name, resident in list(self.residents.items()):
-            stall = self.stalls[name] = Stall(self, name, resident.knows)
+        super().__init__(loop, Stall, edges, names)
+        for stall in self.members:
             stall.prune = prune
-            stall.takes_part = name not in others
-            self.residents[name] = stall
+            stall.takes_part = stall.name not in others
 
-    def __getitem__(self, name: str) -> Stall:
-        return self.stalls[name]
+    async def start(self) -> None:
+        await super().start()
+        await self.agreed("".join(self.hosts))
+        await self.quiet()
 
     async def quiet(self) -> None:
         """Whatever is under way arrives."""
@@ -136,10 +133,10 @@ class Market(Neighbourhood):
     @property
     def sent(self) -> int:
         """How many messages brokers have sent."""
-        return sum(one.broker.sent.total() for one in self.stalls.values() if one.takes_part)
+        return sum(one.broker.sent.total() for one in self.members if one.takes_part)
 
     def sent_of(self, kind: str) -> int:
-        return sum(one.broker.sent[kind] for one in self.stalls.values() if one.takes_part)
+        return sum(one.broker.sent[kind] for one in self.members if one.takes_part)
 
 
 def play(
@@ -151,18 +148,7 @@ def play(
     others: str = "",
 ) -> None:
     """A scene of a market whose hosts are engaged as these pairs say, and agree on one group."""
-
-    async def main(loop: VirtualLoop) -> None:
-        market = Market(loop, edges, names, prune, others)
-        await market.start()
-        try:
-            await market.agreed("".join(market.stalls))
-            await market.quiet()
-            await scene(market)
-        finally:
-            await market.stop()
-
-    run(main, seed)
+    play_virtually(lambda loop: Market(loop, edges, names, prune, others), scene, seed)
 
 
 LINE = ("ab", "bc", "cd")

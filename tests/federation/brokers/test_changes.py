@@ -60,7 +60,7 @@ def test_who_was_together_and_stays_is_not_asked_again():
         assert sorted(basket.hosts) == ["a", "b", "c"]
 
     async def begin(market: Market) -> None:
-        await market["d"].stop()
+        await market["d"].leave()
         await market.agreed("abc")
         await scene(market)
 
@@ -70,7 +70,7 @@ def test_who_was_together_and_stays_is_not_asked_again():
 @pytest.mark.parametrize("how", KINDS)
 def test_a_host_that_comes_brings_what_it_has(how):
     async def scene(market: Market) -> None:
-        await market["d"].stop()
+        await market["d"].leave()
         await market.agreed("abc")
         basket = market["a"].collect("pear", *how.split())
         await market.quiet()

@@ -10,7 +10,7 @@ from tests.federation.brokers.market import LINE, SHAPES, Market, play
 async def nobody_cares(market: Market) -> None:
     """No route is left: whoever has something new tells nobody."""
     before = market.sent
-    for stall in market.stalls.values():
+    for stall in market.hosts.values():
         await stall.offer("pear", 0)
     await market.quiet()
     assert market.sent == before
@@ -22,7 +22,7 @@ ALL_SHAPES = pytest.mark.parametrize("shape", SHAPES)
 @ALL_SHAPES
 def test_probing_any_finds_one_or_nothing(shape):
     async def scene(market: Market) -> None:
-        names = sorted(market.stalls)
+        names = sorted(market.hosts)
         found = await market["a"].probe("pear", "any")
         assert (found.replies, found.empty, found.lost) == ([], frozenset(names), frozenset())
         await market[names[-1]].offer("pear", 1)
@@ -41,7 +41,7 @@ def test_probing_any_finds_one_or_nothing(shape):
 @ALL_SHAPES
 def test_probing_all_asks_every_host(shape):
     async def scene(market: Market) -> None:
-        names = sorted(market.stalls)
+        names = sorted(market.hosts)
         for number, name in enumerate(names[1:]):
             await market[name].offer("pear", number)
             await market[name].offer("pear", number + 100)
@@ -72,7 +72,7 @@ def test_probing_any_asks_nobody_beyond_one_who_has_something():
 @ALL_SHAPES
 def test_single_any_waits_for_the_first(shape):
     async def scene(market: Market) -> None:
-        names = sorted(market.stalls)
+        names = sorted(market.hosts)
         basket = market["a"].collect("pear", "single", "any")
         await market.quiet()
         assert (basket.replies, basket.is_over) == ([], False)
@@ -89,7 +89,7 @@ def test_single_any_waits_for_the_first(shape):
 @ALL_SHAPES
 def test_single_any_finds_what_is_there(shape):
     async def scene(market: Market) -> None:
-        for name in sorted(market.stalls)[1:]:
+        for name in sorted(market.hosts)[1:]:
             await market[name].offer("pear", 1)
         basket = market["a"].collect("pear", "single", "any")
         await market.quiet()
@@ -103,7 +103,7 @@ def test_single_any_finds_what_is_there(shape):
 @pytest.mark.parametrize("how", ["full", "deaf"])
 def test_single_all_gets_one_answer_of_each_host(shape, how):
     async def scene(market: Market) -> None:
-        names = sorted(market.stalls)
+        names = sorted(market.hosts)
         await market[names[1]].offer("pear", 1)
         basket = market["a"].collect("pear", "single", "all", how)
         await market.quiet()
@@ -140,7 +140,7 @@ def test_single_collect_asks_again_after_an_update_that_does_not_match():
 @ALL_SHAPES
 def test_persistent_all_gets_the_state_of_all_and_all_updates(shape):
     async def scene(market: Market) -> None:
-        names = sorted(market.stalls)
+        names = sorted(market.hosts)
         for name in names:
             await market[name].offer("pear", 1)
         basket = market["a"].collect("pear", "persistent", "all")
@@ -165,7 +165,7 @@ def test_persistent_all_gets_the_state_of_all_and_all_updates(shape):
 @ALL_SHAPES
 def test_persistent_any_settles_on_one_host(shape):
     async def scene(market: Market) -> None:
-        names = sorted(market.stalls)
+        names = sorted(market.hosts)
         basket = market["a"].collect("pear", "persistent", "any")
         await market.quiet()
         assert basket.replies == []
@@ -194,7 +194,7 @@ def test_persistent_any_settles_on_one_host(shape):
 @ALL_SHAPES
 def test_persistent_any_of_many_that_have_something_settles_on_one(shape):
     async def scene(market: Market) -> None:
-        names = sorted(market.stalls)
+        names = sorted(market.hosts)
         for name in names[1:]:
             await market[name].offer("pear", 1)
         basket = market["a"].collect("pear", "persistent", "any")

@@ -86,7 +86,7 @@ class Historian:
 
     @property
     def stall(self) -> Stall:
-        return self.market[self.rng.choice(sorted(self.market.stalls))]
+        return self.market[self.rng.choice(sorted(self.market.hosts))]
 
     async def offer(self) -> None:
         self.numbers += 1
@@ -105,7 +105,7 @@ class Historian:
         """The model: what is where, now."""
         return {
             name: wares
-            for name, stall in self.market.stalls.items()
+            for name, stall in self.market.hosts.items()
             if (wares := [ware for ware in stall.wares.wares if ware[0] == sort])
         }
 
@@ -117,7 +117,7 @@ class Historian:
         assert len(replies) == len(found.replies) and not found.lost
         if extent == "all":
             assert replies == there
-            assert found.empty == set(self.market.stalls) - set(there)
+            assert found.empty == set(self.market.hosts) - set(there)
             self.found.append(replies)
         else:
             assert bool(replies) == bool(there)
@@ -141,7 +141,7 @@ class Historian:
     async def end(self) -> None:
         await self.market.quiet()
         onlooker = self.onlookers.pop(self.rng.randrange(len(self.onlookers)))
-        onlooker.check(self.there(onlooker.sort), set(self.market.stalls))
+        onlooker.check(self.there(onlooker.sort), set(self.market.hosts))
         onlooker.basket.cancel()
 
 
@@ -178,7 +178,7 @@ def test_pruning_saves_questions():
 async def trouble(market: Market, rng: Random, seconds: float) -> None:
     """Links break, hosts crash, leave and come back; in the end everyone is there. Only a lives
     through it all."""
-    names = sorted(market.stalls)
+    names = sorted(market.hosts)
     ends = market.loop.time() + seconds
     while market.loop.time() < ends:
         await asyncio.sleep(rng.random() * 0.5)
@@ -215,7 +215,7 @@ class Trader:
         self.numbers = 0
 
     async def trade(self, ends: float) -> None:
-        loop = self.stall._neighbourhood.loop
+        loop = self.stall.world.loop
         while loop.time() < ends:
             await asyncio.sleep(self.rng.random() * 0.1)
             if self.stall.is_up:
@@ -243,7 +243,7 @@ def test_nothing_hangs_and_after_the_trouble_everyone_knows_everything(seed):
     edges = random_tree(rng, size) + random_tree(rng, size)[:2]
 
     async def scene(market: Market) -> None:
-        names = sorted(market.stalls)
+        names = sorted(market.hosts)
         baskets = {
             how: {sort: market["a"].collect(sort, *how.split()) for sort in SORTS}
             for how in ("persistent all", "persistent any", "single all", "single any")

@@ -11,7 +11,7 @@ from tupelo.federation.brokers.broker import Reply
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_subscriber_is_told_once_of_what_matches_wherever_it_was_published(shape):
     async def scene(market: Market) -> None:
-        names = sorted(market.stalls)
+        names = sorted(market.hosts)
         baskets = {name: market[name].subscribe("pear") for name in names}
         await market.quiet()
         for number, name in enumerate(names):

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
+from tests.virtual import VirtualFederation, VirtualLoop, WorldHost
+from tests.virtual import play as play_virtually
 from tupelo.federation.groups.group import Group, group_of
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.groups.routing import PartSender
-from tupelo.federation.hosts.core import HostCore
-from tupelo.lab.life import ProgramLife
-from tupelo.lab.loop import VirtualLoop, run
-from tupelo.lab.network import VirtualNetwork
-from tupelo.space.clock import LoopClock
+from tupelo.lab.world import HEARTBEAT_SECONDS
+
+__all__ = ["HEARTBEAT_SECONDS", "GroupTown", "Neighbourhood", "Resident", "play"]
 
 PART = "test"
-HEARTBEAT_SECONDS = 0.5
-PATIENCE_SECONDS = 60.0
 
 
 class Recorder:
@@ -65,67 +62,17 @@ class Recorder:
         self.cut_hosts.append(hosts)
 
 
-class Resident:
-    """One host, through all its lives."""
+class Resident(WorldHost):
+    """One host, its group, and a part of the group."""
 
-    def __init__(self, neighbourhood: Neighbourhood, name: str, knows: Iterable[str]) -> None:
-        self.name = name
-        self.knows = list(knows)
-        self.lives = 0
-        self.life: ProgramLife | None = None
-        self.core: HostCore
-        self.group: Group
-        self.part: Recorder
-        self.voice: PartSender
-        self._neighbourhood = neighbourhood
+    group: Group
+    part: Recorder
+    voice: PartSender
 
-    async def start(self) -> None:
-        near = self._neighbourhood
-        self.lives += 1
-        self.life = ProgramLife(near.loop, near.network, self.name)
-        await self.life.start(self._start(self.life), f"{self.name} starts")
-
-    async def _start(self, life: ProgramLife) -> None:
-        near = self._neighbourhood
-        self.core = HostCore(
-            self.name,
-            host_id=self.name,
-            network=life,
-            clock=near.clock,
-            rng=Random(f"{near.loop.seed} {self.name} {self.lives}"),
-            new_id=lambda: f"id{near.loop.number('id')}",
-            listen=self.name,
-            peers=self.knows,
-            heartbeat=HEARTBEAT_SECONDS,
-            answer_seconds=2.0,
-            commit_in_place=True,
-        )
+    def prepare(self) -> None:
         self.group = group_of(self.core)
         self.part = Recorder(self.name)
         self.voice = self.group.part(PART, self.part)
-        await self.core.start()
-
-    @property
-    def is_up(self) -> bool:
-        return self.life is not None
-
-    async def crash(self) -> None:
-        life, self.life = self.life, None
-        if life is not None:
-            await life.kill([hosted.port for hosted in self.core.spaces.values()])
-
-    async def stop(self) -> None:
-        life, self.life = self.life, None
-        if life is not None:
-            await life.start(self.core.stop(), f"{self.name} stops")
-            await asyncio.sleep(0.1)  # for its last words
-            await life.end()
-            self._neighbourhood.network.crash(self.name)
-
-    def do(self, work: Any) -> asyncio.Task[Any]:
-        """Something that is done at this host."""
-        assert self.life is not None
-        return self.life.start(work, f"at {self.name}")
 
     def members(self) -> str:
         return "".join(self.group.membership.members)
@@ -136,35 +83,17 @@ class Resident:
         }
 
 
-class Neighbourhood:
-    """Residents, by name."""
+R = TypeVar("R", bound=Resident)
 
-    def __init__(self, loop: VirtualLoop, edges: Iterable[str], names: str = "") -> None:
-        self.loop = loop
-        self.network = VirtualNetwork(loop)
-        self.clock = LoopClock(loop)
-        pairs = list(edges)
-        everyone = sorted({*names, *"".join(pairs)})
-        self.residents = {
-            name: Resident(self, name, [pair[1] for pair in pairs if pair[0] == name])
-            for name in everyone
-        }
 
-    def __getitem__(self, name: str) -> Resident:
-        return self.residents[name]
-
-    async def start(self, names: str = "") -> None:
-        for name in names or "".join(self.residents):
-            await self[name].start()
+class GroupTown(VirtualFederation[R]):
+    """Hosts in groups."""
 
     async def agreed(self, *groups: str) -> None:
         """Wait until these are the groups, and operations go on in each."""
-        for _ in range(int(PATIENCE_SECONDS / 0.05)):
-            if all(self.is_agreed(group) for group in groups):
-                return
-            await asyncio.sleep(0.05)
-        found = {name: one.group.membership for name, one in self.residents.items() if one.is_up}
-        raise AssertionError(f"they do not agree on {groups}: {found}")
+        if not await self.wait_for(lambda: all(map(self.is_agreed, groups))):
+            found = {one.name: one.group.membership for one in self.members if one.is_up}
+            raise AssertionError(f"they do not agree on {groups}: {found}")
 
     def is_agreed(self, names: str) -> bool:
         residents = [self[name] for name in names]
@@ -174,22 +103,19 @@ class Neighbourhood:
             and not any(one.group.halted for one in residents)
         )
 
-    async def stop(self) -> None:
-        for one in self.residents.values():
-            await one.stop()
+
+class Neighbourhood(GroupTown[Resident]):
+    """Hosts in groups, whose parts are recorders."""
+
+    def __init__(self, loop: VirtualLoop, edges: Iterable[str], names: str = "") -> None:
+        super().__init__(loop, Resident, edges, names)
 
 
 def play(
-    scene: Callable[[Neighbourhood], Awaitable[None]], *edges: str, names: str = "", seed: int = 1
+    scene: Callable[[Neighbourhood], Awaitable[None]],
+    *edges: str,
+    names: str = "",
+    seed: int = 1,
 ) -> None:
     """A scene with hosts that are engaged as these pairs say ("ab": a dials b)."""
-
-    async def main(loop: VirtualLoop) -> None:
-        neighbourhood = Neighbourhood(loop, edges, names)
-        await neighbourhood.start()
-        try:
-            await scene(neighbourhood)
-        finally:
-            await neighbourhood.stop()
-
-    run(main, seed)
+    play_virtually(lambda loop: Neighbourhood(loop, edges, names), scene, seed)

@@ -60,11 +60,11 @@ async def operation(resident: Resident) -> Membership:
 @pytest.mark.parametrize("seed", range(3))
 def test_all_who_reach_each_other_have_one_membership(edges, seed):
     async def scene(near: Neighbourhood) -> None:
-        for number, one in enumerate(near.residents.values()):
+        for number, one in enumerate(near.hosts.values()):
             one.part.value = number
             await one.do(one.group.renew())
         await near.agreed("abcd")
-        for one in near.residents.values():
+        for one in near.hosts.values():
             membership = one.group.membership
             assert one.metadata_of() == {"a": 0, "b": 1, "c": 2, "d": 3}
             assert len(membership.edges) == 3
@@ -82,7 +82,7 @@ def test_a_host_is_alone_until_it_meets_another():
     async def scene(near: Neighbourhood) -> None:
         assert near["a"].members() == "a"
         assert (await near["a"].do(operation(near["a"]))).neighbours("a") == []
-        near["a"].core.dial("b")
+        near["a"].dial("b")
         await near.agreed("ab")
 
     play(scene, names="ab")
@@ -91,7 +91,7 @@ def test_a_host_is_alone_until_it_meets_another():
 def test_groups_merge():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abc", "xyz")
-        near["c"].core.dial("x")
+        near["c"].dial("x")
         await near.agreed("abcxyz")
 
     play(scene, "ab", "bc", "xy", "yz")
@@ -175,7 +175,7 @@ def test_a_part_that_comes_later_is_known_everywhere():
 
         await near["a"].do(begin())
         await near.agreed("abc")
-        for one in near.residents.values():  # The same at the one whose metadata it is.
+        for one in near.hosts.values():  # The same at the one whose metadata it is.
             assert one.group.membership.members["a"].metadata_of["late"] == {"late": [1, b"2"]}
 
     play(scene, "ab", "bc")
@@ -189,7 +189,7 @@ def test_an_operation_under_way_keeps_its_membership_and_its_hosts_and_new_ones_
         await near.agreed("abc")
         held = Held(near["a"])
         await held.begun.wait()
-        near["c"].core.dial("d")
+        near["c"].dial("d")
         await until(lambda: all(near[name].group.halted for name in "abcd"))
         waiting = [near[name].do(operation(near[name])) for name in "abcd"]
         await asyncio.sleep(5)
@@ -218,7 +218,7 @@ def test_what_is_inside_an_operation_does_not_wait():
 
         async def outer() -> list[str]:
             async with near["a"].group.operating():
-                near["c"].core.dial("d")
+                near["c"].dial("d")
                 await until(lambda: near["a"].group.halted and near["c"].group.halted)
                 left = asyncio.ensure_future(late())
                 await asyncio.sleep(0)
@@ -248,8 +248,8 @@ def test_all_that_was_said_in_a_membership_arrives_in_it(seed):
         near.network.slow("b", "c", 50.0)
         held = Held(near["a"])
         await held.begun.wait()
-        near["a"].core.dial("e")  # The round has another way around the slow line.
-        near["d"].core.dial("e")
+        near["a"].dial("e")  # The round has another way around the slow line.
+        near["d"].dial("e")
         await until(lambda: all(near[name].group.halted for name in "abcde"))
         membership = near["d"].group.membership
         for number in range(20):
@@ -353,7 +353,7 @@ def test_who_asks_one_that_is_lost_is_told_at_once(how):
             case "leave":
                 await near["d"].do(near["d"].group.leave())
             case "stop":
-                await near["d"].stop()
+                await near["d"].leave()
         begun = near.loop.time()
         with pytest.raises(PeerLost) as caught:
             await asking
@@ -411,7 +411,7 @@ def test_who_renews_comes_back_when_the_metadata_is_in_force_everywhere():
         await near.agreed("abcd")
         near["a"].part.value = "new"
         await near["a"].do(near["a"].group.renew())
-        assert all(one.metadata_of()["a"] == "new" for one in near.residents.values())
+        assert all(one.metadata_of()["a"] == "new" for one in near.hosts.values())
         assert not near["a"].group.halted
 
     play(scene, *LINE)
@@ -501,9 +501,9 @@ def test_operations_go_on_when_everyone_has_settled():
 
         near["c"].part.on_settle = settle
         renewing = near["a"].do(near["a"].group.renew())
-        await until(lambda: len({one.group.membership.id for one in near.residents.values()}) == 1)
+        await until(lambda: len({one.group.membership.id for one in near.hosts.values()}) == 1)
         await asyncio.sleep(1)
-        assert all(one.group.halted for one in near.residents.values())
+        assert all(one.group.halted for one in near.hosts.values())
         may_end.set()
         await renewing
         await near.agreed("abc")
@@ -638,12 +638,12 @@ def test_all_leave_at_once_and_return(seed):
         for _ in range(3):
             await near.agreed("abcd")
             begun = near.loop.time()
-            leaving = [one.do(one.group.leave()) for one in near.residents.values()]
+            leaving = [one.do(one.group.leave()) for one in near.hosts.values()]
             for task in leaving:
                 await task
             assert near.loop.time() - begun < near["a"].core.answer_seconds
             await near.agreed("a", "b", "c", "d")
-            for one in near.residents.values():
+            for one in near.hosts.values():
                 await one.do(one.group.leave())  # It has left already.
                 await one.do(one.group.join())
 
@@ -670,7 +670,7 @@ def test_who_has_left_is_not_drawn_in_by_those_it_meets():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("ab", "c")
         await near["b"].do(near["b"].group.leave())
-        near["b"].core.dial("c")
+        near["b"].dial("c")
         await until(lambda: "c" in near["b"].core.peers)
         await asyncio.sleep(2)
         await near.agreed("a", "b", "c")
@@ -726,7 +726,7 @@ def test_a_host_stops_while_it_settles():
         renewing = near["a"].do(near["a"].group.renew())
         await asyncio.sleep(0.5)
         assert near["b"].part.settled[-1] is not near["b"].group.membership
-        await near["b"].stop()
+        await near["b"].leave()
         await renewing
         assert near["a"].members() == "a"
 

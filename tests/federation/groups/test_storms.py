@@ -102,9 +102,9 @@ class Storm:
                 case 3:
                     near.network.cut(one.name, other.name)
                 case 4 if one.is_up:
-                    await (one.crash() if rng.random() < 0.7 else one.stop())
+                    await (one.crash() if rng.random() < 0.7 else one.leave())
                 case 5 | 6:
-                    for down in near.residents.values():
+                    for down in near.hosts.values():
                         if not down.is_up:
                             await down.start()
                             self.populate(down)
@@ -138,7 +138,7 @@ class Storm:
             if not task.cancelled():  # Its host has not crashed.
                 task.result()
         await near.agreed(NAMES)
-        for one in near.residents.values():
+        for one in near.hosts.values():
             assert one.metadata_of() == {name: near[name].part.value for name in NAMES}
 
 
@@ -149,7 +149,7 @@ async def weather(loop: VirtualLoop) -> Storm:
     ] + rng.sample([a + b for a in NAMES for b in NAMES if a < b], rng.randrange(8))
     near = Neighbourhood(loop, sorted(set(edges)))
     storm = Storm(near, rng)
-    for one in near.residents.values():
+    for one in near.hosts.values():
         await one.start()
         storm.populate(one)
     await near.agreed(NAMES)

@@ -79,7 +79,7 @@ async def meet(near: Neighbourhood) -> Stranger:
     await near.agreed("ab")
     stranger = Stranger()
     near["x"].core.extensions.listen(CHANNEL, stranger, wire.reader(messages.Said), stranger.heard)
-    near["x"].core.dial("a")
+    near["x"].dial("a")
     while stranger.peer is None:
         await asyncio.sleep(0.01)
     return stranger
@@ -215,7 +215,7 @@ def test_who_stays_silent_holds_the_group_no_longer_than_its_link_lives():
         await stranger.join()
         await asyncio.sleep(1)
         assert near["a"].group.halted and near["b"].group.halted
-        await near["x"].stop()
+        await near["x"].leave()
         await go_on(near)
 
     play_with_stranger(scene)
@@ -260,7 +260,7 @@ def test_rounds_may_be_far_ahead():
         stranger = await meet(near)
         stranger.say(messages.Join("life", (2**32, "x life")))
         await stranger.hears(messages.Probe)
-        await near["x"].stop()
+        await near["x"].leave()
         await go_on(near)
         assert near["b"].group.membership.id[0] > 2**32
 

@@ -121,8 +121,8 @@ def test_a_host_that_comes_back_alone_has_what_it_has_seen(tmp_path):
         await town.alike("ab")
         await town["a"].take(("n", 2))
         await town.alike("ab")
-        await town["a"].stop()
-        await town["b"].stop()
+        await town["a"].leave()
+        await town["b"].leave()
         await town["b"].start()
         assert town["b"].copies("a") == [("n", 1), ("n", 3)]
         assert town["b"].copies("b") == [("own",)]
@@ -144,15 +144,15 @@ def test_what_has_run_out_meanwhile_does_not_come_back(tmp_path):
         a, b = town["a"], town["b"]
         await a.write(("short", 1), lease=10.0)
         await town.until(lambda: b.copies("a") == [("short", 1)])
-        await b.stop()
+        await b.leave()
         await a.write(("long", 2))
         await asyncio.sleep(20)
         await b.start()
         await town.alike("ab")
         assert b.copies("a") == [("long", 2)]
         await a.take(("long", 2))
-        await b.stop()
-        await a.stop()
+        await b.leave()
+        await a.leave()
         await b.start()
         assert b.copies("a") in ([], [("long", 2)])
         await a.start()
@@ -229,7 +229,7 @@ def test_what_is_written_last_is_told_before_the_host_leaves(folder):
     async def scene(town: Town) -> None:
         await town.alike("ab")
         await town["a"].write(("last", "words"))
-        await town["a"].stop()
+        await town["a"].leave()
         await town.until(lambda: town["b"].copies("a") == [("last", "words")])
 
     play(scene, "ba", folder=folder)
@@ -296,10 +296,10 @@ def test_storms(seed, folder):
                     await one.write((one.name, count))
             await asyncio.sleep(rng.choice((0.0, 0.01, 0.3, 2.0)))
         town.network.heal()
-        for one in town.citizens.values():
+        for one in town.hosts.values():
             if one.life is None:
                 await one.start()
-        await town.until(lambda: all(one.feed.partners for one in town.citizens.values()))
+        await town.until(lambda: all(one.feed.partners for one in town.hosts.values()))
         await asyncio.sleep(5)
         await town.alike(names)
         views = []
@@ -310,7 +310,7 @@ def test_storms(seed, folder):
                 assert numbers == sorted(numbers)
             views.append(sorted(citizen.copies()))
         assert all(view == views[0] for view in views)
-        for one in town.citizens.values():
+        for one in town.hosts.values():
             store = one.core.spaces[FEED].port._core.store
             source = one.feed.source
             own = [entry.fields for entry in one.feed.exchange.streams[source].items.values()]
@@ -321,7 +321,7 @@ def test_storms(seed, folder):
 
 def test_a_link_that_ends_while_one_feed_speaks_leaves_nothing_unsaid_of_another():
     async def scene(town: Town) -> None:
-        for one in town.citizens.values():
+        for one in town.hosts.values():
             one.call(one.replication.feed, "second", town.policy)
         a = town["a"]
         second = a.replication.feeds["second"]

@@ -188,7 +188,7 @@ def test_a_copy_crosses_a_partition_with_the_one_who_holds_it():
         await town.until(lambda: town["b"].copies("a") != [])
         await town["a"].crash()
         source = town["a"].feed.source
-        town["c"].core.dial("b")
+        town["c"].dial("b")
         await town.until(lambda: source in town["c"].feed.offered)
         town["c"].call(town["c"].feed.hold, source)
         await town.until(lambda: town["c"].copies("a") == [("n", 1), ("n", 2)])

@@ -52,7 +52,7 @@ async def meet(town: Town) -> Stranger:
     x = town["x"]
     x.call(x.feed.close)
     x.core.extensions.listen(CHANNEL, stranger, said.read, stranger.heard)
-    x.core.dial("a")
+    x.dial("a")
     await town.until(lambda: stranger.peer is not None)
     return stranger
 

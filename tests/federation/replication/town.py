@@ -2,96 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
-from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.ids import id_of
-from tupelo.federation.identity.keys import Identity
+from tests.virtual import VirtualFederation, VirtualLoop, WorldHost
+from tests.virtual import play as play_virtually
 from tupelo.federation.replication.feed import Feed, host_of
 from tupelo.federation.replication.feeds import Replication, replication_of
 from tupelo.federation.replication.placement import CopyAll, LaneRules, Policy
-from tupelo.lab.life import ProgramLife
-from tupelo.lab.loop import VirtualLoop, run
-from tupelo.lab.network import VirtualNetwork
-from tupelo.space.clock import LoopClock
 
 FEED = "news"
-PATIENCE_SECONDS = 60.0
-
-Answer = TypeVar("Answer")
 
 
-class Citizen:
-    """One host, through all its lives."""
+class Citizen(WorldHost):
+    """One host with a feed."""
 
-    def __init__(self, town: Town, name: str, knows: Iterable[str]) -> None:
-        self.name = name
-        self.identity = Identity.new() if town.identities else None
-        self.id = name
-        if self.identity is not None:
-            self.id = id_of(self.identity.key)
-            town.network.identities[name] = self.identity.key
-        self.knows = list(knows)
-        self.lives = 0
-        self.life: ProgramLife | None = None
-        self.core: HostCore
-        self.replication: Replication
-        self.feed: Feed
-        self._town = town
+    world: Town
+    replication: Replication
+    feed: Feed
 
-    async def start(self) -> None:
-        self.lives += 1
-        self.life = ProgramLife(self._town.loop, self._town.network, self.name)
-        await self.life.start(self._start(self.life), f"{self.name} starts")
-
-    async def _start(self, life: ProgramLife) -> None:
-        town = self._town
-        self.core = HostCore(
-            self.name,
-            host_id=self.id,
-            network=life,
-            clock=town.clock,
-            rng=Random(f"{town.loop.seed} {self.name} {self.lives}"),
-            new_id=lambda: f"id{town.loop.number('id')}",
-            listen=self.name,
-            peers=self.knows,
-            path=None if town.folder is None else town.folder / self.name,
-            heartbeat=0.5,
-            answer_seconds=2.0,
-            commit_in_place=True,
-        )
-        self.core.identity = self.identity
+    def prepare(self) -> None:
+        town = self.world
         self.replication = replication_of(self.core)
         lanes = None if town.lanes is None else town.lanes(self.name)
         self.feed = self.replication.feed(FEED, town.policy, lanes=lanes)
-        await self.core.start()
-
-    async def crash(self) -> None:
-        life, self.life = self.life, None
-        if life is not None:
-            ports = [hosted.port for hosted in self.core.spaces.values()]
-            await life.kill([*ports, self.core.deciding.space._port])
-
-    async def stop(self) -> None:
-        life, self.life = self.life, None
-        if life is not None:
-            await life.start(self.core.stop(), f"{self.name} stops")
-            await asyncio.sleep(0.1)
-            await life.end()
-            self._town.network.crash(self.name)
-
-    def call(self, function: Callable[..., Answer], *args: Any) -> Answer:
-        """As this host would."""
-        assert self.life is not None
-        return self.life.call(function, *args)
-
-    def do(self, work: Any) -> asyncio.Task[Any]:
-        assert self.life is not None
-        return self.life.start(work, f"at {self.name}")
 
     async def write(self, *entries: tuple[Any, ...], lease: float | None = None) -> None:
         await self.do(self._write(entries, lease))
@@ -112,8 +46,8 @@ class Citizen:
         return [entry.fields for entry in store if entry in mine]
 
 
-class Town:
-    """Citizens, by name."""
+class Town(VirtualFederation[Citizen]):
+    """Hosts with the same feed, whose streams have `lanes`."""
 
     def __init__(
         self,
@@ -121,34 +55,12 @@ class Town:
         edges: Iterable[str],
         names: str,
         policy: Policy,
-        folder: Path | None,
         lanes: Callable[[str], LaneRules] | None,
-        identities: bool,
+        **options: Any,
     ) -> None:
         self.lanes = lanes
-        self.identities = identities
-        self.loop = loop
-        self.network = VirtualNetwork(loop)
-        self.clock = LoopClock(loop)
         self.policy = policy
-        self.folder = folder
-        pairs = list(edges)
-        everyone = sorted({*names, *"".join(pairs)})
-        self.citizens = {
-            name: Citizen(self, name, [pair[1] for pair in pairs if pair[0] == name])
-            for name in everyone
-        }
-
-    def __getitem__(self, name: str) -> Citizen:
-        return self.citizens[name]
-
-    async def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        for _ in range(int(PATIENCE_SECONDS / 0.05)):
-            if condition():
-                return
-            await asyncio.sleep(0.05)
-        found = {n: one.feed.marks for n, one in self.citizens.items() if one.life is not None}
-        raise AssertionError(f"it never came to be {what}: {found}")
+        super().__init__(loop, Citizen, edges, names, **options)
 
     async def alike(self, names: str) -> None:
         """Wait until these have the same."""
@@ -170,22 +82,14 @@ def play(
     *edges: str,
     names: str = "",
     policy: Policy | None = None,
-    folder: Path | None = None,
     seed: int = 1,
     lanes: Callable[[str], LaneRules] | None = None,
-    identities: bool = False,
+    **options: Any,
 ) -> None:
     """A scene with hosts that are engaged as these pairs say ("ab": a dials b); what they write is
-    parted into `lanes`, as this says of each. With `identities` they prove who they are."""
-
-    async def main(loop: VirtualLoop) -> None:
-        town = Town(loop, edges, names, policy or CopyAll(), folder, lanes, identities)
-        for one in town.citizens.values():
-            await one.start()
-        try:
-            await scene(town)
-        finally:
-            for one in town.citizens.values():
-                await one.stop()
-
-    run(main, seed)
+    parted into `lanes`, as this says of each. `options` are those of a town."""
+    play_virtually(
+        lambda loop: Town(loop, edges, names, policy or CopyAll(), lanes, **options),
+        scene,
+        seed,
+    )

@@ -8,20 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.federation.replication.town import Citizen, Town, play
-from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.doors import AsyncHost
+from tupelo.lab.world import VirtualHost
 from tupelo.models.event_heap import EventHeap
 
 HEAP = "board"
 PATIENCE_SECONDS = 3.0
-
-
-class LabHost(AsyncHost):
-    """The door to a host of the lab."""
-
-    def __init__(self, core: HostCore) -> None:
-        self._core = core
-        self._tasks: set[asyncio.Task[None]] = set()
 
 
 class Person:
@@ -29,13 +20,13 @@ class Person:
 
     def __init__(self, citizen: Citizen) -> None:
         self.citizen = citizen
-        self.host: LabHost
+        self.host: VirtualHost
         self.heap: EventHeap
 
     def begin(self, name: str = HEAP) -> EventHeap:
         life = self.citizen.life
         assert life is not None
-        self.host = LabHost(self.citizen.core)
+        self.host = VirtualHost(self.citizen.core)
         self.heap = life.call(lambda: EventHeap(self.host, name, patience=PATIENCE_SECONDS))
         return self.heap
 
@@ -51,7 +42,7 @@ class Room:
     def __init__(self, town: Town) -> None:
         self.town = town
         self.network = town.network
-        self.people = {name: Person(one) for name, one in town.citizens.items()}
+        self.people = {name: Person(one) for name, one in town.hosts.items()}
         for person in self.people.values():
             person.begin()
 

@@ -188,7 +188,7 @@ def test_a_host_comes_back_alone_with_what_it_has_seen(tmp_path):
         await room["b"].put(Event("n", i=2))
         await room.together()
         for name in "ab":
-            await room[name].citizen.stop()
+            await room[name].citizen.leave()
         await room["b"].citizen.start()
         heap = room["b"].begin()
         assert len(await room["b"].do(heap.get_all())) == 2
@@ -231,7 +231,7 @@ def test_who_was_away_when_a_heap_was_destroyed_does_not_bring_it_back(tmp_path)
     async def scene(room: Room) -> None:
         await room["a"].put(Event("n", i=1))
         await room.together()
-        await room["a"].citizen.stop()
+        await room["a"].citizen.leave()
         await room["b"].do(room["b"].heap.destroy())
         room["b"].heap = await room["b"].do(EventHeap.create(room["b"].host, HEAP))
         await room["b"].put(Event("n", i=2))

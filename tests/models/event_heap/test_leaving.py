@@ -32,7 +32,7 @@ async def share(room: Room, names: str) -> dict[str, Session]:
 def test_a_host_that_leaves_hands_its_sessions_to_others(folder):
     async def scene(room: Room) -> None:
         opened = await share(room, "abc")
-        await room["c"].citizen.stop()
+        await room["c"].citizen.leave()
         assert await room["a"].do(opened["a"].get()) == Event("n", i=3)
         assert await room["b"].do(opened["b"].wait()) == Event("n", i=4)
         assert await room["a"].do(opened["a"].get()) == Event("n", i=5)
@@ -44,7 +44,7 @@ def test_hosts_that_leave_at_once_do_not_wait_for_each_other():
     async def scene(room: Room) -> None:
         opened = await share(room, "abc")
         begun = asyncio.get_running_loop().time()
-        await asyncio.gather(*[room[name].citizen.stop() for name in "cb"])
+        await asyncio.gather(*[room[name].citizen.leave() for name in "cb"])
         assert asyncio.get_running_loop().time() < begun + 2.0
         assert await room["a"].do(opened["a"].get()) == Event("n", i=3)
 
@@ -58,7 +58,7 @@ def test_a_host_that_leaves_a_session_that_it_has_not_opened_hands_it_over():
         shared = await a.do((await a.do(a.heap.session())).share())
         await room.together()
         await room.until(lambda: a.heap._replica.others == ["b"], "they have met")
-        await a.citizen.stop()
+        await a.citizen.leave()
         theirs = await b.do(b.heap.session(shared))
         assert await b.do(theirs.get()) == Event("n")
 

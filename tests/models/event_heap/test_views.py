@@ -345,7 +345,7 @@ def test_an_owner_that_is_there_but_does_not_use_the_heap_is_away(tmp_path):
         views = await open_all(room, "abc", maker="a")
         await room["a"].do(views["a"].put(Event("n", i=0)))
         await room.together()
-        await room["a"].citizen.stop()
+        await room["a"].citizen.leave()
         await room["a"].citizen.start()
         with pytest.raises(TokenAway):
             await room["c"].do(views["c"].put(Event("n", i=1), wait=1.0))

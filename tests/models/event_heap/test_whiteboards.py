@@ -72,7 +72,7 @@ def test_four_whiteboards_at_lunch(tmp_path):
         # Alice and Joe leave; at their office they begin with new whiteboards.
         room.network.partition([ALICE, JOE], [BOB, SUE])
         for name in (ALICE, JOE):
-            await room[name].citizen.stop()
+            await room[name].citizen.leave()
         for name in (ALICE, JOE):
             await room[name].citizen.start()
             room[name].begin()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from tests.federation.groups.neighbourhood import HEARTBEAT_SECONDS, Neighbourhood, Resident
+from tests.federation.groups.neighbourhood import GroupTown, Resident
+from tests.virtual import VirtualLoop
+from tests.virtual import play as play_virtually
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.hosts.core import HostCore
-from tupelo.lab.life import ProgramLife
-from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.messages import where_of
 from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionCall, ReactionRecord
@@ -30,40 +28,19 @@ class Tent(Resident):
 
     over: Any = "collect"
     prune = True
-    options: dict[str, Any]
     server: Server
 
-    async def _start(self, life: ProgramLife) -> None:
-        near = self._neighbourhood
-        self.core = HostCore(
-            self.name,
-            host_id=self.name,
-            network=life,
-            clock=near.clock,
-            rng=Random(f"{near.loop.seed} {self.name} {self.lives}"),
-            new_id=lambda: f"id{near.loop.number('id')}",
-            listen=self.name,
-            peers=self.knows,
-            heartbeat=HEARTBEAT_SECONDS,
-            answer_seconds=2.0,
-            commit_in_place=True,
-            **self.options,
-        )
+    def prepare(self) -> None:
         self.group = group_of(self.core)
-        await self.core.start()
+
+    async def open(self) -> None:
         self.server = Server(self.core, over=self.over, prune=self.prune)
         await self.server.start()
 
-    async def crash(self) -> None:
-        life, self.life = self.life, None
-        if life is not None:
-            decisions = self.core.deciding.space._port
-            await life.kill([*(one.port for one in self.core.spaces.values()), decisions])
-
-    async def stop(self) -> None:
-        if self.life is not None:
+    async def leave(self) -> None:
+        if self.is_up:
             await self.do(self.server.stop())
-        await super().stop()
+        await super().leave()
 
     async def agent(self, name: str, *spaces: str) -> Camper:
         """A new agent that shares these spaces."""
@@ -103,8 +80,7 @@ class Camper:
         return self.tent.server
 
     def its(self, space: str = SPACE) -> InterfaceSpace:
-        assert self.tent.life is not None
-        return self.tent.life.call(self.server.space, self.state, space)
+        return self.tent.call(self.server.space, self.state, space)
 
     def do(self, work: Any) -> asyncio.Task[Any]:
         return self.tent.do(work)
@@ -169,10 +145,8 @@ class Camper:
         def arrive() -> AgentState:
             return tent.server.unpack(packed, lambda one: delivers.pop(0))
 
-        assert tent.life is not None
-        assert self.tent.life is not None
-        self.tent.life.call(self.server.forget, self.state)
-        self.tent, self.state = tent, tent.life.call(arrive)
+        self.tent.call(self.server.forget, self.state)
+        self.tent, self.state = tent, tent.call(arrive)
         await self.do(self.server.arrive(self.state))
 
 
@@ -188,8 +162,8 @@ class Heard:
         return [event.tuple for event in self.events]
 
 
-class Camp(Neighbourhood):
-    """Tents, by name. `over` and `prune` are those of their servers."""
+class Camp(GroupTown[Tent]):
+    """Hosts with LIME. `over` and `prune` are those of their servers."""
 
     def __init__(
         self,
@@ -199,19 +173,10 @@ class Camp(Neighbourhood):
         over: str,
         prune: bool,
         options: dict[str, Any],
-        folder: Path | None,
     ) -> None:
-        super().__init__(loop, edges, names)
-        self.tents: dict[str, Tent] = {}
-        for name, resident in list(self.residents.items()):
-            tent = self.tents[name] = Tent(self, name, resident.knows)
-            tent.over, tent.prune, tent.options = over, prune, dict(options)
-            if folder is not None:
-                tent.options |= {"path": folder / name, "durability": "process"}
-            self.residents[name] = tent
-
-    def __getitem__(self, name: str) -> Tent:
-        return self.tents[name]
+        super().__init__(loop, Tent, edges, names, **options)
+        for tent in self.members:
+            tent.over, tent.prune = over, prune
 
     async def quiet(self) -> None:
         await asyncio.sleep(QUIET_SECONDS)
@@ -229,15 +194,12 @@ def play(
 ) -> None:
     """A scene with hosts that are engaged as these pairs say ("ab": a dials b), in one group. In a
     `folder` their spaces outlive them; `options` are those of hosts."""
+    if folder is not None:
+        options |= {"folder": folder, "durability": "process"}
 
-    async def main(loop: VirtualLoop) -> None:
-        camp = Camp(loop, edges, names, over, prune, options, folder)
-        await camp.start()
-        try:
-            if edges:
-                await camp.agreed("".join(sorted(set("".join(edges)))))
-            await scene(camp)
-        finally:
-            await camp.stop()
+    async def together(camp: Camp) -> None:
+        if edges:
+            await camp.agreed("".join(sorted(set("".join(edges)))))
+        await scene(camp)
 
-    run(main, seed)
+    play_virtually(lambda loop: Camp(loop, edges, names, over, prune, options), together, seed)

@@ -3,60 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from random import Random
+from collections.abc import Iterable
 from typing import Any
 
+from tests.virtual import VirtualFederation, VirtualLoop, WorldHost
 from tupelo.federation.hosts.core import HostCore
-from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.models.lime.server import Server
-from tupelo.space.clock import LoopClock
 
 HEARTBEAT_SECONDS = 1.0
-PATIENCE_SECONDS = 120.0
 QUIET_SECONDS = 0.25
 """Longer than anything that was begun takes, with the delays of this network."""
 
 
-class Field:
-    """Hosts by their names, all started; to begin with, none hears another."""
+class FieldHost(WorldHost):
+    """A host with LIME."""
+
+    world: Field
+    server: Server
+
+    async def open(self) -> None:
+        self.server = Server(self.core, **self.world.server_options)
+        await self.server.start()
+
+    async def leave(self) -> None:
+        await self.server.stop()
+        await super().leave()
+
+
+class Field(VirtualFederation[FieldHost]):
+    """Hosts with LIME; to begin with, none hears another."""
 
     def __init__(self, loop: VirtualLoop, names: Iterable[str], **options: Any) -> None:
-        self.loop = loop
-        self.network = VirtualNetwork(loop, delay=(0.001, 0.004))
-        self.clock = LoopClock(loop)
         self.names = list(names)
-        self.cores: dict[str, HostCore] = {}
-        self.servers: dict[str, Server] = {}
-        self._options = options
+        self.server_options = options
         self._links: set[frozenset[str]] = set()
+        # One of two that may hear each other dials.
+        edges = [name + other for name in self.names for other in self.names if other < name]
+        network = VirtualNetwork(loop, delay=(0.001, 0.004))
+        super().__init__(
+            loop, FieldHost, edges, self.names, network=network, heartbeat=HEARTBEAT_SECONDS
+        )
+
+    @property
+    def servers(self) -> dict[str, Server]:
+        return {host.name: host.server for host in self.members}
+
+    @property
+    def cores(self) -> dict[str, HostCore]:
+        return {host.name: host.core for host in self.members}
 
     async def start(self) -> None:
         self.relink([])
-        for name in self.names:
-            core = self.cores[name] = HostCore(
-                name,
-                host_id=name,
-                network=self.network.place(name),
-                clock=self.clock,
-                rng=Random(f"{self.loop.seed} {name}"),
-                new_id=lambda: f"id{self.loop.number('id')}",
-                listen=f"{name}:7700",
-                # One of two that may hear each other dials.
-                peers=[f"{other}:7700" for other in self.names if other < name],
-                heartbeat=HEARTBEAT_SECONDS,
-                commit_in_place=True,
-            )
-            await core.start()
-            self.servers[name] = Server(core, **self._options)
-            await self.servers[name].start()
-
-    async def stop(self) -> None:
-        for server in self.servers.values():
-            await server.stop()
-        for core in self.cores.values():
-            await core.stop()
+        await super().start()
 
     def relink(self, links: Iterable[Iterable[str]], *, silently: bool = False) -> None:
         """From now on these hosts hear each other, and no others. What is cut off is told at once,
@@ -72,12 +71,6 @@ class Field:
         """Has everyone met those whom it hears, and found out whom it does not hear any more?"""
         met = {frozenset((name, peer)) for name, core in self.cores.items() for peer in core.peers}
         return met == self._links
-
-    async def until(self, condition: Callable[[], bool], what: str = "it") -> None:
-        end = self.loop.time() + PATIENCE_SECONDS
-        while not condition():
-            assert self.loop.time() < end, f"{what} does not come about"
-            await asyncio.sleep(0.05)
 
     async def settle(self, groups: dict[str, frozenset[str]]) -> None:
         """Until every host is in a group with these, and nothing is under way."""

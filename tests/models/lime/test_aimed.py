@@ -23,7 +23,7 @@ STAR = ["a" + name for name in NAMES[1:]]
 def said(camp: Camp) -> Counter[str]:
     """What all hosts have said, also in passing on what others say."""
     counted: Counter[str] = Counter()
-    for tent in camp.tents.values():
+    for tent in camp.hosts.values():
         counted += tent.server.broker.sent
         counted["routed"] += tent.group.sent["Routed"]
     return counted
@@ -31,7 +31,7 @@ def said(camp: Camp) -> Counter[str]:
 
 def idle(camp: Camp) -> bool:
     """Does no collect stand anywhere?"""
-    return all(tent.server.broker._now.collecting.is_idle for tent in camp.tents.values())
+    return all(tent.server.broker._now.collecting.is_idle for tent in camp.hosts.values())
 
 
 @pytest.mark.parametrize("at", ["agent", "host"])

@@ -332,7 +332,7 @@ def test_nothing_is_lost_or_doubled_whenever_links_are_cut(seed: int) -> None:
         for agent in agents:
             mine = await agent.all(None, agent.location)
             assert await agent.all(agent.location, agent.location) == mine  # all are at home
-        assert len({tuple(tent.system()) for tent in camp.tents.values()}) == 1
+        assert len({tuple(tent.system()) for tent in camp.hosts.values()}) == 1
         for one in heard:
             assert max(Counter(one.tuples).values(), default=1) == 1
             assert set(left) <= set(one.tuples)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
-from random import Random
 from typing import Any, ClassVar
 
 import pytest
@@ -21,6 +20,7 @@ from tests.models.lime.stage import (
     play_blocking,
     shared,
 )
+from tests.virtual import VirtualFederation, WorldHost
 from tupelo import Not
 from tupelo.errors import (
     AgentEnded,
@@ -29,11 +29,8 @@ from tupelo.errors import (
     PeerLost,
     UnknownAgentClass,
 )
-from tupelo.federation.hosts.core import HostCore
-from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import SpaceUnderTest
 from tupelo.models import lime
 from tupelo.models.lime import (
     ONCE,
@@ -49,7 +46,6 @@ from tupelo.models.lime import (
     migrating,
 )
 from tupelo.models.lime.messages import encoded_template
-from tupelo.space.clock import LoopClock
 
 ITEM = ("item", int)
 PATIENCE: dict[str, Any] = {"wait": PATIENCE_SECONDS}
@@ -754,86 +750,40 @@ class FaultyNetwork(VirtualNetwork):
                 self.loop.call_soon(self.fault)
 
 
-class Place:
-    """A host of the lab with LIME, through all its lives."""
+class Place(WorldHost):
+    """A host with LIME."""
 
-    def __init__(self, town: Town, name: str) -> None:
-        self.town = town
-        self.name = name
-        self.lives = 0
-        self.life: ProgramLife | None = None
-        self.core: HostCore
-        self.host: lime.Host
+    host: lime.Host
 
-    async def start(self) -> None:
-        self.lives += 1
-        self.life = ProgramLife(self.town.loop, self.town.network, self.name)
-        await self.life.start(self._start(self.life), self.name)
-
-    async def _start(self, life: ProgramLife) -> None:
-        town = self.town
-        self.core = HostCore(
-            self.name,
-            host_id=self.name,
-            network=life,
-            clock=town.clock,
-            rng=Random(f"{town.loop.seed} {self.name} {self.lives}"),
-            new_id=lambda: f"id{town.loop.number('id')}",
-            listen=f"{self.name}:7700",
-            peers=[f"{other}:7700" for other in "abc" if other < self.name],
-            heartbeat=0.5,
-            answer_seconds=2.0,
-            commit_in_place=True,
-        )
-        await self.core.start()
-        self.host = lime.Host(SpaceUnderTest(self.core), agents=[Resident])
+    async def open(self) -> None:
+        self.host = lime.Host(self.api, agents=[Resident])
         await self.host.start()
 
-    async def crash(self) -> None:
-        life, self.life = self.life, None
-        if life is not None:
-            await life.kill([hosted.port for hosted in self.core.spaces.values()])
-
-    async def stop(self) -> None:
-        life, self.life = self.life, None
-        if life is not None:
-            await life.start(self._stop(), self.name)
-            await life.end()
-
-    async def _stop(self) -> None:
-        await self.host.close()
-        await self.core.stop()
-
-    def do(self, work: Any) -> asyncio.Task[Any]:
-        assert self.life is not None
-        return self.life.start(work, f"at {self.name}")
+    async def leave(self) -> None:
+        if self.is_up:
+            await self.do(self.host.close())
+        await super().leave()
 
     @property
     def residents(self) -> list[Resident]:
-        if self.life is None:
+        if not self.is_up:
             return []
         lives = self.host.lives.values()
         return [one.agent for one in lives if isinstance(one.agent, Resident)]
 
 
-class Town:
+class Town(VirtualFederation[Place]):
     """Three places, a, b and c, that hear each other until something goes wrong."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
-        self.loop = loop
-        self.network = FaultyNetwork(loop, delay=(0.001, 0.004))
-        self.clock = LoopClock(loop)
-        self.places = {name: Place(self, name) for name in "abc"}
+    network: FaultyNetwork
 
-    async def until(self, condition: Callable[[], object], what: str) -> None:
-        end = self.loop.time() + 120.0
-        while not condition():
-            assert self.loop.time() < end, f"{what}: it does not come about"
-            await asyncio.sleep(0.05)
+    def __init__(self, loop: VirtualLoop) -> None:
+        network = FaultyNetwork(loop, delay=(0.001, 0.004))
+        super().__init__(loop, Place, ["ba", "ca", "cb"], network=network)
 
     async def grouped(self) -> None:
         """All that are up are one group again, and nothing is undecided."""
-        up = [place for place in self.places.values() if place.life is not None]
+        up = [place for place in self.members if place.is_up]
         wanted = {place.name for place in up}
         await self.until(
             lambda: all(set(place.host.server.group.membership.members) == wanted for place in up),
@@ -849,7 +799,7 @@ class Town:
             pass
 
     def residents(self) -> list[Resident]:
-        return [one for place in self.places.values() for one in place.residents]
+        return [one for place in self.members for one in place.residents]
 
 
 class Resident(Agent):
@@ -882,7 +832,7 @@ class Resident(Agent):
 
 async def send_off(town: Town) -> AgentLocation:
     """An agent at a, with tuples of its own and of others, is told to go to b."""
-    a, c = town.places["a"], town.places["c"]
+    a, c = town.hosts["a"], town.hosts["c"]
     agent = await a.do(a.host.load(Resident))
     await c.do(_furnish(c, agent))
     await town.until(lambda: len(Resident.heard) == 6, "all is heard")
@@ -918,7 +868,7 @@ def play_fault(frames: int, fault: Callable[[Town], Any], judge: Callable[[Town]
 
     async def main(loop: VirtualLoop) -> None:
         town = Town(loop)
-        for place in town.places.values():
+        for place in town.hosts.values():
             await place.start()
         try:
             await town.grouped()
@@ -932,7 +882,7 @@ def play_fault(frames: int, fault: Callable[[Town], Any], judge: Callable[[Town]
 
             town.network.fault = strike
             town.network.left = frames
-            await town.places["c"].do(tell(town.places["c"], ("go", "b"), location))
+            await town.hosts["c"].do(tell(town.hosts["c"], ("go", "b"), location))
             await asyncio.sleep(2.0)
             town.network.left = None
             for task in tasks:
@@ -940,8 +890,8 @@ def play_fault(frames: int, fault: Callable[[Town], Any], judge: Callable[[Town]
             await town.grouped()
             await judge(town)
         finally:
-            for place in town.places.values():
-                await place.stop()
+            for place in town.hosts.values():
+                await place.leave()
 
     run(main, 1)
     return bool(hit)
@@ -973,15 +923,15 @@ async def exactly_one(town: Town) -> None:
     where = agent.host.name
     assert where == ("a" if agent.failed else "b")
     assert Resident.runs == (["a"] if agent.failed else ["a", "b"])
-    for place in town.places.values():
+    for place in town.hosts.values():
         assert sorted(await place.do(seen(place))) == ITEMS
         assert not place.host.journeys.parked and not place.host.journeys.decisions
     assert sorted(Resident.heard) == ITEMS
-    c = town.places["c"]
+    c = town.hosts["c"]
     await c.do(tell(c, ("item", 99)))
     await town.until(lambda: len(Resident.heard) == 7, "the new one is heard")
     assert Resident.heard[-1] == ("item", 99)
-    said = [place.host.server.system.tuple_store for place in town.places.values()]
+    said = [place.host.server.system.tuple_store for place in town.hosts.values()]
     agents = [
         [found.fields[2] for found in tuple_store.port._core.store if found.fields[1] == agent.id]
         for tuple_store in said
@@ -1005,9 +955,9 @@ def test_a_link_lost_at_any_moment_leaves_exactly_one_agent(fault):
 
 
 async def come_back(town: Town, name: str) -> None:
-    await town.places[name].crash()
+    await town.hosts[name].crash()
     await asyncio.sleep(3.0)
-    await town.places[name].start()
+    await town.hosts[name].start()
 
 
 async def crash_source(town: Town) -> None:
@@ -1022,7 +972,7 @@ async def never_two(town: Town) -> None:
     """An agent whose host crashes is gone with its tuples; but there are never two of it."""
     agents = town.residents()
     assert len(agents) <= 1
-    for place in town.places.values():
+    for place in town.hosts.values():
         assert not place.host.journeys.parked and not place.host.journeys.decisions
         found = await place.do(seen(place))
         assert sorted(found) in (ITEMS, [one for one in ITEMS if one[1] < 10])
@@ -1043,7 +993,7 @@ def test_who_stayed_and_moved_on_is_not_begun_where_it_was_parked(monkeypatch):
 
     async def main(loop: VirtualLoop) -> None:
         town = Town(loop)
-        places = town.places
+        places = town.hosts
         for place in places.values():
             await place.start()
         try:
@@ -1075,7 +1025,7 @@ def test_who_stayed_and_moved_on_is_not_begun_where_it_was_parked(monkeypatch):
             assert sorted(await b.do(seen(b))) == ITEMS
         finally:
             for place in places.values():
-                await place.stop()
+                await place.leave()
 
     run(main, 1)
 
@@ -1089,7 +1039,7 @@ def test_an_agent_that_is_loaded_elsewhere_is_made_once_whatever_link_is_lost(fa
     told: list[str] = []
 
     async def load(town: Town) -> str:
-        a = town.places["a"]
+        a = town.hosts["a"]
         try:
             location = await a.host.load_at(HostLocation("b"), Resident)
         except PeerLost as error:
@@ -1105,7 +1055,7 @@ def test_an_agent_that_is_loaded_elsewhere_is_made_once_whatever_link_is_lost(fa
 
         async def main(loop: VirtualLoop) -> None:
             town = Town(loop)
-            for place in town.places.values():
+            for place in town.hosts.values():
                 await place.start()
             try:
                 await town.grouped()
@@ -1118,7 +1068,7 @@ def test_an_agent_that_is_loaded_elsewhere_is_made_once_whatever_link_is_lost(fa
 
                 town.network.fault = strike
                 town.network.left = frames
-                told.append(await town.places["a"].do(load(town)))
+                told.append(await town.hosts["a"].do(load(town)))
                 town.network.left = None
                 for task in tasks:
                     await task
@@ -1127,10 +1077,10 @@ def test_an_agent_that_is_loaded_elsewhere_is_made_once_whatever_link_is_lost(fa
                 least = 1 if told[-1] == "loaded" else 0
                 assert least <= len(town.residents()) <= most
                 assert len(Resident.runs) == len(town.residents())
-                assert not town.places["a"].host.journeys._news
+                assert not town.hosts["a"].host.journeys._news
             finally:
-                for place in town.places.values():
-                    await place.stop()
+                for place in town.hosts.values():
+                    await place.leave()
 
         run(main, 1)
         return bool(hit)
@@ -1144,11 +1094,11 @@ def test_an_agent_that_is_loaded_elsewhere_is_made_once_whatever_link_is_lost(fa
 def test_a_host_that_loads_asks_for_the_outcome_and_nothing_is_kept_of_it():
     async def main(loop: VirtualLoop) -> None:
         town = Town(loop)
-        for place in town.places.values():
+        for place in town.hosts.values():
             await place.start()
         try:
             await town.grouped()
-            a, b = town.places["a"], town.places["b"]
+            a, b = town.hosts["a"], town.hosts["b"]
             first, second = [
                 await a.do(a.host.load_at(b.host.location, "Resident", name=name))
                 for name in ("one", "two")
@@ -1157,7 +1107,7 @@ def test_a_host_that_loads_asks_for_the_outcome_and_nothing_is_kept_of_it():
             await asyncio.sleep(0.5)
             assert len(b.residents) == 2 and b.host.journeys._loads == {}
         finally:
-            for place in town.places.values():
-                await place.stop()
+            for place in town.hosts.values():
+                await place.leave()
 
     run(main, 1)

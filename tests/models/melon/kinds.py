@@ -18,8 +18,9 @@ BRIEFLY_SECONDS = 0.05
 class KindBed(Bed):
     """A neighbour and its first Melon."""
 
-    def __init__(self, neighbour: Neighbour, space: str, melon: Melon) -> None:
+    def __init__(self, neighbour: Neighbour, name: str, space: str, melon: Melon) -> None:
         self.neighbour = neighbour
+        self.name = name
         self.core = neighbour.host.core
         self.melon = melon
         self._space = space
@@ -41,9 +42,14 @@ class KindBed(Bed):
 class KindGarden(Garden):
     """Beds whose time is ours: what takes long in virtual time is made short here."""
 
-    def __init__(self, beds: dict[str, KindBed], space: str) -> None:
-        self.beds = dict(beds)
+    def __init__(self, beds: list[KindBed], space: str) -> None:
+        self.members = list(beds)
         self.spaces = {space, companion_name("written", space)}
+
+    async def until(self, condition: Callable[[], object], what: str = "it") -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():
+                await asyncio.sleep(0.01)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, BRIEFLY_SECONDS))
@@ -67,10 +73,10 @@ def play_on_kind(
 
     async def main(neighbours: dict[str, Neighbour]) -> None:
         space = neighbourhood.new_name()
-        beds = {}
+        beds = []
         for name in names:
             melon = await neighbours[name].open(Melon, space)
-            beds[name] = KindBed(neighbours[name], space, melon)
+            beds.append(KindBed(neighbours[name], name, space, melon))
         garden = KindGarden(beds, space)
         await garden.met(*edges)
         await scene(garden)

@@ -62,7 +62,7 @@ def test_an_addressee_gets_it_from_its_host(directed: int | None) -> None:
         assert await waiting == ("n", 1)
         await a.store(("n", 3), to=e.key)
         assert [await e.take(("n", int), 10) for _ in range(2)] == [("n", 2), ("n", 3)]
-        await garden.until(lambda: not any(map(carried, garden.beds.values())), "let go")
+        await garden.until(lambda: not any(map(carried, garden.hosts.values())), "let go")
 
     play(scene, *STAR, identities=True, copies=Copies(directed=directed))
 
@@ -104,8 +104,8 @@ def test_it_passes_through_hosts_in_the_middle() -> None:
         waiting = garden["d"].take(("n", int), 100)
         await garden["a"].store(("n", 1), to=garden["d"].key)
         assert await waiting == ("n", 1)
-        await garden.until(lambda: not any(map(carried, garden.beds.values())), "let go")
-        await garden.until(lambda: not any(map(receipts, garden.beds.values())), "no receipts")
+        await garden.until(lambda: not any(map(carried, garden.hosts.values())), "let go")
+        await garden.until(lambda: not any(map(receipts, garden.hosts.values())), "no receipts")
 
     play(scene, *ROW, identities=True)
 
@@ -206,11 +206,11 @@ def test_who_leaves_gives_what_it_has_to_those_who_are_engaged() -> None:
 
     async def scene(garden: Garden) -> None:
         a, b, c = (garden[name] for name in "abc")
-        await c.stop()
+        await c.leave()
         garden.network.slow("a", "b", 10)
         await a.write(*(("news", number) for number in range(20)))
         await a.store(("lunch", "soup"), to=c.key)
-        await a.stop()
+        await a.leave()
         assert len(carried(b)) == 1
         await c.start()
         await garden.met("cb")

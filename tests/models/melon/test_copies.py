@@ -77,11 +77,11 @@ def test_a_second_carrier_needs_no_reader(carrier_leaves: bool) -> None:
         await garden.parted("ab", "c")
         await a.write(*messages)
         await held(garden, "b", "a", 50)
-        await a.stop()
+        await a.leave()
         await garden.parted("a", "bc")
         await garden.met("cb")
         if carrier_leaves:
-            await b.stop()
+            await b.leave()
         else:
             await held(garden, "c", "a", 50)
             await b.crash()

@@ -85,7 +85,7 @@ def test_nothing_is_lost_or_comes_twice_or_out_of_order(seed):
     async def scene(garden: Garden) -> None:
         storm = Storm(garden, seed)
         users = [
-            bed.do(storm.use(bed, Random(f"{seed} {name}"))) for name, bed in garden.beds.items()
+            bed.do(storm.use(bed, Random(f"{seed} {name}"))) for name, bed in garden.hosts.items()
         ]
         for _ in range(STEPS):
             await storm.step()

@@ -1,1 +1,1 @@
-"""Event heaps in virtual time: their hosts part, crash and meet again, and a judge looks at it."""
+"""The simulation of the Event Heap: `tupelo lab simulate --model event-heap`."""

@@ -1,1 +1,1 @@
-"""Simulating LIME: groups that merge and part, agents that move, reactions, and a judge."""
+"""The simulation of LIME: `tupelo lab simulate --model lime`."""

@@ -1,1 +1,1 @@
-"""Simulating MELON: hosts that part and crash, processes that exchange messages, and a judge."""
+"""The simulation of MELON: `tupelo lab simulate --model melon`."""

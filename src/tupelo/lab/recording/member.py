@@ -1,8 +1,8 @@
 """A host of a recording: a process of its own, which may be killed at any moment.
 
-Its one argument encodes its `HostOrder`. It says where it listens, and then answers every line that
-it is told: "count" with how many changes its logs have, "doubts" with what is not settled yet, and
-"stop" by leaving. If nobody can tell it anything any more, it ends."""
+Its argument encodes its `HostOrder`. It prints its address, and then answers every line on standard
+input: "count" with the number of changes in its logs, "doubts" with the deliveries in doubt, and
+"stop" by leaving. It ends when its input is closed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tupelo.store.sqlite import LogKeep
 
 SPACES = ("jobs", "mail")
 DOUBT_SECONDS = 3_600.0
-"""Longer than a recording: what is in doubt is settled by those who know, not by a clock."""
+"""Longer than a recording: deliveries in doubt are settled by their takers, not by a timeout."""
 
 
 class HostOrder(msgspec.Struct):
-    """What a host is to be. `sealed_each` so many changes it seals its logs into its own folder, if
-    it does, and keeps no more than `log_keep` of them otherwise."""
+    """The options of a host. It seals its logs into its own folder every `sealed_each` changes, if
+    that is given, and otherwise keeps no more than `log_keep` of them."""
 
     name: str
     folder: str
@@ -36,14 +36,14 @@ class HostOrder(msgspec.Struct):
 
 
 class PrintedDoubts(msgspec.Struct):
-    """How many hosts are engaged, and what is between two of them, or a host and a client."""
+    """How many hosts are engaged, and the deliveries in doubt between hosts and with clients."""
 
     engaged: int
     under_way: list[str]
 
 
 def main() -> None:
-    logging.getLogger("tupelo").setLevel(logging.ERROR)  # That hosts are lost is known.
+    logging.getLogger("tupelo").setLevel(logging.ERROR)  # Lost hosts are expected.
     orders = msgspec.json.decode(sys.argv[1], type=HostOrder)
     host = tupelo.Host(
         orders.name,

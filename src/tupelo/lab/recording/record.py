@@ -1,5 +1,5 @@
-"""Recording: hosts and workers as processes, lines between them that can be cut, and someone who
-kills the ones and cuts the others. In the end all are well again, and leave; their logs stay.
+"""A recording: hosts and workers as processes, with proxies between them; a nemesis kills hosts and
+cuts links. At the end all faults are over, and the processes leave; their logs stay.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from tupelo.lab.torture.proxy import LinkFault, Proxy
 T = TypeVar("T")
 WORKERS = 2
 CLIENTS = 3
-"""So many has each worker at each host."""
+"""The clients of each worker, at each host."""
 BATCH_MIN, BATCH_MAX = 4, 200
 LINE_MAX = 2**28
-"""So many bytes has what a process says at most."""
+"""The longest line that a process prints, in bytes."""
 HEARTBEAT_SECONDS = 0.4
 LOOK_SECONDS = 0.05
 AWAY_SECONDS = 1.5
-"""A host that was killed is away for no longer."""
+"""A host that was killed is down for no longer."""
 CUT_SECONDS = 3.0
-"""A line is cut for no longer; a host is taken for lost after three heartbeats."""
+"""A link is cut for no longer; a host is dropped after three missed heartbeats."""
 STILL_SECONDS = 60.0
-"""If nothing happens for so long, the recording has failed."""
+"""If there is no progress for so long, the recording has failed."""
 
 
 class RecordingFailed(Exception):
-    """The recording does not go on: a host does not come up, or does not come to rest."""
+    """The recording does not go on: a host does not start, or does not settle."""
 
 
 @dataclass(frozen=True)
 class RecordingConfig:
-    """How much is to be recorded, and what is to befall it."""
+    """How much is recorded, and how many faults there are."""
 
     folder: Path
     changes: int
@@ -61,7 +61,7 @@ class RecordingConfig:
 
 @dataclass
 class Recorded:
-    """What was done to whom, and what the workers say that they did."""
+    """The faults of a recording by host, and the reports of the workers."""
 
     kills: Counter[str] = field(default_factory=Counter)
     cuts: Counter[str] = field(default_factory=Counter)
@@ -69,7 +69,7 @@ class Recorded:
 
 
 class RecordingChild:
-    """A process of ours, to which we say a line and which says one back."""
+    """A child process that answers each line with a line."""
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
         self._process = process
@@ -87,7 +87,7 @@ class RecordingChild:
         return cls(process, name)
 
     async def tell(self, order: str, kind: type[T]) -> T | None:
-        """What it answers; None if it was killed before."""
+        """Send a line, and return the answer; None if the process was killed before."""
         async with self._turn:
             assert self._process.stdin is not None
             with suppress(ConnectionError):
@@ -121,7 +121,7 @@ class RecordingChild:
 
 
 class RecordedHost:
-    """One host: its process, from life to life, and the lines that lead to it."""
+    """One host: its process, which may be restarted, and the proxies that lead to it."""
 
     def __init__(self, name: str, orders: HostOrder, lines: list[Proxy]) -> None:
         self.name = name
@@ -150,7 +150,7 @@ class RecordedHost:
         await child.kill()
 
     async def count(self) -> int:
-        """How many changes its logs have, or had when it was last heard of."""
+        """The number of changes in its logs, or the last known one."""
         if self.child is not None:
             self.changes = await self.child.tell("count", int) or self.changes
         return self.changes
@@ -167,7 +167,7 @@ class RecordedHost:
 
 
 class Recording:
-    """One recording, while it is made. `told` hears how many changes there are."""
+    """A recording in progress. `told` is called with the number of changes."""
 
     def __init__(self, plan: RecordingConfig, told: Callable[[int], None]) -> None:
         self._plan = plan
@@ -227,10 +227,10 @@ class Recording:
             sealed_each=keep // 2 if seals else 0,
         )
 
-    # Trouble
+    # Faults
 
     async def _nemesis(self) -> None:
-        """Kills and cuts, each after some part of what is to be recorded; they may overlap."""
+        """Kill and cut, spread over the recording; faults may overlap."""
         plan, rng = self._plan, self._rng
         kinds: list[Callable[[], Coroutine[Any, Any, None]]]
         kinds = [self._kill] * plan.kills + [self._cut] * plan.cuts
@@ -255,7 +255,7 @@ class Recording:
         await victim.start()
 
     async def _cut(self) -> None:
-        """One line, or all that a host has to others."""
+        """Cut one link, or all links of a host to others."""
         rng = self._rng
         names = [rng.choice(list(self._lines))]
         if rng.random() < 0.3:
@@ -287,7 +287,7 @@ class Recording:
     # Ending
 
     async def _end(self) -> None:
-        """The workers go; what is between hosts is settled; then they leave, one by one."""
+        """Stop the workers, wait until deliveries are settled, and stop the hosts, one by one."""
         for told in await asyncio.gather(
             *(one.tell("stop", RecordedAnswer) for one in self._workers)
         ):
@@ -319,7 +319,7 @@ class Recording:
 
 
 def _is_over(task: asyncio.Task[None]) -> bool:
-    """Is it? What went wrong in it is raised."""
+    """Whether a task is done. Raises its exception."""
     if task.done():
         task.result()
     return task.done()
@@ -331,3 +331,18 @@ def record(plan: RecordingConfig, told: Callable[[int], None] = lambda changes: 
         raise RecordingFailed(f"{plan.folder} is not empty")
     plan.folder.mkdir(parents=True, exist_ok=True)
     return asyncio.run(Recording(plan, told).run())
+
+
+def kinds_in(folder: Path) -> dict[str, Counter[str]]:
+    """The number of changes of each kind in a recording, by host. It needs the pipeline."""
+    from tupelo.pipeline.source.locations import resolve
+    from tupelo.pipeline.source.options import ReadOptions
+
+    found: dict[str, Counter[str]] = {}
+    for host in sorted(folder.iterdir()):
+        count = found[host.name] = Counter[str]()
+        for log in resolve(ReadOptions((str(host),))):
+            for batch in log.batches(*log.bounds(), ["kind"]):
+                for row in batch.column("kind").value_counts().to_pylist():
+                    count[row["values"]] += row["counts"]
+    return found

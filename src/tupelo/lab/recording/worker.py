@@ -1,8 +1,8 @@
-"""A worker of a recording: a process with a few clients at every host, which do what agents do, at
-random, one thing after the other.
+"""A worker of a recording: a process with a few clients at every host, which call random
+operations.
 
-Its one argument encodes its `RecordingTask`. When it is told anything, or nobody can tell it any
-more, its clients end what they have begun; then it says what was done."""
+Its argument encodes its `RecordingTask`. When it gets a line, or its input is closed, its clients
+finish their operations; then it prints a report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tupelo.lab.recording.member import SPACES
 JOBS, MAIL = SPACES
 KEYS = ("red", "green", "blue")
 NEWS = "news"
-"""The class of entries that are only read, in sessions: nobody takes them, and they expire."""
+"""Entries of this class are only read, in sessions, and expire: nobody takes them."""
 
 VERBS = {
     "write": 3,
@@ -45,7 +45,7 @@ VERBS = {
     "fetch": 3,
 }
 PATIENCE_SECONDS = 10.0
-"""So long does a client try one thing; a host may be away."""
+"""How long a client tries an operation; a host may be down."""
 RECONNECT_SECONDS = 3_600.0
 AGAIN_SECONDS = 0.05
 SESSION_READS_MAX = 30
@@ -55,8 +55,8 @@ Fields = tuple[str, str, int, str]
 
 
 class RecordingTask(msgspec.Struct):
-    """Who the worker is, where the hosts are, how many clients it has at each, and how many entries
-    one of them writes at once at most."""
+    """The name of the worker, the addresses of the hosts, how many clients it has at each, and how
+    many entries one of them writes at once at most."""
 
     seed: int
     number: int
@@ -66,9 +66,8 @@ class RecordingTask(msgspec.Struct):
 
 
 class RecordedAnswer(msgspec.Struct):
-    """What was tried: how often it was done, and how often it was not or nobody knows.
-
-    What was `written` and `taken` for sure, by who wrote it: every client numbers its entries.
+    """The report of a worker: how often each operation was done, and how often it failed or is in
+    doubt. `written` and `taken` are the entries of which that is sure, by writer and number.
     """
 
     done: dict[str, int] = {}
@@ -85,7 +84,7 @@ class RecordedAnswer(msgspec.Struct):
 
 
 class RecordingClient:
-    """An agent at one host, which reaches another host as well."""
+    """A client of one host, which also uses a second host."""
 
     def __init__(self, task: RecordingTask, number: int) -> None:
         place = number % len(task.addresses)
@@ -113,11 +112,13 @@ class RecordingClient:
             if space is not None:
                 with suppress(TupeloError, TimeoutError):
                     async with asyncio.timeout(PATIENCE_SECONDS):
-                        await space.count((NEWS,))  # What we have received is said on a link.
+                        await space.count(
+                            (NEWS,)
+                        )  # The confirmations of deliveries go with the next request.
                 await space.close()
 
     async def _reach(self, address: str, space: str, stop: asyncio.Event) -> Any:
-        """The space, as soon as its host can be reached; None if we are to stop before."""
+        """The space, as soon as its host can be reached; None if the worker is stopped before."""
         while not stop.is_set():
             with suppress(TupeloError):
                 url = f"tupelo://{address}/{space}"
@@ -184,7 +185,7 @@ class RecordingClient:
         return leases
 
     async def _lease(self, key: str) -> None:
-        """Write what ends in a moment, and perhaps renew it, or end it before."""
+        """Write an entry with a short lease, and perhaps renew or cancel the lease."""
         rng = self._rng
         seconds = rng.choice((0.02, 0.2, 1.0))
         leases = await self._write(self._here, self._some(key, FEW), lease=seconds)
@@ -197,17 +198,17 @@ class RecordingClient:
                 await chosen.cancel()
 
     async def _read_on(self) -> None:
-        """Read some of the news that this session has not seen."""
+        """Read some news that this session has not seen."""
         if self._session is None or self._rng.random() < 1 / SESSION_READS_MAX:
             self._session = await self._here.session(lease=60.0)
         try:
             await self._session.read((NEWS, str, int, str), wait=0)
         except BaseException:
-            self._session = None  # It may be over.
+            self._session = None  # The session may be over.
             raise
 
     async def _deal(self, txn: Any, template: Any, there: Any) -> None:
-        """Take some here and write some there, in a transaction that may be called off."""
+        """Take entries here and write entries there, in a transaction that may be aborted."""
         try:
             taken = await self._here.take_all(template, limit=FEW, txn=txn)
             written = self._some(template[0], FEW)
@@ -245,7 +246,7 @@ async def work(task: RecordingTask) -> RecordedAnswer:
 
     def listen() -> None:
         sys.stdin.readline()
-        with suppress(RuntimeError):  # The loop is closed: all is over.
+        with suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(stop.set)
 
     threading.Thread(target=listen, daemon=True).start()

@@ -1,11 +1,11 @@
-"""The checker: what every client was told, compared with what all of them saw and what was left.
+"""The checker: compares what each client was told with what all clients saw and what was left.
 
-It knows nothing of how spaces work. It has the histories of the clients (values are unique, so each
-write is known by its value), the moments at which hosts were killed, and which hosts keep their
-spaces in a folder. The clients that drain the spaces after the faults are clients like the others:
-what they take was there at the end.
+It knows nothing of the implementation. It has the histories of the clients (values are unique, so
+each write is known by its value), the moments at which hosts were killed, and the durable hosts.
+The clients that drain the spaces after the faults are clients like the others: the values that they
+take were there at the end.
 
-| anomaly | what must not be |
+| anomaly | meaning |
 | --- | --- |
 | invented | a client got a value that nobody has written, or before anyone had begun to |
 | told wrong | an operation said that nothing was done, and its value was seen |
@@ -21,7 +21,7 @@ what they take was there at the end.
 | not seen | when all was well, a space could not be looked into |
 | stuck | an operation did not end, though all links and hosts were well |
 
-What no program could prevent is excused; each excuse is where it is used.
+Anomalies that no implementation could prevent are excused, where they are checked.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from itertools import pairwise
 from tupelo.lab.torture.history import ClientOperation, TortureHistory
 
 MANY = 1_000
-"""No operation that takes many values has had more."""
+"""No operation has taken more values."""
 ACCOUNT = "account"
 """The class of values that have an amount, as in `ada@w1.3=40`."""
 DRAIN = "drain"
-"""So begin the names of the clients that look at the end what is there."""
+"""The prefix of the names of the clients that drain the spaces at the end."""
 NOT_SEEN = "not seen"
 STALE_READS = frozenset({"event-heap", "melon"})
-"""Models whose hosts read copies: what was taken at its source may be read for a while."""
+"""Models whose hosts read copies: a value that was taken may still be read for a while."""
 CONFIRMED_BY_HOSTS = frozenset({"lime"})
-"""Models whose hosts say to others for their clients that these have what they took."""
+"""Models whose hosts confirm deliveries to other hosts for their clients."""
 CONFIRMED_LATE = frozenset({"melon:directed"})
-"""Classes of values whose takers confirm that they have them: a killed one takes none with it."""
+"""Classes of values whose takers confirm them: no value is lost with a killed taker."""
 FLEETING = frozenset({"pubsub:told"})
-"""Classes of values that nobody keeps: whoever was cut off has missed them."""
+"""Classes of values that are not stored: a client that was cut off has missed them."""
 ORDERED_BY_SOURCE = frozenset({"space", "melon", "pubsub"})
 """Models whose sessions keep the order of each source."""
 
 
 @dataclass(frozen=True)
 class Anomaly:
-    """Something that must not be, and the operations that show it."""
+    """A contradiction in a history, and the operations that show it."""
 
     kind: str
     text: str
@@ -68,16 +68,16 @@ class Anomaly:
 
 @dataclass
 class Facts:
-    """What the nemesis knows and no client can: when hosts were killed, and which are durable."""
+    """What clients cannot know: when hosts were killed, and which hosts are durable."""
 
     durable: set[str] = field(default_factory=set)
     kills: dict[str, list[float]] = field(default_factory=dict)
     mortal: set[str] = field(default_factory=set)
-    """Models whose values go with the host of the program that wrote them: agents of LIME."""
+    """Models whose values are lost with the host of their writer: agents of LIME."""
 
 
 def check(history: TortureHistory, facts: Facts) -> list[Anomaly]:
-    """All anomalies of a history, those that more time cannot mend first."""
+    """All anomalies of a history; first those that cannot go away with more time."""
     case = _Case(history, facts)
     return [
         *case.inventions(),
@@ -94,7 +94,7 @@ def check(history: TortureHistory, facts: Facts) -> list[Anomaly]:
 
 
 def may_mend(anomaly: Anomaly) -> bool:
-    """May time show that all is well: is it about something that was not seen yet?"""
+    """Whether an anomaly may go away with more time, because a value was not seen yet."""
     return anomaly.kind in ("lost", "half done", "sum", NOT_SEEN)
 
 
@@ -127,15 +127,15 @@ class _Case:
         return one.client not in self.ended
 
     def host_killed(self, one: ClientOperation, until: float | None = None) -> bool:
-        """Was the host of an operation killed, at any time after the operation began, or before
-        `until`?"""
+        """Whether the host of an operation was killed after the operation began, and before
+        `until`."""
         return any(
             at >= one.began and (until is None or at <= until)
             for at in self.facts.kills.get(one.where, ())
         )
 
     def sunk(self, writing: ClientOperation) -> bool:
-        """Was the value in a memory that is gone, or with an agent that is?"""
+        """Whether the value was in the memory of a host that was killed, or with its agent."""
         in_memory = writing.where not in self.facts.durable
         mortal = _model(writing.key) in self.facts.mortal
         return (in_memory or mortal) and self.host_killed(writing)
@@ -165,8 +165,8 @@ class _Case:
                 yield Anomaly("told wrong", text, (writing, some[0]))
 
     def doubles(self) -> Iterator[Anomaly]:
-        """A client confirms what it takes. If it is killed before the host hears that, the value
-        returns: then another may have it too."""
+        """Values that were taken twice. If a client is killed before it has confirmed a value, the
+        value returns, and another client may take it too."""
         for value, takers in self.takers.items():
             final = [one for one in takers if one.verb == "transfer" or not self.killed(one)]
             if len(final) > 1:
@@ -184,7 +184,7 @@ class _Case:
             ):
                 continue
             if writing.verb == "transfer" or value in self.consumed or self.sunk(writing):
-                continue  # Of transfers `transfers` says more.
+                continue  # `transfers` reports those in more detail.
             if excuses[writing.key]:
                 excuses[writing.key] -= 1
                 continue
@@ -192,10 +192,10 @@ class _Case:
 
     @cached_property
     def excuses(self) -> Counter[str]:
-        """How many values of each class may have gone with those who were about to have them: a
-        client that was killed while it took, unless it confirms that afterwards; or, in models
-        whose hosts confirm for their clients (decision 0031), a host that was killed while it
-        fetched from another one for its client, or after a client's take had failed there."""
+        """How many values of each class may be lost with their takers: with a client that was
+        killed during a take, unless takers of the class confirm; and, in models whose hosts confirm
+        for their clients (decision 0031), with a host that was killed while it fetched a value for
+        its client, or after a client's take had failed there."""
         found: Counter[str] = Counter()
         for one in self.operations:
             if one.verb == "take" and not one.got:
@@ -225,8 +225,7 @@ class _Case:
 
     @cached_property
     def consumed(self) -> dict[str, ClientOperation]:
-        """What transactions have taken whose outcome is not known, and that show signs of having
-        been committed."""
+        """The values taken in transactions with an unknown outcome that were probably committed."""
         return {
             value: one
             for one in self.operations
@@ -237,11 +236,11 @@ class _Case:
         }
 
     def _returned(self, one: ClientOperation) -> list[str]:
-        """What it had taken, and others were given."""
+        """The values that a transaction has taken and other clients were given."""
         return [value for value in one.got if any(taker is not one for taker in self.takers[value])]
 
     def _shown(self, one: ClientOperation) -> list[str]:
-        """What it wrote, and others have seen."""
+        """The values that a transaction wrote and other clients have seen."""
         return [
             value for value in one.wrote if self.takers[value] or self._taken_in_doubt(value, one)
         ]
@@ -258,8 +257,8 @@ class _Case:
         ]
 
     def transfers(self) -> Iterator[Anomaly]:
-        """Committed: all that it wrote was seen, and nobody else had what it took. Not committed:
-        the other way round. Where nobody knows, one of both."""
+        """Of a committed transaction all written values were seen, and nobody else got the values
+        that it took; of an aborted one the other way round; of an unknown one either."""
         for one in self.operations:
             if one.verb != "transfer" or self.sunk(one):
                 continue
@@ -274,7 +273,7 @@ class _Case:
                     text = f"what it wrote was not seen ({', '.join(missing)}): {one}"
                     yield Anomaly("half done" if shown else "lost", text, (one,))
             elif one.outcome == "fail":
-                # What it wrote is a matter of `inventions`.
+                # `inventions` checks the values that it wrote.
                 gone = [
                     value
                     for value in one.got
@@ -296,7 +295,7 @@ class _Case:
                 yield Anomaly("half done", text, (one,))
 
     def sums(self) -> Iterator[Anomaly]:
-        """What was paid in is in the accounts that were there at the end."""
+        """The sum of the accounts at the end is the sum that was paid in."""
         paid: Counter[str] = Counter()
         final: Counter[str] = Counter()
         for one in self.operations:
@@ -341,7 +340,7 @@ class _Case:
                 latest[source] = writing
 
     def views(self) -> Iterator[Anomaly]:
-        """The orders that readers of a view saw fit into one."""
+        """The orders that readers of a view saw are compatible with one order."""
         sequences: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for one in sorted(self.operations, key=lambda one: one.began):
             if one.verb == "ordered":
@@ -368,8 +367,8 @@ class _Case:
                         yield Anomaly("misdirected", text, (writing, one))
 
     def stuck(self) -> Iterator[Anomaly]:
-        """The round waits for its clients before it ends; those of whom it has heard no more are
-        told apart from those that it killed by `stuck` among the ended."""
+        """Operations that did not end although their client was not killed: the round waits for its
+        clients, and lists them as ended."""
         for one in self.operations:
             if one.outcome == "pending" and not self.killed(one):
                 yield Anomaly("stuck", str(one), (one,))

@@ -1,8 +1,8 @@
-"""Histories: what every client of a round has begun, and what it was told.
+"""Histories: the operations that each client of a round has begun, and their outcomes.
 
 Each process writes a file of JSON lines, one for the beginning of an operation and one for its end,
-each handed to the system before the operation goes on: a killed client leaves its history. Times
-are of the monotonic clock, which all processes of a machine share.
+each written to the file before the operation goes on: a killed client leaves its history. Times are
+of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from tupelo.errors import (
 )
 
 Outcome = Literal["ok", "fail", "unknown", "pending"]
-"""`fail` says that nothing was done, `unknown` that it may have been; `pending` operations have
-no end in the history."""
+"""`fail`: the operation was certainly not done; `unknown`: it may have been; `pending`: it has no
+end in the history."""
 
 Verb = Literal["write", "take", "read", "once", "ordered", "transfer"]
 """`once` reads in a session that gives no value twice, `ordered` in a view with one order for all;
@@ -66,7 +66,7 @@ NOTHING_DONE = (
     UnknownHost,
     UnknownTransaction,
 )
-"""Errors by which an operation says that it was not done."""
+"""Errors of an operation that was certainly not done."""
 OUTCOME_OF_STATE: dict[str, Literal["ok", "fail"]] = {"committed": "ok", "aborted": "fail"}
 ERROR_CHARS_MAX = 300
 
@@ -124,14 +124,14 @@ class ClientOperation(msgspec.Struct):
 
 
 class TortureHistory(msgspec.Struct):
-    """The operations of all clients, and which clients have come to their end."""
+    """The operations of all clients, and the clients that have ended."""
 
     operations: list[ClientOperation]
     ended: set[str]
 
 
 class HistoryLog:
-    """Where the clients of a process write their history; threads may share it."""
+    """The history file of a process; threads may share it."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -146,7 +146,7 @@ class HistoryLog:
         os.close(self._file)
 
     def end(self, client: str) -> None:
-        """The client has done all that it was to do."""
+        """Record that a client has ended."""
         self.put(HistoryLine(client, 0, "end", time.monotonic()))
 
     def begin(
@@ -172,7 +172,7 @@ class HistoryLog:
 
 
 class Begun:
-    """An operation that has begun. One of `told`, `undone` and `failed` says how it ended."""
+    """An operation that has begun. Call one of `told`, `undone` and `failed` when it ends."""
 
     def __init__(self, log: HistoryLog, client: str, number: int, *, transfers: bool) -> None:
         self._log = log
@@ -183,24 +183,24 @@ class Begun:
         self._wrote: list[str] = []
 
     def doing(self, got: Iterable[str], wrote: Iterable[str] = ()) -> None:
-        """The transaction has taken and written these so far."""
+        """Record the values that the transaction has taken and written so far."""
         self._got, self._wrote = list(got), list(wrote)
 
     def committing(self) -> None:
-        """All of the transaction is done but for its commit."""
+        """Record that the commit of the transaction begins."""
         self._commits = True
         self._put("commit", self._got)
 
     def told(self, got: Iterable[str] = ()) -> None:
-        """It was done, and the client was given these values."""
+        """Record that the operation was done and returned these values."""
         self._put("ok", list(got) or self._got)
 
     def undone(self, reason: str) -> None:
-        """The client has called it off, and was told that nothing was done."""
+        """Record that the client has aborted the operation."""
         self._put("fail", self._got, reason)
 
     def failed(self, error: TupeloError) -> None:
-        """It raised this. What was never told to commit is not committed, whatever went wrong."""
+        """Record an error. A transaction whose commit has not begun is not committed."""
         outcome = outcome_of(error) if self._commits else "fail"
         self._put(outcome, self._got, f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
@@ -216,7 +216,7 @@ class Begun:
 
 
 def outcome_of(error: TupeloError) -> Literal["ok", "fail", "unknown"]:
-    """What an error says of the operation that raised it."""
+    """The outcome of an operation that raised this error."""
     if isinstance(error, PeerLost):
         return "unknown" if error.in_doubt else "fail"
     if isinstance(error, TimeoutExpired | TransactionEnded):
@@ -225,8 +225,8 @@ def outcome_of(error: TupeloError) -> Literal["ok", "fail", "unknown"]:
 
 
 def read_history(files: Iterable[Path]) -> TortureHistory:
-    """The operations in these files. The last line of a killed client may be torn: it is left out,
-    and so its operation has no end."""
+    """Read the operations in these files. The last line of a killed client may be incomplete: it is
+    left out, and its operation has no end."""
     lines: list[HistoryLine] = []
     for file in files:
         for text in file.read_bytes().split(b"\n"):
@@ -257,5 +257,5 @@ def history_of(lines: Iterable[HistoryLine]) -> TortureHistory:
                 one.ended, one.outcome, one.error = line.at, line.phase, line.error
     for one in operations.values():
         if one.verb == "transfer" and one.outcome == "pending" and not one.commits:
-            one.outcome = "fail"  # Its client was killed before it told anyone to commit.
+            one.outcome = "fail"  # Its client was killed before the commit began.
     return TortureHistory(list(operations.values()), ended)

@@ -1,13 +1,12 @@
-"""Power loss: what of a durable space is on the disk at any moment, and whether that is enough.
+"""Power loss: whether the part of a durable space that is synced to disk is always enough.
 
 A process writes to and takes from a space with durability "full". At random moments it is stopped,
-and its files are copied: that is what a killed process leaves. A loss of power may also take what
-was not synced. The writer says after each operation how many frames of the write-ahead log were
-there, which are on the disk then; what follows them is cut off, or blotted out block by block, and
-the high-water mark, which is never synced, is as it was then. Every copy must open, and have all
-that was acknowledged and nothing else. The main file is as the process has left it: pages that a
-checkpoint writes there are in the synced log as well, so to lose them again loses nothing.
-"""
+and its files are copied, as a killed process leaves them. A loss of power may also lose data that
+was not synced. The writer reports after each operation how many frames of the write-ahead log there
+are, which are synced then; later frames are cut off, or overwritten block by block, and the
+high-water mark, which is never synced, is reset to its value at that time. Every copy must open,
+and have all acknowledged entries and no others. The main file is kept as it is: pages that a
+checkpoint writes there are in the synced log as well, so losing them would lose nothing."""
 
 from __future__ import annotations
 
@@ -38,10 +37,10 @@ HISTORY = "writer.history"
 SYNCED = "synced.jsonl"
 BATCH_MAX = 12
 PAYLOAD_CHARS_MAX = 3_000
-"""Some entries are larger than a page, so that commits have many frames."""
+"""Larger than a page, so that some commits have many frames."""
 LIVING_MAX = 300
 PAUSE_SECONDS_MAX = 0.08
-"""The process runs for so long at most before it is stopped again."""
+"""The longest time that the process runs before it is stopped again."""
 WAL_HEADER = struct.Struct(">IIII8sII")
 FRAME_HEADER_BYTES = 24
 SALT = slice(16, 24)
@@ -49,8 +48,8 @@ BLOCK_BYTES = 4_096
 
 
 class Synced(msgspec.Struct):
-    """What is on the disk for sure: so many frames of the log with this salt; and the mark, which
-    may be no newer."""
+    """What is certainly on disk: so many frames of the log with this salt; the high-water mark on
+    disk is this one or an older one."""
 
     salt: bytes = b""
     frames: int = 0
@@ -79,7 +78,7 @@ def count_frames(wal: bytes | bytearray) -> tuple[bytes, int, int]:
     return salt, count, size
 
 
-# The process that writes
+# The writer
 
 
 def write(folder: Path, seed: int) -> None:
@@ -120,7 +119,7 @@ def write(folder: Path, seed: int) -> None:
                 begun.told(value for _, value, _ in taken)
 
 
-# The one that stops it
+# The parent
 
 
 async def stop_and_look(plan: RoundConfig, told: Callable[[float], None]) -> RoundResult:
@@ -160,7 +159,7 @@ async def stop_and_look(plan: RoundConfig, told: Callable[[float], None]) -> Rou
 
 
 def copy_files(folder: Path, image: Path) -> None:
-    """While the process stands still: all that it has written, whether synced or not."""
+    """Copy the files of the stopped process, synced or not."""
     shutil.rmtree(image, ignore_errors=True)
     image.mkdir()
     file = folder / FILE
@@ -170,11 +169,11 @@ def copy_files(folder: Path, image: Path) -> None:
 
 
 def lose_power(image: Path, kind: str, rng: Random) -> None:
-    """Let the copy be without what was not synced, or without parts of it."""
+    """Remove data that was not synced from the copy, all of it or parts."""
     if kind == "process killed":
         return
     file = image / FILE
-    lines = (image / SYNCED).read_bytes().split(b"\n")[:-1]  # The last one may be torn.
+    lines = (image / SYNCED).read_bytes().split(b"\n")[:-1]  # The last line may be incomplete.
     synced = msgspec.json.decode(lines[-1], type=Synced)
     mark_of(file).unlink(missing_ok=True)
     if synced.mark:
@@ -184,7 +183,7 @@ def lose_power(image: Path, kind: str, rng: Random) -> None:
         return
     log = bytearray(wal.read_bytes())
     salt, _, size = count_frames(log)
-    # A log that was begun anew since then has nothing that was acknowledged.
+    # A log that was restarted since then has no acknowledged entries.
     kept = WAL_HEADER.size + (synced.frames * size if salt == synced.salt else 0)
     if kept >= len(log):
         return
@@ -199,7 +198,7 @@ def lose_power(image: Path, kind: str, rng: Random) -> None:
 
 
 def check_image(image: Path) -> list[Anomaly]:
-    """Open the copy as after a restart, and compare what it has with what was acknowledged."""
+    """Open the copy as after a restart, and compare its entries with the acknowledged ones."""
     history = read_history([image / HISTORY])
     try:
         with tupelo.Space(SPACE, path=image / FILE) as space:
@@ -210,7 +209,7 @@ def check_image(image: Path) -> list[Anomaly]:
     drain = ClientOperation(
         DRAIN, 1, "take", "journal:value", SPACE, now, now, "ok", got=found, many=True
     )
-    cut = [  # The operation during which it was stopped belongs to nobody who is still there.
+    cut = [  # The operation during which the process was stopped was never acknowledged.
         msgspec.structs.replace(one, client="stopped") if one.outcome == "pending" else one
         for one in history.operations
     ]

@@ -1,4 +1,4 @@
-"""The nemesis: what befalls the links and the processes of a round, by a seed."""
+"""The nemesis of a round: it injects faults of links and processes, as the seed decides."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tupelo.lab.torture.proxy import LINK_FAULTS, Direction, LinkFault, Proxy
 PROCESS_FAULTS = ("kill", "pause", "full disk", "kill client", "pause client")
 FAULTS: tuple[str, ...] = (*LINK_FAULTS, *PROCESS_FAULTS)
 WEIGHTS = {"kill": 3, "kill client": 2}
-"""How often a fault comes; 1 if it is not named."""
+"""The weights of the faults; 1 for those that are not listed."""
 BETWEEN_SECONDS = 0.5
-"""A mean pause between the beginnings of two faults."""
+"""The mean time between two faults."""
 FAULT_SECONDS_MAX = 2.5
 DELAY_SECONDS_MAX = 0.4
 REST_SECONDS_MAX = 15.0
-"""Nothing befalls a target for as long as its last fault took, and no longer than this."""
+"""A target has no faults for as long as its last fault took, but no longer than this."""
 
 
 class Victim(Protocol):
@@ -42,20 +42,20 @@ class Victim(Protocol):
 
 
 class HostVictim(Victim, Protocol):
-    """A host, whose disk may refuse to take more."""
+    """A host, whose disk may be full."""
 
     @property
     def has_disk(self) -> bool:
-        """Does it keep entries on a disk that can be filled here?"""
+        """Whether the host has a disk that can be filled."""
         ...
 
     def fill_disk(self) -> None:
-        """From now on the disk takes no more."""
+        """Let writes to disk fail from now on."""
         ...
 
 
 class FaultRecord(msgspec.Struct):
-    """A fault, from when to when; `at` is the moment of a kill."""
+    """A fault, with its begin and end; `at` is the moment of a kill."""
 
     kind: str
     target: str
@@ -66,7 +66,7 @@ class FaultRecord(msgspec.Struct):
 
 @dataclass
 class Nemesis:
-    """Brings faults over links, hosts and processes of clients, each of them one at a time."""
+    """Injects faults of links, hosts and client processes; each target has one at a time."""
 
     rng: Random
     links: dict[str, Proxy]
@@ -84,7 +84,7 @@ class Nemesis:
         return Counter(record.kind for record in self.records)
 
     async def run(self, seconds: float, faults: int | None, told: Callable[[float], None]) -> None:
-        """Faults for so long, or so many if that is said; then wait until all of them are over."""
+        """Inject faults for so long, or so many if that is given; then wait until all are over."""
         began = time.monotonic()
         while True:
             elapsed = time.monotonic() - began
@@ -148,7 +148,7 @@ class Nemesis:
             record.ended = time.monotonic()
             with self.file.open("ab") as lines:
                 lines.write(msgspec.json.encode(record) + b"\n")
-        # On a busy machine a process takes long to start: it is to work for as long as it was away.
+        # On a busy machine a process starts slowly: let it work for as long as it was down.
         loop = asyncio.get_running_loop()
         rest = min(REST_SECONDS_MAX, record.ended - record.began)
         loop.call_later(rest, self._busy.discard, record.target)

@@ -1,7 +1,7 @@
-"""The processes of a round: started, told, paused and killed; only those that it has started.
+"""The processes of a round: it starts, pauses and kills them, and no others.
 
-Hosts are commands. Workers are forked from one process, the nursery, which has loaded all that they
-need: a round kills many of them, and to load the models takes longer than most rounds of faults.
+Hosts run as commands. Workers are forked from one process, the nursery, which has imported all
+models: a round kills many workers, and the imports take longer than most faults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 T = TypeVar("T")
 ANSWER_SECONDS = 120.0
-"""A process that says nothing for so long is stuck."""
+"""A process that prints nothing for so long is stuck."""
 LINE_BYTES_MAX = 2**24
 REQUEST_BYTES_MAX = 2**16
 PR_SET_PDEATHSIG = 1
@@ -34,7 +34,7 @@ class TortureFailed(Exception):
 
 
 class RoundProcess(ABC):
-    """A process of ours, to which lines are said and which says lines."""
+    """A child process that reads and prints lines."""
 
     def __init__(
         self, name: str, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -48,7 +48,7 @@ class RoundProcess(ABC):
         self._spoken: asyncio.Task[None] | None = None
 
     async def line(self) -> str:
-        """What it says next. TortureFailed if it has ended, or says nothing."""
+        """The next line of the process. TortureFailed if it has ended, or prints nothing."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 line = await self._reader.readline()
@@ -69,7 +69,7 @@ class RoundProcess(ABC):
             await self._writer.drain()
 
     def discard_output(self) -> None:
-        """Nobody is interested in what it says from now on; a full pipe must not stop it."""
+        """Ignore its output from now on: a full pipe must not stop it."""
         self._spoken = asyncio.ensure_future(self._discard())
 
     async def _discard(self) -> None:
@@ -87,7 +87,7 @@ class RoundProcess(ABC):
             self._paused = False
 
     async def kill(self) -> None:
-        """SIGKILL, which also ends a paused process; wait until it is gone."""
+        """Kill the process, also a paused one, and wait until it is gone."""
         if self._ended:
             return
         self._signal(signal.SIGKILL)
@@ -99,22 +99,22 @@ class RoundProcess(ABC):
 
     @abstractmethod
     async def _gone(self) -> None:
-        """Wait until the process has ended and its number is free."""
+        """Wait until the process has ended and its process id is free."""
 
     def _signal(self, number: int) -> None:
-        """A process that has ended keeps its number until `_gone` has returned."""
+        """Send a signal. An ended process keeps its id until `_gone` has returned."""
         if not self._ended:
             os.kill(self.pid, number)
 
 
 def _end_with_parent() -> None:
-    """In the new process: be killed when whoever started it is gone, also by a signal."""
+    """In the new process: be killed when the parent ends, also if the parent is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Command(RoundProcess):
-    """A process that runs a command. What it says on its standard error is kept in its log."""
+    """A process that runs a command. Its standard error goes to its log."""
 
     _process: asyncio.subprocess.Process
 
@@ -173,7 +173,7 @@ class Nursery:
             )
 
     async def fork(self, name: str, argument: str) -> RoundProcess:
-        """A worker with this argument."""
+        """Start a worker with this argument."""
         ours, theirs = socket.socketpair()
         with theirs, (self._folder / f"{name}.log").open("ab") as log:
             pid = int(await self._ask(argument, [theirs.fileno(), log.fileno()]))
@@ -183,7 +183,7 @@ class Nursery:
         return worker
 
     async def reap(self, pid: int) -> None:
-        """Wait until a worker that was killed is gone. Until then its number stays its own."""
+        """Wait until a killed worker is gone. Until then its process id is not reused."""
         await self._ask(f"reap {pid}", [])
 
     async def _ask(self, request: str, files: list[int]) -> str:
@@ -210,7 +210,7 @@ class WorkerProcess(RoundProcess):
 
 
 def serve(number: int, module: str) -> None:
-    """Be the nursery: fork whenever it is asked for, until nobody asks any more."""
+    """Run as the nursery: fork a worker for each line, until the input is closed."""
     main = importlib.import_module(module).main
     asked = socket.socket(fileno=number)
     while True:

@@ -1,4 +1,4 @@
-"""A TCP proxy on the loopback interface whose link can fail in the ways of real links."""
+"""A TCP proxy on the loopback interface, which simulates the faults of real links."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LINK_FAULTS: tuple[LinkFaultKind, ...] = (
 
 @dataclass(frozen=True)
 class LinkFault:
-    """What is wrong with a link.
+    """A fault of a link.
 
-    | kind | what happens |
+    | kind | meaning |
     | --- | --- |
     | cut | connections are reset, and new ones refused by a reset |
     | hold | nothing arrives at either end until the link heals; then all of it does |
@@ -50,9 +50,9 @@ class LinkFault:
 
 
 class Proxy:
-    """Listens at an address of its own and carries bytes to `target`, as far as its fault lets it.
+    """Listens at its own address and forwards bytes to `target`, as far as its fault allows.
 
-    It is used on the event loop on which it was started.
+    Use it only on the event loop on which it was started.
     """
 
     def __init__(self) -> None:
@@ -71,14 +71,14 @@ class Proxy:
         self.address = f"{host}:{port}"
 
     def lead_to(self, address: str) -> None:
-        """From now on connections go to this address; those that came before have waited."""
+        """Forward connections to this address from now on, also those that wait already."""
         first = self._target is None
         self._target = Address.parse(address)
         if first and self._fault is None:
             self._healed.set()
 
     def fail(self, fault: LinkFault) -> None:
-        """Let this be wrong with the link, until it heals."""
+        """Begin a fault, which lasts until `heal`."""
         self.heal()
         if fault.kind == "reset":
             self._reset(self._writers)
@@ -89,7 +89,7 @@ class Proxy:
             self._reset(self._writers)
 
     def heal(self) -> None:
-        """The link works. Connections that have lost bytes are reset, as their ends would do."""
+        """End the fault. Connections that have lost bytes are reset, as their ends would do."""
         self._fault = None
         self._reset(self._spoiled)
         if self._target is not None:
@@ -114,7 +114,7 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Both ways, until one end has hung up."""
+        """Forward in both directions, until one end has closed."""
         ends = [writer]
         self._writers.add(writer)
         try:
@@ -138,7 +138,7 @@ class Proxy:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
         except OSError:
-            pass  # Nobody listens at the target.
+            pass  # The target does not listen.
         finally:
             for end in ends:
                 self._writers.discard(end)
@@ -177,10 +177,10 @@ class Proxy:
                 writer.write(data)
                 await writer.drain()
         while self._fault is not None and self._fault.kind in ("hold", "swallow"):
-            await self._healed.wait()  # That one end has hung up is not heard over these either.
+            await self._healed.wait()  # The end of a connection is not forwarded either.
 
     async def _trickle(self, fault: LinkFault, data: bytes, writer: asyncio.StreamWriter) -> bytes:
-        """Send a few bytes at a time; the rest, when the link has healed."""
+        """Send a few bytes at a time, and the rest when the link has healed."""
         while data and self._fault is fault:
             writer.write(data[:TRICKLE_BYTES])
             await writer.drain()
@@ -190,7 +190,7 @@ class Proxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with a reset (RST): whoever is at the other end hears it at once, mid-frame."""
+    """Close with a reset (RST): the other end notices at once, in the middle of a frame."""
     connection = writer.get_extra_info("socket")
     if connection is not None:
         with suppress(OSError):

@@ -2,17 +2,18 @@
 
 Hosts run as `tupelo host`, some with a folder and one without; programs with a host of their own
 and processes of clients are `worker`s. Every link goes through a proxy. When the faults are over
-all is healed; the clients end, fresh ones look what is there, and the checker compares.
+the clients end, new clients drain the spaces, and the checker compares.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -24,6 +25,7 @@ from tupelo.errors import TupeloError
 from tupelo.lab.torture import worker
 from tupelo.lab.torture.checker import DRAIN, NOT_SEEN, Anomaly, Facts, check, may_mend
 from tupelo.lab.torture.history import HistoryLog, TortureHistory, read_history
+from tupelo.lab.torture.journal import run_journal
 from tupelo.lab.torture.nemesis import FAULTS, FaultRecord, Nemesis
 from tupelo.lab.torture.processes import (
     HOST_COMMAND,
@@ -54,10 +56,10 @@ HOSTS_OF = frozenset({"space", "linda", "javaspaces", "pubsub", "melon", "event-
 CLIENT_PROCESSES = 2
 HEARTBEAT_SECONDS = 0.5
 ENGAGED_SECONDS = 90.0
-"""When all is healed, all hosts are engaged again after so long, also on a busy machine."""
+"""After the faults all hosts are engaged again within so long, also on a busy machine."""
 PATIENCE_SECONDS = 60.0
-"""What has not come to light after so long is lost. A client that is gone keeps what it has not
-confirmed for 30 s (`tupelo.Doubt`)."""
+"""A value that is not seen after so long is lost. Deliveries to a client that is gone are in doubt
+for 30 s (`tupelo.Doubt`)."""
 ENOUGH_SECONDS = 120.0
 LOOK_SECONDS = 1.0
 SPACE_FOR_ENGAGEMENT = "engaged"
@@ -68,8 +70,8 @@ FULL_DISK_BYTES = 4_096
 
 @dataclass(frozen=True)
 class RoundConfig:
-    """What a round is. `faults` is how many there are, if `seconds` do not say. The clients go on
-    until they have done `operations`, and none of them does more than `operations_max`."""
+    """The options of a round. `faults` limits the number of faults instead of `seconds`. The
+    clients go on until they have done `operations`; none does more than `operations_max`."""
 
     folder: Path
     models: Sequence[str]
@@ -85,12 +87,12 @@ class RoundConfig:
     patience_seconds: float = PATIENCE_SECONDS
     host_command: Sequence[str] = HOST_COMMAND
     worker_command: Sequence[str] = ()
-    """What runs workers, if they are not to be forked from one process."""
+    """The command that runs a worker, if workers are not forked from the nursery."""
 
 
 @dataclass
 class RoundResult:
-    """What came of a round."""
+    """The result of a round."""
 
     models: Sequence[str]
     operations: Counter[str] = field(default_factory=Counter)
@@ -101,7 +103,7 @@ class RoundResult:
 
 
 class RestartedProcess:
-    """A process of the round from life to life."""
+    """A process of the round, which may be killed and restarted."""
 
     def __init__(self, round_: Round, name: str) -> None:
         self.name = name
@@ -110,7 +112,7 @@ class RestartedProcess:
         self._round = round_
 
     async def start(self) -> None:
-        """Begin the next life."""
+        """Start the process again."""
         raise NotImplementedError
 
     async def revive(self) -> None:
@@ -130,7 +132,7 @@ class RestartedProcess:
 
 
 class RoundHost(RestartedProcess):
-    """A node of the round from life to life: a `tupelo host`, or a program with a host."""
+    """A node of the round: a `tupelo host`, or a program with a host."""
 
     def __init__(self, round_: Round, node: Node) -> None:
         super().__init__(round_, node.name)
@@ -138,14 +140,14 @@ class RoundHost(RestartedProcess):
         self.lines: list[Proxy] = []
         """The proxies that lead to it."""
         self.peers: list[Proxy] = []
-        """The proxies by which it looks for others."""
+        """The proxies by which it dials other hosts."""
         self._listen = "127.0.0.1:0"
         self._is_program = node.member or round_.plan.tls
-        """On this machine `tupelo host` has no identity, and so no TLS: then a program runs it."""
+        """`tupelo host` has no identity here, and so no TLS: with TLS a program runs the host."""
 
     @property
     def has_disk(self) -> bool:
-        # A member writes its history too, for which there must be room.
+        # A member also writes its history, for which there must be room.
         return self.node.durable and not self.node.member and sys.platform == "linux"
 
     async def start(self) -> None:
@@ -241,7 +243,7 @@ class ClientProcess(RestartedProcess):
 
 
 class Round:
-    """One round, while it is run. `told` hears how far it is, from 0 to 1."""
+    """A round in progress. `told` is called with the progress, from 0 to 1."""
 
     def __init__(self, plan: RoundConfig, told: Callable[[float], None]) -> None:
         self.plan = plan
@@ -263,7 +265,7 @@ class Round:
         return [one for one in self._nodes if one.node.member]
 
     async def work(self, task: WorkerTask) -> RoundProcess:
-        """A process for this task."""
+        """Start a worker for this task."""
         argument = msgspec.json.encode(task).decode()
         if self.plan.worker_command:
             command = [*self.plan.worker_command, argument]
@@ -347,7 +349,7 @@ class Round:
         return proxy
 
     async def _engaged(self) -> None:
-        """Wait until every host hears every other one."""
+        """Wait until every host is engaged with every other."""
         until = time.monotonic() + ENGAGED_SECONDS
         while not await asyncio.to_thread(self._are_engaged):
             if time.monotonic() > until:
@@ -395,7 +397,7 @@ class Round:
         await self._engaged()
 
     async def _enough(self) -> None:
-        """Wait until the clients have done as much as they are to do."""
+        """Wait until the clients have done enough operations."""
         until = time.monotonic() + ENOUGH_SECONDS
         while time.monotonic() < until:
             ended = [one for one in self._history().operations if one.outcome != "pending"]
@@ -418,7 +420,8 @@ class Round:
         await self._engaged()
 
     async def _look(self) -> list[Anomaly]:
-        """Drain, and check, until all is accounted for or patience is at its end."""
+        """Drain and check, until there is no anomaly that may go away, or for
+        `PATIENCE_SECONDS`."""
         until = time.monotonic() + self.plan.patience_seconds
         while True:
             for one in self.members():
@@ -437,7 +440,7 @@ class Round:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _drain(self) -> list[Anomaly]:
-        """Look what is there; which clients could not."""
+        """Drain all spaces. Returns an anomaly for each client that could not."""
         self._drains += 1
         unseen = []
         log, setting = self._setting(DRAIN)
@@ -476,7 +479,7 @@ class Round:
 
 
 def check_again(folder: Path) -> list[Anomaly]:
-    """The anomalies of a round that was kept."""
+    """Check the kept histories of a round again."""
     facts = msgspec.json.decode((folder / FACTS_FILE).read_bytes(), type=Facts)
     return check(read_history(sorted(folder.glob("*.history"))), facts)
 
@@ -486,3 +489,58 @@ def run_round(plan: RoundConfig, told: Callable[[float], None] = lambda share: N
     if plan.folder.exists() and any(plan.folder.iterdir()):
         raise TortureFailed(f"{plan.folder} is not empty")
     return asyncio.run(Round(plan, told).run())
+
+
+ROUND_SECONDS = 45.0
+"""How long there are faults in a round; then they end, and the history is checked."""
+WITH_IDENTITIES = frozenset({"melon"})
+"""Models that need hosts with an identity for some operations, so links under TLS."""
+
+
+def run_campaign(
+    folder: Path,
+    models: tuple[str, ...],
+    seconds: float,
+    seed: int,
+    hosts: int,
+    tls: bool,
+    told: Callable[[str, float], None],
+) -> Iterator[tuple[str, int, Path, RoundResult]]:
+    """Run rounds of all models in turn: yields the model, the seed, the folder and the result of
+    each round. `told` is called with the model and the progress of the campaign, from 0 to 1."""
+    began = time.monotonic()
+    for number, model in enumerate(itertools.cycle(models)):
+        elapsed = time.monotonic() - began
+        if elapsed >= seconds and number >= len(models):
+            return
+        each = min(ROUND_SECONDS, max(1.0, seconds / len(models)))
+        round_seed = seed + number
+        place = folder / f"{model}-{round_seed}"
+        secure = tls or model in WITH_IDENTITIES
+        plan = RoundConfig(place, (model,), each, round_seed, hosts, secure)
+
+        def tell(share: float, model: str = model) -> None:
+            told(model, min(1.0, (time.monotonic() - began) / seconds))
+
+        runs = run_journal if model == "journal" else run_round
+        result = runs(plan, tell)
+        (place / "anomalies.txt").write_text("".join(f"{one}\n\n" for one in result.anomalies))
+        yield model, round_seed, place, result
+
+
+class Totals:
+    """The sums over all rounds of a model."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.operations: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.anomalies: list[Anomaly] = []
+
+    def add(self, result: RoundResult) -> None:
+        self.rounds += 1
+        self.operations += result.operations
+        self.errors += result.errors
+        self.faults += result.faults
+        self.anomalies += result.anomalies

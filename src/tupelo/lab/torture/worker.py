@@ -1,9 +1,8 @@
 """A process of a round: clients of hosts elsewhere, or a program with a host of its own.
 
-Its one argument is its `WorkerTask`. A program with a host says first where that listens. Every
-process begins when it is told which hosts there are (`Go`); "stop" ends its clients, and a program
-with a host then answers "drain" by looking what is there for it, until it is told to "leave". If
-nobody can tell it anything any more, it ends."""
+Its argument is its `WorkerTask`. A program with a host first prints the address of the host. Every
+process begins when it gets the list of hosts (`Go`); "stop" ends its clients, and a program with a
+host then drains its spaces at each "drain", until "leave". It ends when its input is closed."""
 
 from __future__ import annotations
 
@@ -34,11 +33,11 @@ from tupelo.lab.torture.workloads import (
 from tupelo.models.lime import Host as LimeHost
 
 STOP_SECONDS = 60.0
-"""So long may a client need for its last operation, when all links and hosts are well."""
+"""The longest time that a client needs for its last operation, without faults."""
 
 
 class HostOrders(msgspec.Struct):
-    """The host that a program has."""
+    """The options of the host of a program."""
 
     listen: str
     peers: list[str]
@@ -48,7 +47,7 @@ class HostOrders(msgspec.Struct):
 
 
 class WorkerTask(msgspec.Struct):
-    """Who the process is, and what its clients do. `name` is its own in every life."""
+    """The name of a process, which it keeps when it is restarted, and what its clients do."""
 
     name: str
     seed: int
@@ -61,7 +60,7 @@ class WorkerTask(msgspec.Struct):
 
 
 class Born(msgspec.Struct):
-    """Where the host of a program listens, and its identity."""
+    """The address of the host of a program, and its identity."""
 
     address: str = ""
     identity: str = ""
@@ -72,13 +71,13 @@ class Go(msgspec.Struct):
 
 
 class WorkerDone(msgspec.Struct):
-    """The clients whose last operation has not ended."""
+    """The report of a process: the clients whose last operation has not ended."""
 
     stuck: list[str] = []
 
 
 def main(argument: str) -> None:
-    logging.getLogger("tupelo").setLevel(logging.ERROR)  # Losses of links are what this is about.
+    logging.getLogger("tupelo").setLevel(logging.ERROR)  # Lost links are expected.
     task = msgspec.json.decode(argument, type=WorkerTask)
     log = HistoryLog(Path(task.folder) / f"{task.name}.history")
     security = task.security
@@ -139,7 +138,7 @@ def _start_host(task: WorkerTask, orders: HostOrders) -> tupelo.Host:
 def _stuck(
     clients: list[WorkloadClient], threads: list[threading.Thread], log: HistoryLog
 ) -> list[str]:
-    """Wait for the clients; those that are still at their last operation."""
+    """Wait for the clients. Returns those whose last operation has not ended."""
     until = time.monotonic() + STOP_SECONDS
     found = []
     for client, thread in zip(clients, threads, strict=True):
@@ -164,7 +163,7 @@ def _say(what: msgspec.Struct) -> None:
 def _hear() -> bytes:
     line = sys.stdin.buffer.readline()
     if not line:
-        os._exit(1)  # Whoever started this process is gone.
+        os._exit(1)  # The parent is gone.
     return line.rstrip(b"\n")
 
 

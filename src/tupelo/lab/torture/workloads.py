@@ -1,7 +1,7 @@
-"""The workloads: what the clients of each model do, one operation after the other, at random.
+"""The workloads: the clients of each model call random operations, one after the other.
 
-Each client is a thread with a name of its own that no other client of the round has, so the values
-that it writes are unique. It logs every operation before it begins and after it has ended.
+Each client is a thread with a unique name in the round, so the values that it writes are unique. It
+logs every operation before it begins and after it has ended.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MEMBER_MODELS = ("lime", "xvsm", "melon", "event-heap")
 """Models with programs that have a host of their own."""
 
 RECONNECT_SECONDS = 3_600.0
-"""Longer than a round: a client that gave up could not tell its host what it has received."""
+"""Longer than a round: a client that gives up could not confirm its deliveries any more."""
 CONNECT_SECONDS = 0.2
-"""A pause before a host that cannot be reached is tried again."""
+"""The pause before the next attempt to reach a host."""
 PAUSE_SECONDS = 0.01
-"""A mean pause between two operations."""
+"""The mean pause between two operations."""
 WAITS_SECONDS = (0.0, 0.05, 0.3)
 TXN_SECONDS = 8.0
 """The lease of a transaction."""
@@ -50,15 +50,15 @@ ABORT_CHANCE = 0.15
 ACCOUNTS = ("ada", "ben", "cyd")
 OPENING_AMOUNT = 100
 READS_MAX = 40
-"""So many reads has a session; then another is begun."""
+"""The number of reads in a session; then another session is begun."""
 VIEW_FILE = "view"
 HEARD_SECONDS = 40.0
-"""When all is well, a subscriber hears after so long of what is published again and again."""
+"""Without faults a subscriber gets a value that is published repeatedly within so long."""
 
 
 class Node(msgspec.Struct):
-    """A host of the round: where clients reach it (through a proxy) and where it really is. A
-    `member` is a program with clients of its own at its host; one of them offers a `site`."""
+    """A host of the round: its address for clients (a proxy) and its own address. A `member` is a
+    program with clients at its own host; one of them offers a `site`."""
 
     name: str
     durable: bool
@@ -70,7 +70,7 @@ class Node(msgspec.Struct):
 
 
 class WorkloadSecurity(msgspec.Struct):
-    """Whether links go under TLS, and the folder with the identity of this process."""
+    """Whether links use TLS, and the folder with the identity of this process."""
 
     tls: bool = False
     home: str = ""
@@ -84,7 +84,7 @@ class WorkloadSecurity(msgspec.Struct):
 
 @dataclass
 class Setting:
-    """What the clients of a process share."""
+    """The hosts, the history and the options that the clients of a process share."""
 
     folder: Path
     log: HistoryLog
@@ -120,7 +120,7 @@ class WorkloadClient:
 
     model = ""
     needs_identity = False
-    """Does it need a host with an identity, so links under TLS?"""
+    """Whether it needs a host with an identity, so links under TLS."""
 
     def __init__(self, setting: Setting, name: str, seed: str) -> None:
         self.setting = setting
@@ -130,16 +130,16 @@ class WorkloadClient:
         self._values = 0
 
     def open(self) -> None:
-        """Connect to what the operations use."""
+        """Connect to the hosts that the operations use."""
 
     def steps(self) -> list[tuple[int, Callable[[], None]]]:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing more will be done."""
+        """Close the connections."""
 
     def drain(self) -> None:
-        """When all is well again: take or read all that is there, at the hosts themselves."""
+        """After the faults: take or read all that is left, directly at the hosts."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -176,7 +176,7 @@ class WorkloadClient:
 
     @contextmanager
     def logged(self, verb: Verb, key: str, where: str, **facts: Any) -> Iterator[Begun]:
-        """An operation, from its beginning to its end. Within, `told` says what it gave."""
+        """Log an operation from its beginning to its end. Call `told` inside, with its values."""
         begun = self.log.begin(self.name, verb, self.key(key), where, **facts)
         try:
             yield begun
@@ -197,12 +197,12 @@ class WorkloadClient:
         )
 
     def nodes(self, *, members: bool = False) -> list[Node]:
-        """The hosts that serve this model, in an order of this client's own."""
+        """The hosts that serve this model, in a random order for each client."""
         nodes = [one for one in self.setting.nodes if one.member == members]
         return self.rng.sample(nodes, len(nodes))
 
     def durable(self) -> list[Node]:
-        """The hosts that keep their spaces, in one order for all clients."""
+        """The durable hosts, in one order for all clients."""
         return [one for one in self.setting.nodes if one.durable and not one.member]
 
 
@@ -330,7 +330,7 @@ class SpaceClient(WorkloadClient):
         return f"{name}@{self.value()}={amount}"
 
     def open_accounts(self) -> None:
-        """Before there are faults: pay the opening amounts in."""
+        """Before the faults: pay in the opening amounts."""
         for node in self.durable()[:2]:
             with self.connect(node, "bank", direct=True) as bank:
                 for name in ACCOUNTS:
@@ -383,7 +383,7 @@ class LindaClient(WorkloadClient):
             begun.told(_second(self._space.rdp(("tuple", str))))
 
     def out_and_in(self) -> None:
-        """Wait for one's own tuple, which nobody else wants: it must come."""
+        """Write a tuple that nobody else wants, and wait for it: it must come."""
         value = self.value()
         with self.logged("write", "own", self._node.name, wrote=[value]) as begun:
             self._space.out(("own", value))
@@ -559,7 +559,7 @@ class XvsmClient(WorkloadClient):
 
 
 def offer_site(host: tupelo.Host, path: Path) -> Capi:
-    """The containers of a program, as its last life has left them, offered by its host."""
+    """The containers of a program, as its last run has left them, offered by its host."""
     capi = Capi(path)
     known = {row[1] for row in capi.embedded.rows()}
     for name in CONTAINERS:
@@ -604,8 +604,8 @@ class MelonClient(WorkloadClient):
 
     def read(self) -> None:
         if self._reading is None:
-            # A connection of its own: when its process is over it is closed, and a connection that
-            # is closed cannot tell its host any more what it has taken.
+            # Its own connection: it is closed with the process, and a closed connection cannot
+            # confirm to its host what it has taken.
             self._reading = Melon(self.connect(self._node, "melon"))
             self._reader = f"{self.name}/{self.value()}"
         try:
@@ -634,7 +634,7 @@ class MelonClient(WorkloadClient):
 
 
 class MelonMember(WorkloadClient):
-    """Messages that are directed to the identity of a host: nobody else may have them."""
+    """Messages directed to the identity of a host: nobody else may have them."""
 
     model = "melon"
     needs_identity = True
@@ -695,7 +695,7 @@ class HeapClient(WorkloadClient):
             begun.told()
 
     def get(self) -> None:
-        if self._reading is None:  # on a connection of its own, as in `MelonClient.read`
+        if self._reading is None:  # on its own connection, as in `MelonClient.read`
             self._reading = EventHeap(self.connect(self._node, "heap"))
             self._reader = f"{self.name}/{self.value()}"
         try:
@@ -733,7 +733,7 @@ class HeapMember(WorkloadClient):
         return [(4, self.put), (6, self.read)]
 
     def view(self) -> Any:
-        """The view, which the first member makes; its id is in a file of the round."""
+        """The view, which the first member creates; its id is in a file of the round."""
         if self._view is None:
             file = self.setting.folder / VIEW_FILE
             first = next(node for node in self.setting.nodes if node.member)
@@ -831,7 +831,7 @@ class LimeMember(WorkloadClient):
 
 
 class PubSubClient(WorkloadClient):
-    """Publishes, and hears of what others publish."""
+    """Publishes, and subscribes to what others publish."""
 
     model = "pubsub"
 
@@ -865,7 +865,7 @@ class PubSubClient(WorkloadClient):
             raise
 
     def drain(self) -> None:
-        """Nothing is kept. When all is well, whoever subscribes hears of what is published."""
+        """Nothing is stored: after the faults, a subscriber must get what is published."""
         here, there = (self.nodes() * 2)[:2]
         with (
             PubSub(self.connect(here, "news", direct=True)) as publisher,
@@ -887,7 +887,7 @@ class PubSubClient(WorkloadClient):
 def _settle(
     rng: Random, begun: Begun, commit: Callable[[], object], abort: Callable[[], object]
 ) -> None:
-    """Commit, or call it off; both are told to the history."""
+    """Commit or abort, and record it in the history."""
     if rng.random() < ABORT_CHANCE:
         abort()
         begun.undone("called off")
@@ -914,10 +914,10 @@ CLIENTS: dict[str, list[type[WorkloadClient]]] = {
     "event-heap": [HeapClient],
     "pubsub": [PubSubClient],
 }
-"""The clients that a process of clients has of each model."""
+"""The clients of each model in a process of clients."""
 MEMBERS: dict[str, list[type[WorkloadClient]]] = {
     "lime": [LimeMember],
     "melon": [MelonMember],
     "event-heap": [HeapMember],
 }
-"""The clients that a program with a host of its own has of each model."""
+"""The clients of each model in a program with its own host."""

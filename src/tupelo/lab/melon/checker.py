@@ -1,7 +1,7 @@
-"""The judge: what must hold of MELON, decided from a history alone.
+"""The checker of MELON: its invariants, decided from a history alone.
 
-Some things are excused, for no program could do otherwise: what lay in a memory that is gone, what
-was on its way to a process that was killed, what was collected and said to be.
+Some losses are excused: of messages that were in the memory of a host that crashed, or on their way
+to a process that was killed, or that were collected and reported as collected.
 """
 
 from __future__ import annotations
@@ -9,46 +9,51 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from tupelo.lab.judge import Fault
-from tupelo.lab.melon.history import (
+from tupelo.lab.melon.workload import (
     ADDS,
     READS,
     TAKES,
     FoundMessage,
     MelonAct,
     MelonHistory,
+    MelonSimulation,
     Message,
-    name_of,
 )
+from tupelo.lab.melon.workload import message_name as name_of
+from tupelo.lab.simulation import Fault
 
 MANY = 1_000
-"""No operation that takes many messages has had more."""
+"""No `take_all` has returned more messages."""
 UNDER_WAY_TICKS = 100
-"""For about so long a question of someone who does not wait any more may be under way, and hold
-what it finds until it is withdrawn."""
+"""The request of an operation that was cancelled may be pending for about so long, and hold the
+messages that it finds until it is withdrawn."""
 
 
-def judge(history: MelonHistory) -> list[Fault]:
+def check(world: MelonSimulation) -> list[Fault]:
+    return check_history(world.history)
+
+
+def check_history(history: MelonHistory) -> list[Fault]:
     case = Case(history)
     return [
-        *judge_failures(case),
-        *judge_answers(case),
-        *judge_twice(case),
-        *judge_order(case),
-        *judge_places(case),
-        *judge_secrets(case),
-        *judge_collected(case),
-        *judge_losses(case),
-        *judge_mail(case),
-        *judge_readers(case),
-        *judge_copies(case),
-        *judge_extensions(case),
-        *judge_waiting(case),
+        *check_failures(case),
+        *check_answers(case),
+        *check_twice(case),
+        *check_order(case),
+        *check_places(case),
+        *check_secrets(case),
+        *check_collected(case),
+        *check_losses(case),
+        *check_mail(case),
+        *check_readers(case),
+        *check_copies(case),
+        *check_carriers(case),
+        *check_waiting(case),
     ]
 
 
 class Case:
-    """A history, with what is asked of it again and again."""
+    """A history, with indexes for the checks."""
 
     def __init__(self, history: MelonHistory) -> None:
         self.history = history
@@ -71,12 +76,12 @@ class Case:
             self.found[one.where][one.message].append(one.host)
 
     def source(self, message: Message) -> str:
-        """The host of a message, or its life, if that had no folder."""
+        """The host that added a message; if it has no folder, also its life."""
         act = self.added[message]
         return act.host if act.host in self.history.durable else f"{act.host}.{act.life}"
 
-    def is_sunk(self, message: Message) -> bool:
-        """Was it in a memory that is gone?"""
+    def is_lost_with_memory(self, message: Message) -> bool:
+        """Whether a message was in the memory of a host without a folder, which has ended."""
         act = self.added[message]
         return act.host not in self.history.durable and self.ended_since(act.host, act.begin)
 
@@ -84,33 +89,35 @@ class Case:
         return any(end > tick for end in self.history.ends.get(host, ()))
 
     def is_collected(self, message: Message) -> bool:
-        """Was it said to be; in the log, if there was no time to say it otherwise?"""
+        """Whether a message was reported as collected; or logged, if its host ended before the
+        report."""
         act = self.added[message]
         in_log = message in self.history.evicted and self.ended_since(act.host, act.begin)
         return message in self.told or in_log
 
-    def died_unheard(self, act: MelonAct, message: Message) -> bool:
-        """Was it killed with its host before it was noted that it has this? Of what another host
-        has delivered, that has not heard of it then: its `Doubt` says that the message returns. Of
-        a directed message it is noted here, at once."""
+    def was_killed_unconfirmed(self, act: MelonAct, message: Message) -> bool:
+        """Whether a taker was killed with its host before the message was confirmed. If another
+        host has delivered the message, the `Doubt` of that host decides that the message returns. A
+        directed message is confirmed at the host of the taker, at once."""
         added = self.added[message]
-        if added.to is None:  # Who leaves with a goodbye has told the owner.
+        if added.to is None:  # A host that leaves with a goodbye has confirmed everything.
             ends = self.history.ends.get(act.host, ())
             end = next((end for end in ends if end > act.begin), 0)
             return added.host in self.history.owed.get((act.host, end), ())
         until = (act.end or act.begin) + UNDER_WAY_TICKS
         return any(act.begin < end < until for end in self.history.ends.get(act.host, ()))
 
-    def went_with(self, act: MelonAct) -> bool:
-        """Had it something, and could neither give it to anyone nor back?"""
+    def may_have_lost(self, act: MelonAct) -> bool:
+        """Whether an operation may have taken a message that it could neither return nor give
+        back."""
         if act.how == "killed":
             return True
         gone = act.host not in self.history.durable and self.ended_since(act.host, act.begin)
         return not act.is_done and gone
 
 
-def judge_failures(case: Case) -> Iterator[Fault]:
-    """Nothing fails, unless a host is full of what is pinned; and nothing is left behind."""
+def check_failures(case: Case) -> Iterator[Fault]:
+    """No operation fails, unless a host is full of pinned messages; and none is pending."""
     for act in case.history.acts:
         is_full = act.verb in ADDS and act.host in case.history.bounded
         if act.how == "failed" and not (is_full and "SpaceFull" in act.error):
@@ -119,31 +126,31 @@ def judge_failures(case: Case) -> Iterator[Fault]:
         yield Fault("left behind", f"{what}: {things}")
 
 
-# What was answered
+# Answers
 
 
-def judge_answers(case: Case) -> Iterator[Fault]:
-    """Whoever gets a message asked for it, and may have it."""
+def check_answers(case: Case) -> Iterator[Fault]:
+    """A message that is returned matches the request, and the process may have it."""
     for act in [*case.takes, *case.reads]:
         for message in act.messages:
             adding = case.added.get(message)
-            said = f"{name_of(message)}, by {act.melon}"
+            what = f"{name_of(message)}, by {act.melon}"
             if adding is None or (act.end is not None and adding.begin > act.end):
-                yield Fault("made up", f"{said}, was never added")
+                yield Fault("made up", f"{what}, was never added")
                 continue
             if act.asked is not None and not act.asked.matches(message):
-                yield Fault("not asked for", f"{said}, who asked for {act.asked}")
+                yield Fault("not asked for", f"{what}, who asked for {act.asked}")
             if (adding.verb == "write") != (act.verb in READS):
-                yield Fault("mixed up", f"{said}: to {adding.verb} and to {act.verb}")
+                yield Fault("mixed up", f"{what}: to {adding.verb} and to {act.verb}")
             if adding.to not in (None, act.host):
-                yield Fault("opened", f"{said}, was directed to {adding.to}")
+                yield Fault("opened", f"{what}, was directed to {adding.to}")
             if act.sender is not None and (adding.to is None or adding.host != act.sender):
-                yield Fault("wrong sender", f"{said}, who asked for those of {act.sender}")
+                yield Fault("wrong sender", f"{what}, who asked for those of {act.sender}")
 
 
-def judge_twice(case: Case) -> Iterator[Fault]:
-    """Nobody reads a message twice, and only one who lives on takes it. Who has no folder forgets
-    in a crash what was directed to it and taken."""
+def check_twice(case: Case) -> Iterator[Fault]:
+    """No process reads a message twice, and one process takes it, apart from those that were
+    killed. A host without a folder forgets in a crash which directed messages it has taken."""
     for melon, read in case.read_by.items():
         for message, times in read.items():
             if times > 1:
@@ -153,12 +160,12 @@ def judge_twice(case: Case) -> Iterator[Fault]:
             continue
         still = case.found["stored"].get(message, [])
         forgets = case.added[message].to is not None and takers[0].host not in case.history.durable
-        takers = [act for act in takers if not case.died_unheard(act, message)]
+        takers = [act for act in takers if not case.was_killed_unconfirmed(act, message)]
         lives = {(act.host, act.life) for act in takers}
         once = len(lives) if forgets else 1
         if len(takers) + len(still) > once:
-            who = ", ".join(act.melon for act in case.takers[message])
-            yield Fault("taken twice", f"{name_of(message)}, by {who}; left: {still}")
+            melons = ", ".join(act.melon for act in case.takers[message])
+            yield Fault("taken twice", f"{name_of(message)}, by {melons}; left: {still}")
     for message, places in case.found["stored"].items():
         if len(places) > 1:
             yield Fault("taken twice", f"{name_of(message)} is at {places}")
@@ -167,9 +174,9 @@ def judge_twice(case: Case) -> Iterator[Fault]:
 # Order
 
 
-def judge_order(case: Case) -> Iterator[Fault]:
-    """Of one source, and by one question, the older message comes first. What is held for another
-    who takes is not there for that time, so it may come late."""
+def check_order(case: Case) -> Iterator[Fault]:
+    """Of the messages of one source, one request returns the older one first. A message that is
+    reserved for another taker is invisible for that time, so it may come late."""
     getters: dict[tuple[object, ...], list[MelonAct]] = defaultdict(list)
     for act in [*case.takes, *case.reads]:
         if act.messages:
@@ -186,8 +193,8 @@ def judge_order(case: Case) -> Iterator[Fault]:
 
 
 def _is_older(case: Case, one: Message, other: Message) -> bool:
-    """Was it surely there when the other was added, at the same source; both were written, or both
-    stored, for anyone or for the one who got them?"""
+    """Whether a message was certainly there when another was added at the same source. Both were
+    written, or both stored."""
     first, second = case.added[one], case.added[other]
     return (
         first.end is not None
@@ -199,10 +206,10 @@ def _is_older(case: Case, one: Message, other: Message) -> bool:
 
 
 def _is_excused(case: Case, late: Message, newer: Message, before: MelonAct, act: MelonAct) -> bool:
-    """Both were got by one process. Were there others who could have held the late one when it got
-    the newer one, itself included if it does several things at once?"""
+    """Whether another operation may have reserved the late message when the newer one was returned
+    to this process. A process may have several operations pending."""
     if act is not before and act.overlaps(before.begin, before.end):
-        return True  # Which of the two came first?
+        return True  # It is unknown which of the two came first.
     if before.verb in READS:
         rivals = [one for one in case.reads if one.melon == act.melon]
         since = before.begin
@@ -212,7 +219,7 @@ def _is_excused(case: Case, late: Message, newer: Message, before: MelonAct, act
     else:
         rivals = case.takes
         added = case.added[late].begin
-        if any(added < fault < (act.end or fault) for fault in case.history.faults):
+        if any(added < fault < (act.end or fault) for fault in case.history.fault_ticks):
             return True  # It may have been in doubt.
         since = added - UNDER_WAY_TICKS
     return any(
@@ -227,17 +234,17 @@ def _is_excused(case: Case, late: Message, newer: Message, before: MelonAct, act
 # Places
 
 
-def judge_places(case: Case) -> Iterator[Fault]:
-    """Nothing is copied but what was written; directed messages are only where they are sealed."""
+def check_places(case: Case) -> Iterator[Fault]:
+    """Only written messages are copied; directed messages are only in sealed form."""
     for one in sorted([*case.history.strays, *case.history.ending.found], key=repr):
         adding = case.added.get(one.message)
         if adding is None:
             yield Fault("made up", f"{name_of(one.message)} is at {one.host}")
-        elif one.where not in _places(adding):
+        elif one.where not in _allowed_places(adding):
             yield Fault("copied", f"{name_of(one.message)} is in {one.where} at {one.host}")
 
 
-def _places(adding: MelonAct) -> tuple[str, ...]:
+def _allowed_places(adding: MelonAct) -> tuple[str, ...]:
     match adding.verb:
         case "write":
             return ("written", "copies")
@@ -246,8 +253,8 @@ def _places(adding: MelonAct) -> tuple[str, ...]:
     return ("sealed",)
 
 
-def judge_secrets(case: Case) -> Iterator[Fault]:
-    """What is directed is read by nobody but who wrote it, and whom it is for."""
+def check_secrets(case: Case) -> Iterator[Fault]:
+    """The text of a directed message is readable at its writer and at its addressee only."""
     for number in sorted(case.history.overheard):
         yield Fault("opened", f"number {number} went over a link as it is")
     for one in sorted(case.history.plain, key=repr):
@@ -260,8 +267,9 @@ def judge_secrets(case: Case) -> Iterator[Fault]:
 # Collection
 
 
-def judge_collected(case: Case) -> Iterator[Fault]:
-    """What is said to be collected is gone, and was not pinned; only who has a bound collects."""
+def check_collected(case: Case) -> Iterator[Fault]:
+    """A message reported as collected is gone, and was not pinned; only hosts with a bound
+    collect."""
     kinds = {"store": "stored", "write": "written"}
     for one in case.history.told:
         if one.host not in case.history.bounded:
@@ -283,19 +291,19 @@ def judge_collected(case: Case) -> Iterator[Fault]:
 # Losses
 
 
-def judge_losses(case: Case) -> Iterator[Fault]:
-    """What was stored is taken or there, and what was written is there."""
-    excuses = [act for act in case.takes if case.went_with(act)]
+def check_losses(case: Case) -> Iterator[Fault]:
+    """A stored message was taken or is there, and a written message is there."""
+    excuses = [act for act in case.takes if case.may_have_lost(act)]
     budget = {id(act): MANY if act.verb == "take_all" else 1 for act in excuses}
     for message, adding in case.added.items():
-        if not adding.is_done or case.is_sunk(message) or case.is_collected(message):
+        if not adding.is_done or case.is_lost_with_memory(message) or case.is_collected(message):
             continue
         if adding.verb == "write" and adding.host not in case.found["written"].get(message, []):
             yield Fault("lost", f"{name_of(message)}, written at {adding.host}")
         if adding.verb != "store" or message in case.takers or message in case.found["stored"]:
             continue
         for act in excuses:
-            # What another host has delivered it keeps in doubt until the taker has it.
+            # A message of another host stays there, in doubt, until the taker confirms it.
             fits = act.host == adding.host and _fits(act, message)
             if fits and budget[id(act)] and (act.end or adding.begin + 1) > adding.begin:
                 budget[id(act)] -= 1
@@ -304,25 +312,29 @@ def judge_losses(case: Case) -> Iterator[Fault]:
             yield Fault("lost", f"{name_of(message)}, stored at {adding.host}")
 
 
-def judge_mail(case: Case) -> Iterator[Fault]:
-    """What is directed is taken by the one it is for, whoever carries it, and then let go. Who is
-    killed while it takes has not taken it."""
+def check_mail(case: Case) -> Iterator[Fault]:
+    """A directed message is taken by its addressee, whichever host carries it, and then deleted by
+    its writer. A taker that is killed has not taken it."""
     collected = Counter(
         (one.host, one.message) for one in case.history.told if one.kind == "directed"
     )
     for message, adding in case.added.items():
         if adding.verb != "send":
             continue
-        extensions = case.found["sealed"].get(message, [])
+        carriers = case.found["sealed"].get(message, [])
         where = f"{name_of(message)}, for {adding.to}"
         if message in case.takers:
-            if adding.host in extensions and not _may_stay(case, message):
-                yield Fault("not let go", f"{where}, is at {extensions}")
-        elif extensions:
+            if adding.host in carriers and not _may_stay(case, message):
+                yield Fault("not let go", f"{where}, is at {carriers}")
+        elif carriers:
             near = {adding.to, *case.history.ending.near.get(adding.to or "", ())}
-            if not near.isdisjoint(extensions):
-                yield Fault("not delivered", f"{where}, is at {extensions}")
-        elif adding.is_done and not case.is_sunk(message) and message not in case.history.evicted:
+            if not near.isdisjoint(carriers):
+                yield Fault("not delivered", f"{where}, is at {carriers}")
+        elif (
+            adding.is_done
+            and not case.is_lost_with_memory(message)
+            and message not in case.history.evicted
+        ):
             if not collected[adding.host, adding.to or ""]:
                 yield Fault("lost", f"{where}, sent at {adding.host}")
             collected[adding.host, adding.to or ""] -= 1
@@ -333,22 +345,24 @@ def _fits(act: MelonAct, message: Message) -> bool:
 
 
 def _may_stay(case: Case, message: Message) -> bool:
-    """A receipt may have given way itself, found nobody with room to carry it, or was in a memory
-    that is gone; or the one that could let go of the message is."""
+    """Whether the receipt for a message may be missing: deleted for lack of room, without a
+    carrier, or in the memory of a host that ended; or the host that would delete the message has
+    ended."""
     adding = case.added[message]
     to = adding.to or ""
     forgot = to not in case.history.durable and case.ended_since(to, adding.begin)
     is_far = to != adding.host and to not in case.history.ending.near.get(adding.host, ())
     full = is_far and bool(case.history.tight)
-    return forgot or full or to in case.history.bounded or case.is_sunk(message)
+    return forgot or full or to in case.history.bounded or case.is_lost_with_memory(message)
 
 
 # Readers
 
 
-def judge_readers(case: Case) -> Iterator[Fault]:
-    """Who is there in the end has read all that is in reach: where it was written, or in copies.
-    Only what had given way in copies may be missed, by one who has read something newer of it."""
+def check_readers(case: Case) -> Iterator[Fault]:
+    """A process that is there at the end has read all written messages that it reaches, at their
+    hosts or as copies. It may miss a message whose copy was deleted for lack of room, if it has
+    read a newer one of the same source."""
     ending = case.history.ending
     for melon, host in ending.melons.items():
         near = {host, *ending.near.get(host, ())}
@@ -370,12 +384,12 @@ def judge_readers(case: Case) -> Iterator[Fault]:
                 yield Fault("not read", f"{name_of(message)}, by {melon}")
 
 
-def judge_copies(case: Case) -> Iterator[Fault]:
-    """What was collected where it was written is not copied any more at those who are near."""
+def check_copies(case: Case) -> Iterator[Fault]:
+    """Hosts near the source of a message that was collected have no copy of it any more."""
     near = case.history.ending.near
     for message, hosts in case.found["copies"].items():
         adding = case.added.get(message)
-        if adding is None or adding.verb != "write" or case.is_sunk(message):
+        if adding is None or adding.verb != "write" or case.is_lost_with_memory(message):
             continue
         if adding.host in case.found["written"].get(message, []):
             continue
@@ -385,9 +399,9 @@ def judge_copies(case: Case) -> Iterator[Fault]:
                 yield Fault("stale", f"{name_of(message)} is gone, and a copy is at {host}")
 
 
-def judge_extensions(case: Case) -> Iterator[Fault]:
-    """What a host holds that is engaged, and whose own host is not, is held here too, though nobody
-    may read it: if there is room."""
+def check_carriers(case: Case) -> Iterator[Fault]:
+    """A host with room has a copy of each message that a connected host has copied, if the source
+    of the message is not connected; even if no process here reads."""
     near = case.history.ending.near
     for message, hosts in case.found["copies"].items():
         adding = case.added.get(message)
@@ -401,19 +415,19 @@ def judge_extensions(case: Case) -> Iterator[Fault]:
 # Waiting
 
 
-def judge_waiting(case: Case) -> Iterator[Fault]:
-    """Who waits is woken, and who looks finds what is there."""
+def check_waiting(case: Case) -> Iterator[Fault]:
+    """A waiting operation is woken, and a read finds the messages that are there."""
     for act in case.history.acts:
         if act.is_late and not (act.is_done and act.messages) and _was_added(case, act):
             yield Fault("not woken", f"{act}, and it was there")
         if act.is_probe and act.messages:
-            yield Fault("not woken", f"{act}, after someone has waited for it")
+            yield Fault("not woken", f"{act}, although other operations have waited for it")
         if act.is_done and not act.messages and act.verb in READS:
             yield from _overlooked(case, act)
 
 
 def _was_added(case: Case, act: MelonAct) -> bool:
-    """Was there what it waited for, and not collected at once?"""
+    """Whether a message that the operation waited for was added, and not collected at once."""
     letting_go = {one.host for one in case.history.told if one.kind == "directed"}
     return any(
         adding.is_done
@@ -425,14 +439,14 @@ def _was_added(case: Case, act: MelonAct) -> bool:
 
 
 def _overlooked(case: Case, act: MelonAct) -> Iterator[Fault]:
-    """It read nothing: was there something at its own host, the whole time?"""
+    """Messages at the host of a read that found nothing, which were there the whole time."""
     for message, adding in case.added.items():
         was_there = (
             adding.verb == "write"
             and adding.is_done
             and adding.host == act.host
             and (adding.end or act.begin) < act.begin
-            and not case.is_sunk(message)
+            and not case.is_lost_with_memory(message)
             and not case.is_collected(message)
             and _fits(act, message)
         )

@@ -1,4 +1,4 @@
-"""The judge of MELON finds what is wrong with a history, and nothing in one that is right."""
+"""The checker of MELON finds what is wrong with a history, and nothing in one that is right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tupelo.lab.melon.history import (
+from tupelo.lab.melon.checker import UNDER_WAY_TICKS, check_history
+from tupelo.lab.melon.workload import (
     FoundMessage,
     MelonAct,
     MelonHistory,
@@ -16,7 +17,6 @@ from tupelo.lab.melon.history import (
     Message,
     Plain,
 )
-from tupelo.lab.melon.judge import UNDER_WAY_TICKS, judge
 
 JOB_1: Message = ("job", "a", 1, "")
 JOB_2: Message = ("job", "a", 2, "")
@@ -66,11 +66,11 @@ class Story:
         return act
 
     def faults(self) -> set[str]:
-        return {fault.invariant for fault in judge(self.history)}
+        return {fault.invariant for fault in check_history(self.history)}
 
 
 def test_nothing_is_wrong_with_what_is_right():
-    assert judge(Story().history) == []
+    assert check_history(Story().history) == []
 
 
 def act(verb: str, melon: str, asked: MelonQuery, **more: Any) -> Callable[[Story], object]:
@@ -250,7 +250,7 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_judge_finds_what_is_wrong(name):
+def test_the_checker_finds_what_is_wrong(name):
     invariant, spoil = WRONG[name]
     story = Story()
     spoil(story)
@@ -311,7 +311,7 @@ RIGHT: dict[str, Callable[[Story], object]] = {
     ),
     "what was in doubt": both(
         swapped("take_1", "take_2"),
-        lambda story: story.history.faults.append(story.take_1.begin - 1),
+        lambda story: story.history.fault_ticks.append(story.take_1.begin - 1),
     ),
     "what is full of pins": both(
         lambda story: story.history.bounded.add("a"),
@@ -330,10 +330,10 @@ RIGHT: dict[str, Callable[[Story], object]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_the_judge_excuses_what_could_not_be_otherwise(name):
+def test_the_checker_excuses_what_could_not_be_otherwise(name):
     story = Story()
     RIGHT[name](story)
-    assert [str(fault) for fault in judge(story.history)] == []
+    assert [str(fault) for fault in check_history(story.history)] == []
 
 
 def test_one_who_was_killed_excuses_one_loss_and_not_two():

@@ -1,9 +1,9 @@
-"""The judge: what must hold of heaps after everyone has met again, whatever has happened to them.
+"""The checker of the Event Heap: the invariants that hold when all hosts have met again, whatever
+faults there were.
 
-It looks at the history and at what is left, and knows nothing of how heaps are made. What a bridge
-has carried may be in its second heap twice, if two have: there it is only asked whether it is
-somewhere, and read once.
-"""
+It looks at the history and at what is left, and knows nothing of the implementation. An event that
+bridges have copied may be in the second heap twice, if there are two bridges: there it is only
+checked that the event exists, and is read once."""
 
 from __future__ import annotations
 
@@ -11,20 +11,31 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tupelo.lab.event_heap.history import HeapHistory, HeapReader, Put, Read, Remains
-from tupelo.lab.judge import Fault
+from tupelo.lab.event_heap.workload import (
+    HeapHistory,
+    HeapReader,
+    HeapSimulation,
+    Put,
+    Read,
+    Remains,
+)
+from tupelo.lab.simulation import Fault
 
 
-def judge(history: HeapHistory, remains: Remains) -> list[Fault]:
+def check(world: HeapSimulation) -> list[Fault]:
+    return check_history(world.history, world.remains)
+
+
+def check_history(history: HeapHistory, remains: Remains) -> list[Fault]:
     return [
         *history.faults,
-        *judge_events(history, remains),
-        *judge_removals(history, remains),
-        *(fault for reader in history.readers for fault in judge_reader(reader, history, remains)),
-        *judge_orders(history, remains),
-        *judge_replays(history, remains),
-        *judge_ends(history, remains),
-        *judge_generations(history, remains),
+        *check_events(history, remains),
+        *check_removals(history, remains),
+        *(fault for reader in history.readers for fault in check_reader(reader, history, remains)),
+        *check_orders(history, remains),
+        *check_replays(history, remains),
+        *check_ends(history, remains),
+        *check_generations(history, remains),
     ]
 
 
@@ -38,15 +49,16 @@ def is_carried(number: int, heap: str, history: HeapHistory) -> bool:
 
 
 def is_moved(number: int, heap: str, history: HeapHistory) -> bool:
-    """Was it carried here, or adopted? Then it has another source, and may have two places."""
+    """Whether an event was copied by a bridge, or adopted: it has another source then, and may have
+    two places."""
     return number in history.adopted or is_carried(number, heap, history)
 
 
 # Events
 
 
-def judge_events(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
-    """What was put is at every host that has the heap, unless it was removed, or ran out."""
+def check_events(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
+    """Every event is at all hosts with the heap, unless it was removed or has expired."""
     heaps = sorted({heap for held in remains.held.values() for heap in held})
     for heap in heaps:
         held = {host: there[heap] for host, there in remains.held.items() if heap in there}
@@ -63,11 +75,11 @@ def judge_events(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
             if put is None or put.how == "failed":
                 yield Fault("made up", f"{number} is in {heap}, and was never put")
             elif not put.lasts:
-                yield Fault("outlived", f"the time of {number} in {heap} has come")
-        yield from judge_losses(heap, history, there)
+                yield Fault("outlived", f"the lease of {number} in {heap} has ended")
+        yield from check_losses(heap, history, there)
 
 
-def judge_losses(heap: str, history: HeapHistory, there: set[int]) -> Iterator[Fault]:
+def check_losses(heap: str, history: HeapHistory, there: set[int]) -> Iterator[Fault]:
     removed = {one.number for one in history.removals if one.heap == heap}
     doubts = sum(one.how == "killed" for one in history.removals if one.heap == heap)
     for put in history.puts.values():
@@ -78,8 +90,8 @@ def judge_losses(heap: str, history: HeapHistory, there: set[int]) -> Iterator[F
             doubts -= 1
 
 
-def judge_removals(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
-    """Each event is given to one who removes it, and is there no more."""
+def check_removals(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
+    """Every event is removed once, and is gone then."""
     times = Counter((one.heap, one.number) for one in history.removals if one.number is not None)
     for (heap, number), count in times.items():
         if number is None or is_carried(number, heap, history) or number in history.loose:
@@ -95,7 +107,7 @@ def judge_removals(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
 # Readers
 
 
-def judge_reader(reader: HeapReader, history: HeapHistory, remains: Remains) -> Iterator[Fault]:
+def check_reader(reader: HeapReader, history: HeapHistory, remains: Remains) -> Iterator[Fault]:
     times = Counter(read.number for read in reader.reads)
     for number, count in times.items():
         if number in reader.inherited or (count > 1 and not reader.resumed):
@@ -103,16 +115,16 @@ def judge_reader(reader: HeapReader, history: HeapHistory, remains: Remains) -> 
         if number not in history.puts:
             yield Fault("made up", f"{number} was read by {reader.name}, and was never put")
     if reader.fifo:
-        yield from judge_fifo(reader, history)
+        yield from check_fifo(reader, history)
     if reader.stands and not reader.pending:
         for number in sorted(living(remains, reader.heap) - reader.seen):
             if reader.wants in ("", history.puts[number].kind):
                 yield Fault("missed", f"{reader.name} has not got {number}")
-    yield from judge_clones(reader)
+    yield from check_clones(reader)
 
 
-def judge_fifo(reader: HeapReader, history: HeapHistory) -> Iterator[Fault]:
-    """By one question events of a source are got in the order in which they were put there."""
+def check_fifo(reader: HeapReader, history: HeapHistory) -> Iterator[Fault]:
+    """Reads with one template get the events of a source in the order in which they were put."""
     latest: dict[tuple[str, str], Put] = {}
     for read in reader.reads:
         put = history.puts.get(read.number)
@@ -126,8 +138,8 @@ def judge_fifo(reader: HeapReader, history: HeapHistory) -> Iterator[Fault]:
             latest[key] = put
 
 
-def judge_clones(reader: HeapReader) -> Iterator[Fault]:
-    """Who goes on with a clone was told so."""
+def check_clones(reader: HeapReader) -> Iterator[Fault]:
+    """A reader that goes on with the clone of a view was told so."""
     views = [read.view for read in reader.reads if read.view]
     for old, new in pairwise(views):
         known, ahead = {old}, [old]
@@ -143,8 +155,8 @@ def judge_clones(reader: HeapReader) -> Iterator[Fault]:
 # Orders
 
 
-def judge_orders(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
-    """There is one order of each view, and all that was read in it was read in that order."""
+def check_orders(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
+    """All hosts have the same order of a view, and its readers read in this order."""
     final: dict[str, list[int]] = {}
     for host, orders in remains.orders.items():
         for view, order in orders.items():
@@ -157,7 +169,7 @@ def judge_orders(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
     for view, order in final.items():
         if twice := [number for number, count in Counter(order).items() if count > 1]:
             yield Fault("two places", f"{twice} in {view}")
-        yield from judge_sources(view, order, history)
+        yield from check_sources(view, order, history)
     for reader in history.readers:
         parts: dict[tuple[str, str], list[Read]] = defaultdict(list)
         for read in reader.reads:
@@ -166,19 +178,19 @@ def judge_orders(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
                 parts[read.view, read.asked].append(read)
         for (view, asked), reads in parts.items():
             if view in final:
-                yield from judge_part(reader, view, asked, reads, final[view], history)
+                yield from check_part(reader, view, asked, reads, final[view], history)
                 if view not in remains.horizons:
-                    yield from judge_skipped(reader, view, asked, reads, final[view], history)
+                    yield from check_skipped(reader, view, asked, reads, final[view], history)
 
 
-def judge_sources(view: str, order: list[int], history: HeapHistory) -> Iterator[Fault]:
+def check_sources(view: str, order: list[int], history: HeapHistory) -> Iterator[Fault]:
     heaps = {history.puts[number].heap for number in order if number in history.puts}
     reads = [Read(number) for number in order]
     for heap in heaps:
-        yield from judge_fifo(HeapReader(f"the order of {view}", heap, reads), history)
+        yield from check_fifo(HeapReader(f"the order of {view}", heap, reads), history)
 
 
-def judge_part(
+def check_part(
     reader: HeapReader,
     view: str,
     asked: str,
@@ -196,7 +208,7 @@ def judge_part(
         yield Fault("not in order", f"{reader.name} got {got} of {view}, whose order is {order}")
 
 
-def judge_skipped(
+def check_skipped(
     reader: HeapReader,
     view: str,
     asked: str,
@@ -216,8 +228,8 @@ def judge_skipped(
             doubts -= 1
 
 
-def judge_replays(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
-    """A replay gives all that is there, in the order of the view."""
+def check_replays(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
+    """A replay returns all events that are there, in the order of the view."""
     for host, replays in remains.replays.items():
         for view, replay in replays.items():
             order = remains.orders.get(host, {}).get(view, [])
@@ -226,26 +238,26 @@ def judge_replays(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
             replayed = [one for one in replay if one in there]
             expected = [one for one in order if one in there]
             horizon = remains.horizons.get(view)
-            if horizon is not None:  # What stands before may be left out.
+            if horizon is not None:  # Events before the horizon may be left out.
                 late = [one for one in order[len(order) - horizon :] if one in there]
                 expected = expected[-max(len(late), len(replayed)) :] if replayed or late else []
             if replayed != expected:
                 yield Fault("replay", f"{host} replays {replay} of {view}, whose order is {order}")
 
 
-def judge_ends(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
-    """What was ended for everyone is known nowhere."""
+def check_ends(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
+    """A view or session that was destroyed is known at no host."""
     for host, known in remains.known.items():
         for one in sorted(known & history.destroyed):
             yield Fault("half ended", f"{host} still has {one}")
 
 
-# Heaps that come and go
+# Generations of a heap
 
 
-def judge_generations(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
-    """What was destroyed is destroyed everywhere, with its events. Those of a host that has ended
-    cannot be removed by others."""
+def check_generations(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
+    """A heap that was destroyed is destroyed at all hosts, with its events. Other hosts cannot
+    remove the events of a host that has ended."""
     for host, generation in remains.open.items():
         if generation <= remains.destroyed:
             yield Fault("half destroyed", f"{host} still has the heap {generation}")

@@ -1,4 +1,5 @@
-"""The judge: what must hold of LIME after everyone has met again, whatever has happened to it."""
+"""The checker of LIME: the invariants that hold when all hosts have met again, whatever faults
+there were."""
 
 from __future__ import annotations
 
@@ -6,45 +7,50 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from tupelo.lab.judge import Fault
-from tupelo.lab.lime.history import LimeHistory, Tuple, name_of
-from tupelo.lab.lime.load import COMMAND, DONE, LATE, MARK, NEWS, PARCEL, LimeWorker
-from tupelo.lab.lime.world import (
+from tupelo.lab.lime.workload import (
+    COMMAND,
+    DONE,
+    LATE,
     MAIN,
+    MARK,
+    NEWS,
+    PARCEL,
     SIDE,
     SPACES,
-    LimeWorld,
-    SimulatedLimeHost,
-    given_to,
-    tuples_of,
+    LimeHistory,
+    LimeHost,
+    LimeSimulation,
+    LimeWorker,
+    Tuple,
 )
+from tupelo.lab.simulation import Fault, left_behind, name_of, space_remains
 from tupelo.models.lime.locations import home_of
 from tupelo.values.entry import Entry
 
 
-def judge(world: LimeWorld) -> list[Fault]:
-    if not world.is_one_group():
+def check(world: LimeSimulation) -> list[Fault]:
+    if not world.is_connected():
         memberships = ", ".join(
             f"{one.name}: {one.server.group.membership}" for one in world.members
         )
-        return [Fault("apart", f"not all are in one group, and go on: {memberships}")]
+        return [Fault("apart", f"not all hosts are in one group that goes on: {memberships}")]
     return [
         *world.history.faults,
         *(fault for claim in world.history.claims if (fault := claim()) is not None),
-        *judge_agents(world),
-        *judge_tuples(world, world.history),
-        *judge_places(world),
-        *judge_reactions(world, world.history),
-        *judge_system(world),
-        *judge_remains(world),
+        *check_agents(world),
+        *check_tuples(world, world.history),
+        *check_places(world),
+        *check_reactions(world, world.history),
+        *check_system(world),
+        *left_behind({host: remains(host) for host in world.members}),
     ]
 
 
 # Agents
 
 
-def judge_agents(world: LimeWorld) -> Iterator[Fault]:
-    """There is one of each, but for those that have ended or were with a host that crashed."""
+def check_agents(world: LimeSimulation) -> Iterator[Fault]:
+    """Every agent is at one host, unless it has ended or was at a host that crashed."""
     at: dict[str, list[str]] = {agent: [] for agent in world.known}
     for member in world.members:
         for agent in member.server.agents:
@@ -67,9 +73,10 @@ def judge_agents(world: LimeWorld) -> Iterator[Fault]:
 # Tuples
 
 
-def judge_tuples(world: LimeWorld, history: LimeHistory) -> Iterator[Fault]:
-    """What was written was taken once, or is there once. A command is there, or done."""
-    left = Counter(_as_written(one) for member in world.members for one in tuples_of(member))
+def check_tuples(world: LimeSimulation, history: LimeHistory) -> Iterator[Fault]:
+    """Every tuple was taken once, or is there once. A command is there, or was replaced by
+    "done"."""
+    left = Counter(_as_written(one) for member in world.members for one in member.tuples())
     taken = Counter(
         _as_written(one)
         for act in history.acts
@@ -103,16 +110,16 @@ def _as_written(one: Tuple) -> Tuple:
 # Places
 
 
-def stores(member: SimulatedLimeHost) -> Iterator[tuple[str, Entry]]:
-    """The shared tuples at a host."""
+def stores(member: LimeHost) -> Iterator[tuple[str, Entry]]:
+    """The shared tuples at a host, with the names of their spaces."""
     for space in SPACES:
         if space in member.core.spaces:
             for entry in member.core.spaces[space].port.entries():
                 yield space, entry
 
 
-def sharing(world: LimeWorld) -> dict[tuple[str, str], SimulatedLimeHost]:
-    """Where the agents are that share a space."""
+def sharing(world: LimeSimulation) -> dict[tuple[str, str], LimeHost]:
+    """The hosts of the agents that share a space, by agent and space."""
     return {
         (agent.id, its.name): member
         for member in world.members
@@ -122,8 +129,9 @@ def sharing(world: LimeWorld) -> dict[tuple[str, str], SimulatedLimeHost]:
     }
 
 
-def judge_places(world: LimeWorld) -> Iterator[Fault]:
-    """Every tuple is with the agent that it is for, if that shares the space."""
+def check_places(world: LimeSimulation) -> Iterator[Fault]:
+    """Every tuple is at the host of the agent to which it is addressed, if this agent shares the
+    space."""
     homes = sharing(world)
     for member in world.members:
         for space, entry in stores(member):
@@ -136,8 +144,9 @@ def judge_places(world: LimeWorld) -> Iterator[Fault]:
 # Reactions
 
 
-def judge_reactions(world: LimeWorld, history: LimeHistory) -> Iterator[Fault]:
-    """What can be seen has been reacted to. That nothing was twice is said when it happens."""
+def check_reactions(world: LimeSimulation, history: LimeHistory) -> Iterator[Fault]:
+    """Reactions have fired for every tuple that they see. That none fired twice is checked when it
+    happens."""
     homes = sharing(world)
     shared: dict[str, set[Tuple]] = {space: set() for space in SPACES}
     for member in world.members:
@@ -147,15 +156,15 @@ def judge_reactions(world: LimeWorld, history: LimeHistory) -> Iterator[Fault]:
             home = homes.get((home_of(entry), space))
             is_obeyed = home is not None and home_of(entry) in world.known
             if entry.fields in history.unsettled:
-                continue  # It was there before, and was reacted to then.
+                continue  # It was there before, and the reaction has fired then.
             if entry.fields[0] in (COMMAND, PARCEL) and is_obeyed:
                 yield Fault("not reacted", f"{name_of(entry.fields)} is with {home_of(entry)}")
     for agent, life in _workers(world):
         if life.main.is_shared:
             missed = shared[MAIN] - set(history.fired[agent, "news"])
             if missed:
-                said = ", ".join(sorted(map(name_of, missed)))
-                yield Fault("not reacted", f"{agent} has not heard of {said}")
+                names = ", ".join(sorted(map(name_of, missed)))
+                yield Fault("not reacted", f"{agent} has not heard of {names}")
         if life.side.is_shared and shared[SIDE] and not history.fired[agent, "once"]:
             yield Fault("not reacted", f"{agent} has not heard of any news in {SIDE}")
         unknown = {member.name for member in world.members} - history.met[agent]
@@ -163,7 +172,7 @@ def judge_reactions(world: LimeWorld, history: LimeHistory) -> Iterator[Fault]:
             yield Fault("not reacted", f"LimeSystem has not told {agent} of {sorted(unknown)}")
 
 
-def _workers(world: LimeWorld) -> Iterator[tuple[str, LimeWorker]]:
+def _workers(world: LimeSimulation) -> Iterator[tuple[str, LimeWorker]]:
     for member in world.members:
         for life in member.host.lives.values():
             if isinstance(life.agent, LimeWorker):
@@ -173,8 +182,8 @@ def _workers(world: LimeWorld) -> Iterator[tuple[str, LimeWorker]]:
 # LimeSystem
 
 
-def judge_system(world: LimeWorld) -> Iterator[Fault]:
-    """It says everywhere what is so."""
+def check_system(world: LimeSimulation) -> Iterator[Fault]:
+    """LimeSystem lists the hosts, agents and shared spaces, at every host."""
     expected: set[tuple[str, ...]] = set()
     for member in world.members:
         expected.add(("host", member.name, member.name))
@@ -190,36 +199,24 @@ def judge_system(world: LimeWorld) -> Iterator[Fault]:
             (fields[0].removeprefix("departed "), fields[1]) in {one[:2] for one in expected}
             for fields in set(said) - set(known)
         ):
-            text = f"at {member.name}: {sorted(set(known) ^ expected)} should be otherwise"
+            text = f"at {member.name}: {sorted(set(known) ^ expected)} is missing, or too much"
             yield Fault("LimeSystem", text)
 
 
-# What is left
+# Pending work
 
 
-def judge_remains(world: LimeWorld) -> Iterator[Fault]:
-    """Nothing is left behind of what was under way."""
-    for member in world.members:
-        for what, things in remains(member).items():
-            if things:
-                yield Fault("left behind", f"{what} at {member.name}: {things!r}")
-
-
-def remains(member: SimulatedLimeHost) -> dict[str, Any]:
-    group, journeys = member.server.group, member.host.journeys
+def remains(host: LimeHost) -> dict[str, Any]:
+    """The operations that are still pending at a host."""
     found: dict[str, Any] = {
-        **group.under_way(),
-        "questions": member.server.broker.under_way(),
-        "parked agents": list(journeys.parked),
-        "words about agents": list(journeys.decisions),
+        **host.server.group.under_way(),
+        "questions": host.server.broker.under_way(),
+        "parked agents": list(host.host.journeys.parked),
+        "decisions about agents": list(host.host.journeys.decisions),
         "tuples in doubt": [
-            one for other in member.world.members for one in given_to(member, other.name)
+            one for other in host.world.members for one in host.given_to(other.name)
         ],
     }
-    for agent in member.server.agents.values():
+    for agent in host.server.agents.values():
         found[f"waits of {agent.id}"] = [op for its in agent.spaces.values() for op in its.waiting]
-    for name, hosted in member.core.spaces.items():
-        under_way = hosted.port.under_way()
-        for what in ("transactions", "deliveries", "waiters"):
-            found[f"{what} in {name}"] = under_way[what]
-    return found
+    return found | space_remains(host)

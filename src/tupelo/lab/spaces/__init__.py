@@ -1,0 +1,1 @@
+"""The simulation of spaces that span hosts: `tupelo lab simulate --model federation`."""

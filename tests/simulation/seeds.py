@@ -1,0 +1,49 @@
+"""Tests that all simulations share: run seeds, replay one, and find planted bugs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tupelo.lab.simulate import simulate, simulate_many
+
+
+def check_seeds(model: str, seeds: int) -> None:
+    """Run so many seeds of a model, or `TUPELO_SEEDS`: none has a fault."""
+    count = int(os.environ.get("TUPELO_SEEDS", seeds))
+    reports = simulate_many(range(count), os.cpu_count() or 1, model)
+    faulty = [report for report in reports if report.faults]
+    assert not faulty, "\n".join(
+        f"tupelo lab simulate --model {model} --seeds 1 --first {report.seed} --trace\n  "
+        + "\n  ".join(map(str, report.faults))
+        for report in faulty
+    )
+
+
+def check_replay(model: str, seed: int) -> None:
+    """A seed gives the same digest in another process, with another order of sets."""
+    program = f"from tupelo.lab.simulate import simulate; print(simulate({seed}, {model!r}).digest)"
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = simulate(seed, model, trace=True)
+    assert report.digest == other.stdout.strip()
+    assert report.trace
+    assert report.acts > 0
+
+
+def found(model: str, *invariants: str, seeds: int, first: int = 0) -> None:
+    """Within so many seeds, one of these invariants is reported as broken. The search begins at
+    `first`, a seed that has found the bug before, and goes on at 0."""
+    for seed in (first, *(seed for seed in range(seeds) if seed != first)):
+        if any(fault.invariant in invariants for fault in simulate(seed, model).faults):
+            print(f"{invariants} found by seed {seed}")
+            return
+    pytest.fail(f"the checker did not find: {', '.join(invariants)}")
