@@ -9,8 +9,7 @@ from typing import Any
 
 import tupelo
 from tupelo.errors import PeerLost
-from tupelo.federation.client.handles import RemoteHandle, RemoteLandlord
-from tupelo.federation.client.listening import RemoteReaction
+from tupelo.federation.client.handles import RemoteHandle, RemoteLandlord, RemoteReaction
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.handles import (
     FederatedMatchSet,

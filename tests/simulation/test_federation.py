@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tupelo.federation.commits.deciding import TransactionDecisions
 from tupelo.federation.hosts.client_resources import ClientResources
+from tupelo.federation.hosts.decisions import TransactionDecisions
 from tupelo.federation.spanning.federated import Federation
 from tupelo.lab.simulate import Report, simulate, simulate_many
 from tupelo.space.delivery import Delivery

@@ -13,7 +13,7 @@ from typing import Any
 
 from tupelo.errors import TupeloError
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.commits.deciding import branch_id, spanning_id
+from tupelo.federation.hosts.decisions import branch_id, spanning_id
 from tupelo.federation.links import wire
 from tupelo.lab.history import Deal, History
 from tupelo.lab.life import ProgramLife

@@ -24,8 +24,7 @@ from tupelo.federation.client.arguments import built, listed
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.connect import config_of, network_of
-from tupelo.federation.client.reach import RemoteOperations
-from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.client.space import RemoteOperations, RemoteSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import parse_url
 from tupelo.federation.links.encoding import read_encoded_entry

@@ -22,11 +22,9 @@ from tupelo.federation.links.encoding import (
     read_numbers,
     read_order,
 )
-from tupelo.federation.spaces.doubts import give_back
-from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.local import choosing, some, unread
-from tupelo.federation.spanning.telling import RemoteWatch
-from tupelo.federation.spanning.watching import PlannedWatch, SpaceAwaited, SpaceWatch
+from tupelo.federation.spaces.hosted import HostedSpace, give_back
+from tupelo.federation.spanning.question import choosing, some, unread
+from tupelo.federation.spanning.watching import PlannedWatch, RemoteWatch, SpaceAwaited, SpaceWatch
 from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
 from tupelo.space.order import Fifo, Order

@@ -20,7 +20,6 @@ from tupelo.errors import BadFrame, HostClosed, NotAllAnswered, PeerLost, Tupelo
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import read_answer
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.gathering import gather
 from tupelo.federation.spanning.peers import EngagedPeer, ThisHost
 from tupelo.federation.spanning.question import (
     FederatedQuery,
@@ -29,7 +28,7 @@ from tupelo.federation.spanning.question import (
     Settling,
     nobody,
 )
-from tupelo.federation.spanning.searching import Search, look_away
+from tupelo.federation.spanning.searching import Search, gather, look_away
 from tupelo.space.query import NOW, Query
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
@@ -37,7 +36,7 @@ from tupelo.values.scope import Scope
 from tupelo.values.template_encoding import template_to_wire
 
 if TYPE_CHECKING:
-    from tupelo.federation.spanning.subscription import FederatedSubscription
+    from tupelo.federation.spanning.handles import FederatedSubscription
 
 logger = logging.getLogger("tupelo")
 

@@ -15,8 +15,7 @@ from typing import Any
 from tupelo.errors import CannotSend, PeerLost, TupeloError
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_whole, read_whole
-from tupelo.federation.spaces.doubts import confirm, give_back
-from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spaces.hosted import HostedSpace, confirm, give_back
 from tupelo.federation.spanning.peers import EngagedPeer, ThisHost
 from tupelo.space.delivery import Prepared
 from tupelo.space.session import Seen

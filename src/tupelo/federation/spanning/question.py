@@ -11,17 +11,54 @@ from typing import Any, Literal, Protocol
 from tupelo.errors import SpaceClosed, TransactionEnded
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_order, read_answer
-from tupelo.federation.spaces.doubts import give_back
-from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.local import choosing, unread
+from tupelo.federation.spaces.hosted import HostedSpace, give_back
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import NOW, Query
-from tupelo.space.session import SessionState
+from tupelo.space.session import Seen, SessionState
+from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
 from tupelo.values.template_encoding import template_to_wire
+
+
+def choosing(seen: Seen | None, agent: str | None) -> Accept:
+    """Which entries are asked for: not those that were seen, only those of this agent."""
+    return lambda entry: (
+        (agent is None or (entry.to or entry.origin) == agent)
+        and (seen is None or entry not in seen)
+    )
+
+
+async def unread(
+    hosted: HostedSpace,
+    session: SessionState,
+    query: Query,
+    agent: str | None,
+    bytes_max: int | None = None,
+) -> tuple[list[Entry], bool]:
+    """What is here that a session has not seen, and whether there is more than has room in so many
+    bytes. The reader notes what it has seen."""
+    port = hosted.port
+    if query.order is not None or port.is_ordered:
+        return await some(hosted, query.replace(only=choosing(session.seen, agent)), bytes_max)
+    entries, cut, position = await port.unread_in_slices(query, session, agent, bytes_max)
+    if position:
+        await hosted.flush(position)
+    return entries, cut
+
+
+async def some(
+    hosted: HostedSpace, query: Query, bytes_max: int | None
+) -> tuple[list[Entry], bool]:
+    """What is read here, and whether there is more than has room in so many bytes."""
+    cut = False
+    if bytes_max is not None and query.limit != 1:
+        limit, cut = await hosted.port.room_for(query, bytes_max)
+        query = query.replace(limit=limit)
+    return await hosted.port.fetch(query), cut
+
 
 Settling = Callable[[EngagedPeer, list[Entry]], Awaitable[None]]
 """Called with what a host has delivered, before it is ours; if it raises, that goes back."""

@@ -21,10 +21,10 @@ from tupelo.federation.spanning.handles import (
     FederatedMatchSet,
     FederatedNotices,
     FederatedSession,
+    FederatedSubscription,
 )
 from tupelo.federation.spanning.question import FederatedResult
 from tupelo.federation.spanning.records import SeenRecord
-from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space import asynchronous, blocking
 from tupelo.space.checks import check_count, check_limit, check_order, check_wait
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
@@ -48,7 +48,7 @@ from tupelo.values.notice import Notice
 from tupelo.values.scope import Scope, check_scope
 
 if TYPE_CHECKING:
-    from tupelo.federation.spanning.loops import OnLoop, SpanningHost
+    from tupelo.federation.spanning.peers import OnLoop, SpanningHost
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tupelo.errors import LinkError
-from tupelo.federation.client.reach import RemoteOperations
-from tupelo.federation.commits.deciding import branch_id, decider_of
-from tupelo.federation.deciders import Decider, DeciderElsewhere
+from tupelo.federation.client.space import RemoteOperations
+from tupelo.federation.hosts.decisions import branch_id, decider_of
+from tupelo.federation.transactions import Decider, DeciderElsewhere
 from tupelo.space.blocking import Space
 from tupelo.space.decisions import DecisionLog
 from tupelo.space.twophase import Outcome

@@ -42,9 +42,8 @@ from tupelo.errors import (
     TransactionEnded,
     UnknownTransaction,
 )
-from tupelo.federation.client.reach import RemoteOperations
-from tupelo.federation.deciders import Decider, DeciderElsewhere
-from tupelo.federation.transactions import SpanningTransaction
+from tupelo.federation.client.space import RemoteOperations
+from tupelo.federation.transactions import Decider, DeciderElsewhere, SpanningTransaction
 from tupelo.models.javaspaces.leases import FOREVER, Lease, lease_of, seconds_asked
 from tupelo.models.javaspaces.logs import ManagerLog, SpanningLog, ask_decider
 from tupelo.models.javaspaces.space import JavaSpace

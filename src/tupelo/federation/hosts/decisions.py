@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tupelo.errors import (
     BadFrame,
@@ -28,18 +28,31 @@ from tupelo.errors import (
     TransactionEnded,
     TupeloError,
 )
-from tupelo.federation.commits.host import DecidingHost
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, RemoteCaller
 from tupelo.federation.links.conversation import Conversation
+from tupelo.federation.links.link import Network
 from tupelo.federation.links.reception import Greeting
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.peers import ThisHost
 from tupelo.space import blocking
 from tupelo.space.decisions import DecisionLog
 from tupelo.space.port import port_of
 from tupelo.space.transaction import Txn
 from tupelo.space.twophase import Outcome
+
+
+class DecidingHost(ThisHost, Protocol):
+    network: Network
+    heartbeat: float
+    commits_in_place: bool
+
+    @property
+    def servings(self) -> Mapping[str, object]:
+        """The clients that are connected, by session."""
+        ...
+
 
 logger = logging.getLogger("tupelo")
 
