@@ -235,7 +235,7 @@ def spaces(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
     Example: tupelo spaces tupelo://127.0.0.1:7700
     """
     with clear_errors(), connect_to_host(url, **credentials(trust)) as host:
-        about = run_sync(host.told)
+        about = run_sync(host.describe_host)
         base = url.rstrip("/")
         rows = []
         for name in about["spaces"]:
@@ -254,7 +254,7 @@ def peers(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
     Example: tupelo peers tupelo://127.0.0.1:7700
     """
     with clear_errors(), connect_to_host(url, **credentials(trust)) as host:
-        about = run_sync(host.told)
+        about = run_sync(host.describe_host)
         for name, id_ in sorted(about["hosts"].items()):
             print_row({"host": name, "id": id_}, json)
         for agent, name in sorted(about["clients"].items(), key=lambda item: item[1]):

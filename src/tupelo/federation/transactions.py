@@ -30,7 +30,7 @@ from tupelo.errors import (
 )
 from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import RemoteTransaction
-from tupelo.federation.client.space import RemoteCapable, RemoteOperations, RemoteSpace
+from tupelo.federation.client.space import RemoteCapable, RemoteSpace
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.decisions import COORDINATOR, Told, branch_id, decider_of, spanning_id
 from tupelo.federation.links import wire
@@ -47,7 +47,7 @@ from tupelo.space.twophase import Decisions, Outcome, Participant, Vote
 class LoopBridge:
     """How a thread that commits gets its work done where a remote space lives."""
 
-    def __init__(self, space: RemoteOperations) -> None:
+    def __init__(self, space: RemoteSpace) -> None:
         self._loop = asyncio.get_running_loop() if space.is_async else None
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -136,13 +136,15 @@ class DeciderHere(Decider):
 class DeciderElsewhere(Decider):
     """The host of a remote space."""
 
-    def __init__(self, space: RemoteOperations) -> None:
+    def __init__(self, space: RemoteSpace) -> None:
         self._space = space
         self._channel = space.channel
         self._hop = LoopBridge(space)
         self._refused = False
         if not space.is_async and self._channel.awaits_link:
-            run_coroutine(space.told())  # Which comes with the next link, and so does our session.
+            run_coroutine(
+                space.describe_host()
+            )  # Which comes with the next link, and so does our session.
         self._serial = self._channel.serial
         self.id = spanning_id(space.host_id, space.peer, self._channel.session, uuid4().hex)
         self._own = branch_id(self.id, uuid4().hex)  # a secret, as those of the branches are
@@ -289,7 +291,7 @@ class BranchElsewhere:
 
     def __init__(
         self,
-        space: RemoteOperations,
+        space: RemoteSpace,
         new_id: Callable[[], str],
         decider: Decider,
         above: str | None,
@@ -324,7 +326,7 @@ class BranchElsewhere:
         self.txn_id = self._new_id()
         name = self._space.name
         try:
-            asked = await self._space.asked(wire.Begin(0, name, lease, self._above, self.txn_id))
+            asked = await self._space.call(wire.Begin(0, name, lease, self._above, self.txn_id))
         except BaseException:  # Who asked may have been cancelled when it was done.
             self._channel.tell(wire.End(0, name, self.txn_id, "abort"))
             raise
@@ -496,13 +498,13 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
             if self._decider is None:
                 self._decider, self._decisions = decider, decisions
 
-    def decider_for(self, space: RemoteOperations) -> Decider:
+    def decider_for(self, space: RemoteSpace) -> Decider:
         """The host that decides, now that this space takes part. BadArgument if there is none."""
         if self.decider is None:
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         return self.decider
 
-    async def branch_elsewhere(self, space: RemoteOperations) -> RemoteTransaction:
+    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteTransaction:
         if space.is_async is not self.is_async:
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         decider = self.decider_for(space)

@@ -14,7 +14,7 @@ from typing import Any
 from tupelo.errors import TupeloError
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.channel import ConnectionConfig
-from tupelo.federation.client.space import RemoteSpace, opened
+from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.links.address import Address
 from tupelo.lab.history import Act, Deal, History, Kind
 from tupelo.lab.life import ProgramLife
@@ -208,7 +208,7 @@ async def reach(member: WorldHost, name: str, rng: Random, life: ProgramLife) ->
     party = ConnectionConfig(address, name, name, name, None, lambda key: None, RECONNECT_SECONDS)
     while True:
         try:
-            return await opened(await AsyncChannel.made(party, rng, life), SPACE, None)
+            return await RemoteSpace.opened(await AsyncChannel.made(party, rng, life), SPACE, None)
         except TupeloError:
             await asyncio.sleep(0.5)
 

@@ -1,4 +1,9 @@
-"""Remote spaces: the operations of a space, at a host elsewhere. One text for both doors."""
+"""A space at another host, as a client uses it. One implementation serves the blocking and the
+async API.
+
+`HostConnection` is the connection itself: it sends calls over a channel and knows the clock of the
+host. `RemoteSpace` adds the operations of a space.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from tupelo.errors import BadArgument, BadTemplate, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation.client.arguments import (
@@ -18,7 +23,7 @@ from tupelo.federation.client.arguments import (
     listed,
     parts,
 )
-from tupelo.federation.client.channel import Channel, OutstandingCall
+from tupelo.federation.client.channel import Channel, OutstandingCall, may_ask_again
 from tupelo.federation.client.handles import (
     BACKLOG_MAX,
     DualHandle,
@@ -59,47 +64,90 @@ Txn = RemoteTransaction | Transactional | None
 
 
 class RemoteCapable(Spanning):
-    """A transaction that may have branches at hosts elsewhere too."""
+    """A transaction that can have branches at other hosts."""
 
     @abstractmethod
-    async def branch_elsewhere(self, space: RemoteOperations) -> RemoteTransaction:
-        """The branch in this space, which is begun when first asked for."""
+    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteTransaction:
+        """The branch of this transaction in `space`; the first call begins it."""
 
 
-class RemoteOperations(DualHandle):
-    """One space of a host, over a channel that others may share."""
+class RemoteSpaceLike(SpaceLike, Protocol):
+    """A space at another host, blocking: the result of `tupelo.connect`."""
+
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    @property
+    def host(self) -> dict[str, Any]: ...
+
+    def space(self, name: str, password: str | None = None) -> RemoteSpaceLike: ...
+
+
+class AsyncRemoteSpaceLike(AsyncSpaceLike, Protocol):
+    """A space at another host, for coroutines: the result of `tupelo.aio.connect`."""
+
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    @property
+    def host(self) -> Awaitable[dict[str, Any]]: ...
+
+    def space(self, name: str, password: str | None = None) -> Opening[AsyncRemoteSpaceLike]: ...
+
+
+class HostConnection(DualHandle):
+    """A connection to a host and to one of its spaces, whose access rules and password apply. Its
+    channel may be shared with other connections to the same host. Use it with `with` or
+    `async with`; `connect_to_host` opens one for the services of a host."""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self.is_async = channel.is_async
-        self.held: set[RemoteHandle] = set()
-        self._channel = channel
-        self._name = name
-        self._agent = ""
+        self.handles: set[RemoteHandle] = set()
         self.durable = False
         self.engine_id = ""
         self.host_id = ""
+        self._channel = channel
+        self._name = name
+        self._agent = ""
         self._closed = False
-        self._ahead = 0.0  # how far the clock of the host is ahead of ours
+        self._clock_offset = 0.0  # clock of the host minus our clock
         self._landlord = RemoteLandlord(self)
+
+    @classmethod
+    async def opened(cls, channel: Channel, name: str, password: str | None) -> Self:
+        """Open the space `name` of the host at the other end of the channel. Raises BadArgument,
+        or the refusal of the host."""
+        if not is_text(name) or not name:
+            raise BadArgument("name", "the name of a space", name)
+        if password is not None and not is_text(password):
+            raise BadArgument("password", "a text, or None", password)
+        connection = cls(channel, name)
+        description = parts(await channel.open(connection, name, password), 5)
+        connection.durable, connection.engine_id, connection._agent = description[:3]
+        connection.host_id, now = description[3:]
+        connection._clock_offset = now - channel.time()
+        return connection
 
     @property
     def channel(self) -> Channel:
-        """What this space shares with others of the same host."""
+        """The conversation with the host, shared by all connections over the same link."""
         return self._channel
 
     @property
     def name(self) -> str:
+        """The name of the space."""
         return self._name
 
     @property
     def agent(self) -> str:
-        """The id by which the host, and others there, know this program."""
+        """The id under which the host and its other clients know this program."""
         return self._agent
-
-    async def open(self, password: str | None) -> None:
-        told = parts(await self._channel.open(self, self._name, password), 5)
-        self.durable, self.engine_id, self._agent, self.host_id, now = told
-        self._ahead = now - self._channel.time()
 
     @property
     def peer(self) -> str:
@@ -108,54 +156,124 @@ class RemoteOperations(DualHandle):
 
     @property
     def serial(self) -> int:
-        """The number of the link that is used now."""
+        """The serial number of the current link."""
         return self._channel.serial
 
-    # Asking
+    # Calls
 
     def require_open(self) -> None:
+        """Raise SpaceClosed if the connection was closed."""
         if self._closed:
             raise SpaceClosed(f"the space {self._name!r} was closed here")
 
-    async def told(self, within: int | None = None) -> dict[str, Any]:
-        told = dict(await self.ask(wire.DescribeHost(0), within))
-        self._ahead = told["now"] - self._channel.time()
-        return told
-
-    def time_there(self) -> float:
-        """The time at the host, whose clock ends its leases, as far as it is known here. The
-        blocking door asks the host, if there is a link."""
-        if not self.is_async and not self._channel.awaits_link:
-            with suppress(TupeloError):
-                now: float = run_sync(partial(self.told, self.serial))["now"]
-                return now
-        return self._channel.time() + self._ahead
-
-    async def ask(self, message: Any, within: int | None = None) -> Any:
-        return (await self.asked(message, within)).value
-
-    async def ask_in(self, held: Any, message: Any) -> Any:
-        """Ask something that may be part of a transaction or a session."""
-        if held is None:
-            return (await self.asked(message)).value
-        try:
-            return (await self.asked(message, held.serial)).value
-        except PeerLost:
-            if isinstance(held, RemoteTransaction):
-                held.lost()
-            raise
-
-    async def asked(self, message: Any, within: int | None = None) -> OutstandingCall:
+    async def call(self, message: Any, on_link: int | None = None) -> OutstandingCall:
+        """Send a call and wait for its answer. With `on_link`, only over the link with that serial
+        number: PeerLost if it was lost."""
         self.require_open()
         try:
-            return await self._channel.ask(message, self, within)
+            return await self._channel.ask(message, self, on_link)
         except UnicodeEncodeError as error:
             if isinstance(message, wire.Write):
                 raise
-            raise not_unicode(error) from error
+            raise _not_unicode(error) from error
+
+    async def ask(self, message: Any, on_link: int | None = None) -> Any:
+        """Send a call, see `call`, and return the value of its answer."""
+        return (await self.call(message, on_link)).value
+
+    async def receive(
+        self,
+        message: Any,
+        build: Callable[[Any], Any],
+        on_link: int | None = None,
+        must_confirm: Callable[[Any], bool] = lambda value: True,
+    ) -> Any:
+        """Send a call whose answer the host hands over, such as taken entries, and return what
+        `build` makes of the answer. Then confirm the call, if the built value `must_confirm`. If
+        building fails or the caller is interrupted, the host is told and puts the entries back."""
+        self.require_open()
+        channel = self._channel
+        call = channel.new_call(message, self, on_link)
+        try:
+            while True:
+                await channel.run(call)
+                value = build(call.value)
+                if not must_confirm(value) or channel.confirm(call):
+                    return value
+                if not may_ask_again(message):
+                    raise channel.loss(message, "its link ended")
+        except UnicodeEncodeError as error:
+            raise _not_unicode(error) from error
+        except BaseException:
+            if call.error is None:
+                channel.cancel(call)
+            raise
+
+    # The clock of the host, leases
+
+    async def describe_host(self, on_link: int | None = None) -> dict[str, Any]:
+        """The host's description of itself; also sets our idea of its clock."""
+        description = dict(await self.ask(wire.DescribeHost(0), on_link))
+        self._clock_offset = description["now"] - self._channel.time()
+        return description
+
+    def host_time(self) -> float:
+        """The time at the host, whose clock decides when leases end. The blocking API asks the host
+        if there is a link; otherwise this is an estimate from the last answer."""
+        if not self.is_async and not self._channel.awaits_link:
+            with suppress(TupeloError):
+                now: float = run_sync(partial(self.describe_host, self.serial))["now"]
+                return now
+        return self._channel.time() + self._clock_offset
+
+    def lease_of(self, thing: Any) -> Lease | AsyncLease:
+        """The lease of a handle or a written entry, for the API in use."""
+        return AsyncLease(self._landlord, thing) if self.is_async else Lease(self._landlord, thing)
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Close the connection: its handles end at the host, and waiting calls get SpaceClosed."""
+        if self._closed:
+            return
+        handles = list(self.handles)
+        for handle in handles:
+            if isinstance(handle, RemoteSubscription):
+                await handle.keep_backlog()
+        self._closed = True
+        goodbyes = [(message, one.serial) for one in handles if (message := one.goodbye())]
+        await self._channel.leave(self, goodbyes)
+
+    def __repr__(self) -> str:
+        return f"<a connection to {self.peer}>"
+
+
+class RemoteSpace(HostConnection, SpaceLike):
+    """A space at another host, with the methods of `tupelo.Space`, or of `tupelo.aio.Space` on the
+    async API, where transactions, sessions and subscriptions are awaited too
+    (`await space.transaction()`) or used with `async with`.
+
+    `scope` limits which hosts an operation looks at; `to` writes for one agent. Functions are not
+    sent: a `Where` template and an order that is a function are refused. After a lost link the
+    client reconnects and repeats calls that are safe to repeat; `PeerLost` says what happens to the
+    others.
+    """
+
+    _get_fast = staticmethod(takes_longer)
+    _write_fast = staticmethod(takes_longer_to_write)
+
+    @property
+    def host(self) -> Any:
+        """The description of the host, a dict; awaited on the async API."""
+        return self.dual_call(self.describe_host)
+
+    def space(self, name: str, password: str | None = None) -> Any:
+        """Another space of the same host, over the same link."""
+        return self.dual_call(RemoteSpace.opened, self._channel, name, password)
+
+    # Transactions as `txn=`
 
     async def branch(self, txn: Txn) -> RemoteTransaction | None:
-        """What the host knows of a transaction that was given as `txn=`."""
+        """The transaction at this host for the argument `txn=`. BadArgument if it belongs to
+        another space."""
         if txn is None:
             return None
         if isinstance(txn, RemoteCapable):
@@ -169,12 +287,52 @@ class RemoteOperations(DualHandle):
         txn.require()
         return txn
 
-    def lease_of(self, thing: Any) -> Lease | AsyncLease:
-        return AsyncLease(self._landlord, thing) if self.is_async else Lease(self._landlord, thing)
+    async def _call_in(self, handle: RemoteHandle | None, message: Any) -> OutstandingCall:
+        """Send a call that may be part of a transaction or session."""
+        if handle is None:
+            return await self.call(message)
+        try:
+            return await self.call(message, handle.serial)
+        except PeerLost:
+            handle.lost()
+            raise
 
-    # Writing, reading and taking
+    # Writing
 
-    async def written(
+    @dual_api
+    async def _write(
+        self,
+        entry: object,
+        lease: float | None,
+        txn: Txn,
+        at: Any,
+        wait: float | None,
+        to: str | None,
+    ) -> Lease | AsyncLease:
+        item = freeze(entry)
+        if lease is not None:
+            lease = check_lease(lease)
+        place = None if at is None else [at]
+        return (await self.write_items([item], lease, txn, place, wait, to))[0]
+
+    @dual_api
+    async def _write_all(
+        self,
+        entries: Iterable[object],
+        lease: float | list[float | None] | None,
+        txn: Txn,
+        at: Sequence[Any] | None,
+        wait: float | None,
+        to: str | None,
+    ) -> list[Lease | AsyncLease]:
+        items, leases = check_entries(entries, lease, at)
+        if len(items) > wire.BULK_MAX:
+            expected = f"at most {wire.BULK_MAX:,} at a time, at a host elsewhere"
+            raise BadArgument("entries", expected, f"{len(items):,}")
+        places = None if at is None else list(at)
+        return await self.write_items(items, leases, txn, places, wait, to)
+
+    async def write_items(
         self,
         items: list[tuple[Shape, tuple[Any, ...]]],
         lease: float | list[float | None] | None,
@@ -184,27 +342,47 @@ class RemoteOperations(DualHandle):
         to: str | None,
         leases: bool = True,
     ) -> list[Lease | AsyncLease]:
-        """What was written; who does not want the leases spares the host the remembering."""
+        """Write frozen entries in one step and return their leases. With `leases=False` the host
+        keeps no record of them for this client, and the result is empty."""
         check_wait(wait)
         check_to(to)
         encoded = [entry_to_wire(shape, fields) for shape, fields in items]
         branch = None if txn is None else await self.branch(txn)
         message = wire.Write(0, self._name, encoded, lease, id_of(branch), at, wait, to, leases)
         try:
-            if branch is None:
-                self.require_open()
-                granted = (await self._channel.ask(message, self)).value
-            else:
-                granted = await self.ask_in(branch, message)
+            granted = (await self._call_in(branch, message)).value
         except UnicodeEncodeError as error:
             for shape, fields in items:
-                encode_entry(shape, fields)  # It says which field it is.
+                encode_entry(shape, fields)  # raises an error that names the field
             raise BadArgument("at", "valid Unicode", at) from error
         except (TypeError, OverflowError, RecursionError) as error:
             raise BadArgument("at", "a value that can be sent", at) from error
         if not leases:
             return []
         return [self.lease_of(WrittenEntryId(*one)) for one in read_leases(granted, len(items))]
+
+    # Reading and taking
+
+    @dual_api
+    async def _get(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        many: bool,
+        limit: int | None,
+        txn: Txn,
+        order: Order | None,
+        if_exists: bool,
+        scope: Scope | None,
+        coverage: Coverage | None,
+    ) -> Any:
+        message = self.get_message(
+            template, take, wait, order, if_exists, scope, many=many, limit=limit if many else None
+        )
+        branch = None if txn is None else await self.branch(txn)
+        found = await self.get(message, branch, coverage)
+        return found if many else found[0] if found else None
 
     def get_message(
         self,
@@ -220,7 +398,7 @@ class RemoteOperations(DualHandle):
         session: RemoteSession | None = None,
         whole: bool = False,
     ) -> wire.Get:
-        """A query, checked, as it is sent."""
+        """Check the arguments of a read or take, and return the message for it."""
         if wait is not None:
             check_wait(wait)
         if limit is not None:
@@ -246,220 +424,40 @@ class RemoteOperations(DualHandle):
             whole,
         )
 
-    async def got(
-        self, message: wire.Get, held: RemoteHandle | None = None, coverage: Coverage | None = None
+    async def get(
+        self,
+        message: wire.Get,
+        handle: RemoteHandle | None = None,
+        coverage: Coverage | None = None,
     ) -> list[Any]:
-        """What was read or taken, in a session or transaction that is held. What is taken outside
-        of transactions is confirmed once it is built here; if it cannot be, or nobody wants it any
-        more, it goes back."""
+        """Send a read or take, possibly within a transaction or session (`handle`), and return the
+        entries. A take outside of transactions is confirmed once its entries are built here."""
         if coverage is not None:
             check_coverage(coverage)
             message.coverage = True
-        if isinstance(held, RemoteTransaction):
-            message.txn = held.id
-        if held is None and not message.take:
-            build = read_whole if message.whole else built
-            return [build(one) for one in _covered(await self.ask(message), coverage)]
-        return await self._gained(message, held, coverage)
+        if isinstance(handle, RemoteTransaction):
+            message.txn = handle.id
+        build = read_whole if message.whole else built
 
-    async def _gained(
-        self, message: wire.Get, held: RemoteHandle | None, coverage: Coverage | None
-    ) -> list[Any]:
-        """What is taken, or read within a transaction or session, leaves a trace at the host. If it
-        does not reach its user the host is told, also if it was confirmed: it undoes it."""
-        self.require_open()
-        channel = self._channel
-        asked = channel.asking(message, self, None if held is None else held.serial)
+        def build_all(answer: Any) -> list[Any]:
+            return [build(encoded) for encoded in _entries_of(answer, coverage)]
+
+        if handle is None and not message.take:
+            return build_all(await self.ask(message))
+        # A read in a transaction or session also changes state at the host, which a lost answer
+        # must undo.
         try:
-            while True:
-                await channel.run(asked)
-                entries = [built(one) for one in _covered(asked.value, coverage)]
-                if not entries:
-                    return []
-                if held is not None or channel.confirm(asked):
-                    return entries
-        except UnicodeEncodeError as error:
-            raise not_unicode(error) from error
-        except BaseException as error:
-            if asked.error is None:
-                channel.cancel(asked)
-            if isinstance(error, PeerLost) and isinstance(held, RemoteTransaction):
-                held.lost()
+            entries: list[Any] = await self.receive(
+                message,
+                build_all,
+                None if handle is None else handle.serial,
+                must_confirm=lambda entries: handle is None and bool(entries),
+            )
+        except PeerLost:
+            if handle is not None:
+                handle.lost()
             raise
-
-    # What is held
-
-    async def begin(
-        self, lease: float | None, parent: RemoteTransaction | None = None
-    ) -> RemoteTransaction:
-        lease = check_lease(lease)
-        above = await self.branch(parent)
-        message = wire.Begin(0, self._name, lease, id_of(above))
-        asked = await self.asked(message, None if parent is None else parent.serial)
-        return RemoteTransaction(self, asked.serial, *parts(asked.value, 2))
-
-    async def remember(
-        self, lease: float | None, like: RemoteSession | None = None
-    ) -> RemoteSession:
-        lease = check_lease(lease)
-        message = wire.OpenSession(0, self._name, lease, None if like is None else like.id)
-        asked = await self.asked(message, None if like is None else like.serial)
-        return RemoteSession(self, asked.serial, *parts(asked.value, 2))
-
-    async def listened(
-        self,
-        message: wire.Subscribe,
-        callback: Callable[[Notice], object] | None,
-        txn: Txn,
-        handback: Any,
-    ) -> RemoteSubscription:
-        branch = await self.branch(txn)
-        message.txn = id_of(branch)
-        asked = await self.asked(message, None if branch is None else branch.serial)
-        subscription = RemoteSubscription(
-            self, asked.serial, parts(asked.value, 3), handback, message.backlog_max
-        )
-        if callback is not None:
-            self._channel.start(lambda: subscription.call(callback), "tupelo-notices")
-        return subscription
-
-    async def leave(self, error: BaseException | None) -> None:
-        if self._closed:
-            return
-        held = list(self.held)
-        for thing in held:
-            if isinstance(thing, RemoteSubscription):
-                await thing.keep_backlog()
-        self._closed = True
-        goodbyes = [(message, thing.serial) for thing in held if (message := thing.goodbye())]
-        await self._channel.leave(self, goodbyes)
-
-
-def _covered(answer: Any, coverage: Coverage | None) -> list[Any]:
-    """The entries of an answer, which may also say which hosts were reached."""
-    if coverage is None:
-        return listed(answer)
-    entries, covered, missing = parts(answer, 3)
-    coverage.fill(listed(covered), listed(missing))
-    return listed(entries)
-
-
-def id_of(branch: RemoteTransaction | None) -> str | None:
-    return None if branch is None else branch.id
-
-
-def not_unicode(error: UnicodeEncodeError) -> BadTemplate:
-    return BadTemplate(f"the template is not valid Unicode: {error}")
-
-
-class RemoteSpaceLike(SpaceLike, Protocol):
-    """A space at a host elsewhere, for threads: what `tupelo.connect` returns."""
-
-    @property
-    def agent(self) -> str: ...
-
-    @property
-    def is_async(self) -> bool: ...
-
-    @property
-    def host(self) -> dict[str, Any]: ...
-
-    def space(self, name: str, password: str | None = None) -> RemoteSpaceLike: ...
-
-
-class AsyncRemoteSpaceLike(AsyncSpaceLike, Protocol):
-    """A space at a host elsewhere, for coroutines: what `tupelo.aio.connect` returns."""
-
-    @property
-    def agent(self) -> str: ...
-
-    @property
-    def is_async(self) -> bool: ...
-
-    @property
-    def host(self) -> Awaitable[dict[str, Any]]: ...
-
-    def space(self, name: str, password: str | None = None) -> Opening[AsyncRemoteSpaceLike]: ...
-
-
-class RemoteSpace(RemoteOperations, SpaceLike):
-    """A space at a host elsewhere, with the methods of `tupelo.Space`, or on the async door with
-    those of `tupelo.aio.Space`; there transactions, sessions and subscriptions are to be awaited
-    too (`await space.transaction()`), or used by `async with`.
-
-    `scope` narrows where an operation looks; `to` writes for one agent. Code is not sent: a `Where`
-    and an order that is a function are refused. If the link is lost it is dialled again, and what
-    only asks is asked again; see `PeerLost` for the rest.
-    """
-
-    _get_fast = staticmethod(takes_longer)
-    _write_fast = staticmethod(takes_longer_to_write)
-
-    @property
-    def host(self) -> Any:
-        """What the host says of itself: a dict; on the async door to be awaited."""
-        return self.coming(self.told)
-
-    def space(self, name: str, password: str | None = None) -> Any:
-        """Another space of the same host, over the same link."""
-        return self.coming(opened, self._channel, name, password)
-
-    # Writing
-
-    @dual_api
-    async def _write(
-        self,
-        entry: object,
-        lease: float | None,
-        txn: Txn,
-        at: Any,
-        wait: float | None,
-        to: str | None,
-    ) -> Lease | AsyncLease:
-        item = freeze(entry)
-        if lease is not None:
-            lease = check_lease(lease)
-        place = None if at is None else [at]
-        return (await self.written([item], lease, txn, place, wait, to))[0]
-
-    @dual_api
-    async def _write_all(
-        self,
-        entries: Iterable[object],
-        lease: float | list[float | None] | None,
-        txn: Txn,
-        at: Sequence[Any] | None,
-        wait: float | None,
-        to: str | None,
-    ) -> list[Lease | AsyncLease]:
-        items, leases = check_entries(entries, lease, at)
-        if len(items) > wire.BULK_MAX:
-            what = f"at most {wire.BULK_MAX:,} at a time, at a host elsewhere"
-            raise BadArgument("entries", what, f"{len(items):,}")
-        return await self.written(items, leases, txn, None if at is None else list(at), wait, to)
-
-    # Reading and taking
-
-    @dual_api
-    async def _get(
-        self,
-        template: object,
-        take: bool,
-        wait: float | None,
-        many: bool,
-        limit: int | None,
-        txn: Txn,
-        order: Order | None,
-        if_exists: bool,
-        scope: Scope | None,
-        coverage: Coverage | None,
-    ) -> Any:
-        message = self.get_message(
-            template, take, wait, order, if_exists, scope, many=many, limit=limit if many else None
-        )
-        branch = None if txn is None else await self.branch(txn)
-        found = await self.got(message, branch, coverage)
-        return found if many else found[0] if found else None
+        return entries
 
     @dual_api
     async def _count(
@@ -467,12 +465,12 @@ class RemoteSpace(RemoteOperations, SpaceLike):
     ) -> int:
         check_scope(scope)
         check_coverage(coverage)
-        wanted = template_to_wire(template)
+        encoded = template_to_wire(template)
         branch = await self.branch(txn)
         message = wire.CountRequest(
-            0, self._name, wanted, id_of(branch), scope, coverage is not None
+            0, self._name, encoded, id_of(branch), scope, coverage is not None
         )
-        answer = await self.ask_in(branch, message)
+        answer = (await self._call_in(branch, message)).value
         if coverage is not None:
             answer, covered, missing = parts(answer, 3)
             coverage.fill(listed(covered), listed(missing))
@@ -485,29 +483,48 @@ class RemoteSpace(RemoteOperations, SpaceLike):
     ) -> RemoteMatchSet:
         check_limit(limit)
         seconds = check_lease(lease)
-        wanted = template_to_wire(template)
+        encoded = template_to_wire(template)
         branch = await self.branch(txn)
         most = None if limit is None else min(limit, NUMBER_MAX)
-        message = wire.Match(0, self._name, wanted, most, id_of(branch), seconds)
-        asked = await self.asked(message, None if branch is None else branch.serial)
-        return RemoteMatchSet(self, asked.serial, *parts(asked.value, 2))
+        call = await self._call_in(
+            branch, wire.Match(0, self._name, encoded, most, id_of(branch), seconds)
+        )
+        return RemoteMatchSet(self, call.serial, *parts(call.value, 2))
 
     # Transactions, sessions
 
     def transaction(self, *, lease: float | None = None) -> Any:
-        return self.coming(self.begin, lease)
+        return self.dual_call(self.begin, lease)
+
+    async def begin(
+        self, lease: float | None, parent: RemoteTransaction | None = None
+    ) -> RemoteTransaction:
+        """Begin a transaction, nested if it has a `parent`."""
+        lease = check_lease(lease)
+        above = await self.branch(parent)
+        call = await self._call_in(above, wire.Begin(0, self._name, lease, id_of(above)))
+        return RemoteTransaction(self, call.serial, *parts(call.value, 2))
 
     @dual_api
     async def in_doubt(self) -> list[RemoteTransaction]:
-        asked = await self.asked(wire.ListPrepared(0, self._name))
-        known = {held.id: held for held in self.held if isinstance(held, RemoteTransaction)}
+        call = await self.call(wire.ListPrepared(0, self._name))
+        known = {one.id: one for one in self.handles if isinstance(one, RemoteTransaction)}
         return [
-            known.get(txn_id) or RemoteTransaction(self, asked.serial, txn_id, state="prepared")
-            for txn_id in listed(asked.value)
+            known.get(txn_id) or RemoteTransaction(self, call.serial, txn_id, state="prepared")
+            for txn_id in listed(call.value)
         ]
 
     def session(self, *, lease: float | None = None) -> Any:
-        return self.coming(self.remember, lease)
+        return self.dual_call(self.open_session, lease)
+
+    async def open_session(
+        self, lease: float | None, like: RemoteSession | None = None
+    ) -> RemoteSession:
+        """Open a session, as a copy of the session `like` if given."""
+        lease = check_lease(lease)
+        message = wire.OpenSession(0, self._name, lease, None if like is None else like.id)
+        call = await self._call_in(like, message)
+        return RemoteSession(self, call.serial, *parts(call.value, 2))
 
     # Subscriptions, reactions
 
@@ -528,7 +545,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         if iscoroutinefunction(callback) and not self.is_async:
             raise BadArgument("callback", "a plain function, or use tupelo.aio", callback)
         check_count(backlog_max, "backlog_max")
-        _require_at_host(scope)
+        _require_here(scope)
         message = wire.Subscribe(
             0,
             self._name,
@@ -539,7 +556,24 @@ class RemoteSpace(RemoteOperations, SpaceLike):
             bool(available),
             bool(returned),
         )
-        return self.coming(self.listened, message, callback, txn, handback)
+        return self.dual_call(self._open_subscription, message, callback, txn, handback)
+
+    async def _open_subscription(
+        self,
+        message: wire.Subscribe,
+        callback: Callable[[Notice], object] | None,
+        txn: Txn,
+        handback: Any,
+    ) -> RemoteSubscription:
+        branch = await self.branch(txn)
+        message.txn = id_of(branch)
+        call = await self._call_in(branch, message)
+        subscription = RemoteSubscription(
+            self, call.serial, parts(call.value, 3), handback, message.backlog_max
+        )
+        if callback is not None:
+            self._channel.start(lambda: subscription.call(callback), "tupelo-notices")
+        return subscription
 
     @dual_api
     async def _react(
@@ -550,23 +584,24 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         existing: bool,
         scope: Scope | None,
     ) -> RemoteReaction:
-        """Code is not sent: the function is called here."""
+        """Functions are not sent: this program calls the function, after the host's step."""
         if not callable(function):
             raise BadArgument("function", "a function of an entry and a step", function)
         if iscoroutinefunction(function) and not self.is_async:
             raise BadArgument("function", "a plain function, or use tupelo.aio", function)
-        _require_at_host(scope)
-        wanted = template_to_wire(template)
-        message = wire.Subscribe(0, self._name, wanted, backlog_max=BACKLOG_MAX)
-        subscription = await self.listened(message, None, None, None)
+        _require_here(scope)
+        encoded = template_to_wire(template)
+        message = wire.Subscribe(0, self._name, encoded, backlog_max=BACKLOG_MAX)
+        subscription = await self._open_subscription(message, None, None, None)
 
-        async def look() -> list[Any]:
-            message = self.get_message(template, False, 0, Fifo(), many=True, whole=True)
-            return await self.got(message)
+        async def read_matches() -> list[Any]:
+            return await self.get(
+                self.get_message(template, False, 0, Fifo(), many=True, whole=True)
+            )
 
-        there = await look() if existing else []
-        reaction = RemoteReaction(self, subscription, look, function, bool(once))
-        self._channel.start(lambda: reaction.run(there), "tupelo-reaction")
+        entries = await read_matches() if existing else []
+        reaction = RemoteReaction(self, subscription, read_matches, function, bool(once))
+        self._channel.start(lambda: reaction.run(entries), "tupelo-reaction")
         return reaction
 
     # The log, closing
@@ -599,20 +634,26 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         return f"{'aio.' if self.is_async else ''}RemoteSpace({self._name!r}, {self.peer!r})"
 
 
-def _require_at_host(scope: Scope | None) -> None:
-    """A client is told of what is at its host."""
+def _require_here(scope: Scope | None) -> None:
+    """Subscriptions and reactions of a client see only the entries of its host."""
     check_scope(scope)
     if scope is not None and scope != HERE:
-        what = "HERE or None: a client is told of what comes to its host"
-        raise BadArgument("scope", what, scope)
+        expected = "HERE or None: a client is told of what comes to its host"
+        raise BadArgument("scope", expected, scope)
 
 
-async def opened(channel: Channel, name: str, password: str | None) -> RemoteSpace:
-    """A space of the host at the other end of the channel."""
-    if not is_text(name) or not name:
-        raise BadArgument("name", "the name of a space", name)
-    if password is not None and not is_text(password):
-        raise BadArgument("password", "a text, or None", password)
-    space = RemoteSpace(channel, name)
-    await space.open(password)
-    return space
+def _entries_of(answer: Any, coverage: Coverage | None) -> list[Any]:
+    """The encoded entries of an answer, which with `coverage` also names the hosts reached."""
+    if coverage is None:
+        return listed(answer)
+    entries, covered, missing = parts(answer, 3)
+    coverage.fill(listed(covered), listed(missing))
+    return listed(entries)
+
+
+def id_of(branch: RemoteTransaction | None) -> str | None:
+    return None if branch is None else branch.id
+
+
+def _not_unicode(error: UnicodeEncodeError) -> BadTemplate:
+    return BadTemplate(f"the template is not valid Unicode: {error}")
