@@ -1,5 +1,4 @@
-"""What a space of a host hands out: sessions, subscriptions and match sets that span every engaged
-host."""
+"""The handles of `FederatedSpace`: sessions, subscriptions and match sets over all engaged hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_seen, read_whole
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.peers import EngagedPeer
-from tupelo.federation.spanning.question import nobody
+from tupelo.federation.spanning.question import no_peer
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.federation.spanning.watching import RemoteWatch
 from tupelo.space.checks import check_limit, check_wait
@@ -41,9 +40,12 @@ if TYPE_CHECKING:
 
 
 class FederatedSubscription:
-    """Notices of what becomes visible anywhere, in the order of each source.
+    """A subscription over all engaged hosts, also those that engage later; it lives on the host's
+    loop, and `FederatedNotices` is its handle.
 
-    At most `backlog_max` wait; then the oldest is dropped, and the next one says how many were.
+    Notices keep the order of each host. An entry is reported once, as far as this host remembers:
+    when it is written, or when a host engages that has it. If `backlog_max` notices wait the oldest
+    is dropped, and the next one says how many were.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class FederatedSubscription:
         self.event_id = federation.host.next_call()
         self._federation = federation
         self._hosted = hosted
-        self._encoded = None if wanted is nobody else template_to_wire(template)
+        self._encoded = None if wanted is no_peer else template_to_wire(template)
         self._existing = existing
         self._available = available
         self._returned = returned
@@ -73,15 +75,15 @@ class FederatedSubscription:
         self._backlog: deque[Notice] = deque()
         self._backlog_max = backlog_max
         self._missed = 0
-        self._told = Seen()
+        self._reported = Seen()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._watches: dict[str, tuple[EngagedPeer, int]] = {}
+        self._watches: dict[str, tuple[EngagedPeer, int]] = {}  # by the id of the peer
         self._wanted = wanted
-        self._standing: set[asyncio.Future[Any]] = set()
+        self._installing: set[asyncio.Future[Any]] = set()
         self._here: RemoteWatch | None = None
         if here:
             watch = wire.WatchRequest(0, hosted.name, None, 0, existing, available, returned)
-            self._here = RemoteWatch(hosted, template, watch, None, self._heard_here)
+            self._here = RemoteWatch(hosted, template, watch, None, self._notify_here)
         federation.subscriptions[self] = None
         try:
             for peer in list(federation.host.peers.values()):
@@ -90,10 +92,10 @@ class FederatedSubscription:
             self.end()
             raise
 
-    # Where it listens
+    # Watches at hosts
 
     def engaged(self, peer: EngagedPeer) -> None:
-        """What a host brings becomes visible now."""
+        """A host has engaged: its entries become visible now."""
         before = self._watches.get(peer.id)
         if before is None or before[0] is not peer:
             try:
@@ -119,52 +121,53 @@ class FederatedSubscription:
             existing,
             self._available,
             self._returned,
-            encode_seen(self._told) if existing else None,
+            encode_seen(self._reported) if existing else None,
         )
-        standing = peer.talk.call(message, "subscribe")
+        answer = peer.talk.call(message, "subscribe")
         self._watches[peer.id] = (peer, number)
-        peer.hints[number] = lambda hint: self._heard(peer, hint)
-        standing.add_done_callback(_say_refusal)
-        standing.add_done_callback(self._standing.discard)
-        standing.add_done_callback(self._pass_over)
-        self._standing.add(standing)
+        peer.hints[number] = lambda hint: self._notify(peer, hint)
+        answer.add_done_callback(_log_refusal)
+        answer.add_done_callback(self._installing.discard)
+        answer.add_done_callback(self._skip_existing)
+        self._installing.add(answer)
 
-    def _pass_over(self, standing: asyncio.Future[Any]) -> None:
-        """What was there before us is not told of, also not when its host engages again."""
-        passed = None if standing.cancelled() or standing.exception() else standing.result()
-        if isinstance(passed, dict):
-            with suppress(ValueError, TypeError):  # The host talks nonsense.
-                for origin, data in passed.items():
-                    self._told.merge(origin, data)
+    def _skip_existing(self, answer: asyncio.Future[Any]) -> None:
+        """Never report the entries that were there before the subscription, which the host has
+        listed; also not when the host engages again."""
+        existing = None if answer.cancelled() or answer.exception() else answer.result()
+        if isinstance(existing, dict):
+            with suppress(ValueError, TypeError):  # a malformed answer
+                for origin, data in existing.items():
+                    self._reported.merge(origin, data)
 
     async def stands(self) -> None:
-        """Wait until every host that is engaged now tells of its entries, or does not answer."""
-        if self._standing:
-            await asyncio.wait(list(self._standing), timeout=self._federation.host.answer_seconds)
+        """Wait until every engaged host has set up its watch, or does not answer in time."""
+        if self._installing:
+            await asyncio.wait(list(self._installing), timeout=self._federation.host.answer_seconds)
 
-    def _heard_here(self, kind: str, entry: Entry, missed: int) -> None:
+    def _notify_here(self, kind: str, entry: Entry, missed: int) -> None:
         self._missed += missed
-        self._tell(kind, entry)
+        self._report(kind, entry)
         if self._here is not None:
             self._here.arrived(1)
 
-    def _heard(self, peer: EngagedPeer, hint: wire.Hint) -> None:
+    def _notify(self, peer: EngagedPeer, hint: wire.Hint) -> None:
         self._missed += hint.missed
         now = self._hosted.clock.now()
-        for told in hint.entries:
-            if type(told) is not list or len(told) != 2:
+        for item in hint.entries:
+            if type(item) is not list or len(item) != 2:
                 raise BadFrame("a hint tells of a kind and an entry")
-            self._tell(told[0], read_whole(told[1], now))
+            self._report(item[0], read_whole(item[1], now))
         peer.talk.say(wire.HintAck(hint.watch, len(hint.entries)))
 
-    def _tell(self, how: str, entry: Entry) -> None:
+    def _report(self, how: str, entry: Entry) -> None:
         if self.ended:
             return
         kind: Literal["visible", "available"] = "available" if how == "available" else "visible"
         if kind == "visible":
-            if entry in self._told:
+            if entry in self._reported:
                 return
-            self._told.add(entry)
+            self._reported.add(entry)
         self.sequence += 1
         if len(self._backlog) >= self._backlog_max:
             self._backlog.popleft()
@@ -179,10 +182,10 @@ class FederatedSubscription:
                 waiter.set_result(None)
                 return
 
-    # The one who listens
+    # The listener
 
     async def get(self, wait: float | None) -> Notice | None:
-        """The next notice; None if none came in time, or if there will be no more."""
+        """The next notice; None after `wait` seconds, or if the subscription has ended."""
         loop = asyncio.get_running_loop()
         cancel: Callable[[], None] = lambda: None  # noqa: E731
         late: asyncio.Future[None] = loop.create_future()
@@ -191,7 +194,7 @@ class FederatedSubscription:
             clock = self._hosted.clock
             cancel = alarm_at(loop, clock, clock.now() + wait, lambda: _done(late))
         try:
-            if wait == 0 and self._here is not None:  # What came here before is in the backlog.
+            if wait == 0 and self._here is not None:  # Get the notices of this host first.
                 await self._here.caught_up()
                 caught_up = True
             while not self._backlog:
@@ -226,17 +229,18 @@ class FederatedSubscription:
         return notice
 
     def stop(self) -> None:
-        """From any thread: what comes here from now on is not told of."""
+        """From any thread: report nothing that is written here from now on."""
         if self._here is not None:
             self._here.stop()
 
     async def finish(self) -> None:
-        """Tell of what came before `stop`, and end."""
+        """Report what came before `stop`, and end."""
         if self._here is not None:
             await asyncio.wait([self._here.task])
         self.end()
 
     def end(self) -> None:
+        """End the subscription at all hosts; waiting callers get None."""
         if self.ended:
             return
         self.ended = True
@@ -247,7 +251,7 @@ class FederatedSubscription:
             peer.hints.pop(number, None)
             if not peer.talk.over:
                 message = wire.UnwatchRequest(self._federation.host.next_call(), number)
-                peer.talk.call(message, "subscribe").add_done_callback(_say_refusal)
+                peer.talk.call(message, "subscribe").add_done_callback(_log_refusal)
         self._watches.clear()
         for waiter in self._waiting:
             _done(waiter)
@@ -262,14 +266,14 @@ def _done(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def _say_refusal(answer: asyncio.Future[Any]) -> None:
+def _log_refusal(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled() and isinstance(error := answer.exception(), TupeloError):
         logger.info("a host does not tell us of its entries: %s", error)
 
 
 class SpanningLease:
-    """Until when a session or a subscription lives; `on_end` ends it. It is its own landlord, and
-    the thing that is leased."""
+    """The lease of a session or subscription over several hosts. It is its own landlord, and the
+    leased thing; `on_end` ends the session or subscription."""
 
     def __init__(
         self, port: Port, kind: str, seconds: float | None, on_end: Callable[[], object]
@@ -287,21 +291,21 @@ class SpanningLease:
         self._cancel_alarm()
         self.expires = self._port.grant(self._kind, seconds)
         if self.expires is not None:
-            self._cancel_alarm = self._clock.call_at(self.expires, self._look)
+            self._cancel_alarm = self._clock.call_at(self.expires, self._check)
 
     @property
     def ended(self) -> bool:
-        """Was it closed, or has it run out?"""
-        self._look()
+        """Was it closed, or has the lease run out?"""
+        self._check()
         return self._ended
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if not self._ended and self.expires is not None and self.expires <= self._clock.now():
             self.end()
             self._on_end()
 
     def end(self) -> None:
-        """It was closed, or has run out."""
+        """End the lease, without calling `on_end`."""
         self._ended = True
         self._cancel_alarm()
 
@@ -334,13 +338,14 @@ SESSION_OVER = "this session is over: it was closed or its lease ran out"
 
 
 class _FederatedHandle(Closing):
-    """Something that a program holds, at either door, until it is closed or its lease ends."""
+    """A handle of the blocking or the async API, until it is closed or its lease ends."""
 
     is_async: bool
     _leased: SpanningLease
 
     @property
     def lease(self) -> Any:
+        """The lease, to renew or cancel."""
         kind = AsyncLease if self.is_async else Lease
         return kind(self._leased, self._leased)
 
@@ -349,8 +354,8 @@ class _FederatedHandle(Closing):
 
 
 class FederatedSession(_FederatedHandle, SessionLike):
-    """Reads that never give the same entry twice, over all hosts and through their coming and
-    going. `clone` makes another that has seen the same. Tasks, or threads, may share it."""
+    """A session over all hosts, also when they come and go: reads that never return the same entry
+    twice. Tasks or threads may share it."""
 
     def __init__(self, space: FederatedSpace, record: SeenRecord, lease: float | None) -> None:
         self.is_async = space.is_async
@@ -361,7 +366,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
         self._state = SessionState(self._actor.session or "", record, None)
         space._port.remember(record)
         self._leased = SpanningLease(space._port, "session", lease, self._end)
-        space._given.add(self)
+        space._handles.add(self)
 
     @dual_api
     async def _read(
@@ -394,7 +399,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
         return found if many else found[0] if found else None
 
     def clone(self, *, lease: float | None = None) -> FederatedSession:
-        """Another session that has seen the same."""
+        """A new session that starts with what this one has seen."""
         self._space._require_open()
         if self._leased.ended:
             raise LeaseLost(SESSION_OVER)
@@ -408,7 +413,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
 
     @dual_api
     async def close(self) -> None:
-        """Nothing need be remembered any more, here or elsewhere."""
+        """End the session; this host and the others forget it."""
         self._leased.end()
         self._state.ended = True
         self._space._port.forget(self._record)
@@ -420,7 +425,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
             await self._space._host.on_loop(end())
 
     def _end(self) -> None:
-        """Its lease has ended."""
+        """The lease has run out, or was cancelled."""
         self._state.ended = True
         self._space._port.forget(self._record)
         with suppress(RuntimeError):  # The loop is closed.
@@ -433,7 +438,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
 
 
 class FederatedNotices(_FederatedHandle):
-    """Notices from anywhere. Iterate over it (`async for` at the async door), or `get` them."""
+    """A subscription over all hosts. Iterate (`async for` on the async API), or call `get`."""
 
     def __init__(
         self,
@@ -447,28 +452,28 @@ class FederatedNotices(_FederatedHandle):
         self._subscription = subscription
         self._error: Exception | None = None
         self._leased = SpanningLease(space._port, "subscription", lease, self._end)
-        space._given.add(self)
+        space._handles.add(self)
         if callback is not None:
             space._host.run_apart(partial(self._call, callback))
 
     async def _call(self, callback: Callable[[Notice], object]) -> None:
         try:
             while (notice := await maybe_await(self.get())) is not None:
-                answer = callback(notice)
-                if self.is_async and isawaitable(answer):
-                    await answer
+                result = callback(notice)
+                if self.is_async and isawaitable(result):
+                    await result
         except Exception as error:
             self._error = error
             logger.exception("a subscription's callback raised; the subscription is closed")
             await maybe_await(self.close())
-        except BaseException:  # It has ended its thread, or its task.
+        except BaseException:  # The exception ends the thread or task.
             self._leased.end()
             self._end()
             raise
 
     @dual_api
     async def get(self, *, wait: float | None = None) -> Notice | None:
-        """The next notice; None if none came in time, or if there will be no more."""
+        """The next notice; None after `wait` seconds, or if the subscription has ended."""
         check_wait(wait)
         self._space._port.refuse_inside()
         notice: Notice | None = await self._space._host.on_loop(self._subscription.get(wait))
@@ -476,31 +481,34 @@ class FederatedNotices(_FederatedHandle):
 
     @property
     def active(self) -> bool:
+        """Can more notices come?"""
         return not (self._subscription.ended or self._leased.ended)
 
     @property
     def error(self) -> Exception | None:
-        """Why it ended, if its callback raised."""
+        """The exception of the callback that ended the subscription, or None."""
         return self._error
 
     @property
     def sequence(self) -> int:
+        """The sequence number of the last notice."""
         return self._subscription.sequence
 
     @property
     def event_id(self) -> int:
+        """The number of the subscription, which its notices carry."""
         return self._subscription.event_id
 
     @dual_api
     async def close(self) -> None:
+        """End the subscription; notices that have come can still be fetched."""
         self._leased.end()
-
         with suppress(TupeloError):
             self._subscription.stop()
             await self._space._host.on_loop(self._subscription.finish())
 
     def _end(self) -> None:
-        """Its lease has ended."""
+        """The lease has run out, or was cancelled."""
         with suppress(TupeloError):
             self._subscription.stop()
         with suppress(RuntimeError):  # The loop is closed.
@@ -527,7 +535,8 @@ class FederatedNotices(_FederatedHandle):
 
 
 class FederatedMatchSet(Closing):
-    """What matched at this host, which is watched, and copies of what matched at others."""
+    """A match set over all hosts: that of this host, which a take invalidates, and copies of the
+    matches of other hosts."""
 
     def __init__(
         self, space: FederatedSpace, here: Any, elsewhere: list[Entry], limit: int | None
@@ -540,7 +549,8 @@ class FederatedMatchSet(Closing):
 
     @dual_api
     async def next(self) -> Any:
-        """The next entry, or None at the end."""
+        """The next entry, or None at the end. MatchSetInvalid if an entry of this host was
+        taken."""
         if self._left == 0:
             return None
         value = await maybe_await(self._here.next())
@@ -557,15 +567,17 @@ class FederatedMatchSet(Closing):
 
     @property
     def lease(self) -> Lease | AsyncLease:
+        """The lease, to renew or cancel."""
         granted: Lease | AsyncLease = self._here.lease
         return granted
 
     @property
     def skipped(self) -> list[Skipped]:
-        """What was left out so far, and why."""
+        """The entries that were left out so far, with the reasons."""
         return [*self._here.skipped, *self._skipped]
 
     def close(self) -> Any:
+        """End the match set."""
         self._elsewhere.clear()
         return self._here.close()
 
