@@ -1,4 +1,4 @@
-"""The handles of `FederatedSpace`: sessions, subscriptions and match sets over all engaged hosts."""
+"""The handles of `FederatedSpace`: sessions, subscriptions and match sets over several hosts."""
 
 from __future__ import annotations
 
