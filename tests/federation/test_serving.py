@@ -13,7 +13,7 @@ from tupelo.federation.client.connect import connect
 from tupelo.federation.hosts import client_deliveries, client_resources
 from tupelo.federation.identity.access import ANYONE, Access
 from tupelo.federation.links import wire
-from tupelo.federation.spaces import doubts
+from tupelo.federation.spaces import hosted
 from tupelo.values.template_encoding import template_to_wire
 
 PATIENCE = 60.0
@@ -459,7 +459,7 @@ class Parcel:
 def test_what_is_recovered_when_its_taker_is_back_already_is_settled_at_once(
     desk, monkeypatch, limit
 ):
-    monkeypatch.setattr(doubts, limit, 4)
+    monkeypatch.setattr(hosted, limit, 4)
     desk.at()
     core = desk.host.core
     parcels = {call: Parcel() for call in (1, 2, 3)}

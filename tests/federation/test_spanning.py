@@ -17,8 +17,7 @@ from tupelo.errors import BadArgument, NotAllAnswered
 from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.identity.access import Access
 from tupelo.federation.links import calls, wire
-from tupelo.federation.spaces.doubts import DoubtfulDeliveries
-from tupelo.federation.spaces.hosted import Doubt
+from tupelo.federation.spaces.hosted import Doubt, DoubtfulDeliveries
 from tupelo.values.scope import HERE, Coverage, Scope
 
 PATIENCE = 60.0

@@ -19,17 +19,21 @@ from tupelo.errors import (
     TransactionEnded,
     TupeloError,
 )
-from tupelo.federation.commits import deciding
-from tupelo.federation.commits.deciding import (
+from tupelo.federation.hosts import decisions
+from tupelo.federation.hosts.decisions import (
     COORDINATOR,
     TransactionDecisions,
     branch_id,
     spanning_id,
 )
-from tupelo.federation.deciders import DeciderElsewhere
 from tupelo.federation.hosts.doors import Host
 from tupelo.federation.links import wire
-from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transaction
+from tupelo.federation.transactions import (
+    BranchElsewhere,
+    DeciderElsewhere,
+    HostedBranch,
+    transaction,
+)
 from tupelo.space.dual_api import run_coroutine
 from tupelo.space.twophase import DecisionLog
 
@@ -105,7 +109,7 @@ def kept_for(host: Host) -> set[str]:
     return {found[2] for found in host.core.deciding.space.read_all()}
 
 
-def decisions(host: Host) -> set[str]:
+def decisions_at(host: Host) -> set[str]:
     return host._core.deciding._log.decided()
 
 
@@ -172,8 +176,8 @@ def test_nothing_is_kept_of_what_everyone_knows(hosts, connect, until):
     with transaction(left, right) as txn:
         left.write(TOKEN, txn=txn)
         right.write(TOKEN, txn=txn)
-    until(lambda: not decisions(here_), "the decision is forgotten")
-    assert not decisions(there)
+    until(lambda: not decisions_at(here_), "the decision is forgotten")
+    assert not decisions_at(there)
 
 
 def test_spaces_of_every_kind(threads, hosts, connect, tmp_path):
@@ -464,8 +468,8 @@ def test_the_answer_of_the_decider_is_lost_and_it_does_not_come_back(
         txn.commit()
     assert settled(until, one, other) == [[], [TOKEN]]  # They have asked it.
     until(lambda: kept_for(decider) == {COORDINATOR}, "it is kept for the coordinator only")
-    monkeypatch.setattr(deciding, "COORDINATOR_SECONDS", 0.0)
-    until(lambda: not decisions(decider), "the decision is forgotten")
+    monkeypatch.setattr(decisions, "COORDINATOR_SECONDS", 0.0)
+    until(lambda: not decisions_at(decider), "the decision is forgotten")
 
 
 def test_the_answer_of_the_decider_is_lost_until_everyone_else_knows(
@@ -489,7 +493,7 @@ def test_the_answer_of_the_decider_is_lost_until_everyone_else_knows(
     txn.commit()
     assert txn.state == "committed"
     assert settled(until, one, other) == [[], [TOKEN]]
-    until(lambda: not decisions(decider), "the coordinator has said that it knows")
+    until(lambda: not decisions_at(decider), "the coordinator has said that it knows")
 
 
 def test_nobody_says_for_another_that_it_knows_the_outcome(hosts, connect, at, until):
@@ -513,7 +517,7 @@ def test_nobody_says_for_another_that_it_knows_the_outcome(hosts, connect, at, u
     at(BranchElsewhere, "commit").do(forge, after=False)
     txn.commit()
     assert settled(until, one, other) == [[], [TOKEN]]  # They have asked, and were told the truth.
-    until(lambda: not decisions(decider), "they have said themselves that they know")
+    until(lambda: not decisions_at(decider), "they have said themselves that they know")
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -667,7 +671,8 @@ def test_the_coordinator_is_killed(hosts, until, step, apart):
     assert settled(until, one, other) == ([[], [TOKEN]] if decided else [[TOKEN], []])
     # One who was told, by a coordinator that then said no more, may be kept on record.
     kept = 1 if step in (7, 9) else 0
-    until(lambda: len(decisions(found[-1] if apart else one)) <= kept, "the decision is forgotten")
+    decider = found[-1] if apart else one
+    until(lambda: len(decisions_at(decider)) <= kept, "the decision is forgotten")
 
 
 @pytest.mark.parametrize("step", [3, 5, 6])
@@ -790,4 +795,4 @@ def test_a_space_of_its_own_is_settled_when_it_is_used_again(hosts, connect, at,
         with transaction(own, remote):
             pass
         assert not own.in_doubt() and not own.count(ANY_TOKEN)
-    until(lambda: not decisions(host), "the decision is forgotten")
+    until(lambda: not decisions_at(host), "the decision is forgotten")

@@ -15,7 +15,7 @@ from tupelo import Coverage, Lifo
 from tupelo.errors import NotAllAnswered
 from tupelo.federation.hosts import peer
 from tupelo.federation.links import wire
-from tupelo.federation.spanning import gathering
+from tupelo.federation.spanning import searching
 from tupelo.values.entry import fitting
 
 NEWS = ("news", int)
@@ -208,7 +208,7 @@ def liar(threads):
 def test_a_host_that_says_for_ever_that_it_has_more_is_not_believed(
     liar, later, session, monkeypatch
 ):
-    monkeypatch.setattr(gathering, "ROUNDS_MAX", 5)
+    monkeypatch.setattr(searching, "ROUNDS_MAX", 5)
     space, raw = liar
     call = later((space.session() if session else space).read_all, ("job", int))
     for _ in range(6):

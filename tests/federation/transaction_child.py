@@ -19,9 +19,14 @@ from typing import Any
 
 import tupelo
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.deciders import DeciderElsewhere, DeciderHere
 from tupelo.federation.hosts.doors import Host
-from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transaction
+from tupelo.federation.transactions import (
+    BranchElsewhere,
+    DeciderElsewhere,
+    DeciderHere,
+    HostedBranch,
+    transaction,
+)
 
 STEPS = [
     (BranchElsewhere, "prepare"),

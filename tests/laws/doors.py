@@ -9,8 +9,7 @@ from typing import Any
 
 import tupelo
 from tupelo.errors import PeerLost
-from tupelo.federation.client.handles import RemoteHandle, RemoteLandlord
-from tupelo.federation.client.listening import RemoteReaction
+from tupelo.federation.client.handles import RemoteHandle, RemoteLandlord, RemoteReaction
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.handles import (
     FederatedMatchSet,
@@ -135,16 +134,13 @@ class LoopLandlord:
     def cancel_lease(self, thing: Any) -> None:
         self._loop.call(self._lease.cancel)
 
-    def _told(self, space: Any) -> float:
-        now: float = self._loop.call(space.told, space.serial)["now"]
-        return now
-
     def now(self) -> float:
         """The time at which as much remains as the lease says."""
         landlord = self._lease.landlord
         if isinstance(landlord, RemoteLandlord) and not landlord._space.channel.awaits_link:
             with suppress(PeerLost):  # Exactly: `remaining` knows it but for the way here.
-                return self._told(landlord._space)
+                space = landlord._space
+                return float(self._loop.call(space.describe_host, space.serial)["now"])
         remaining = self._lease.remaining
         assert remaining is not None and self._lease.expires is not None
         return float(self._lease.expires - remaining)

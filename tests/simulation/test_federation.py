@@ -12,8 +12,8 @@ import pytest
 
 from tests.simulation.seeds import check_replay, check_seeds
 from tests.simulation.seeds import found as find
-from tupelo.federation.commits.deciding import TransactionDecisions
 from tupelo.federation.hosts.client_resources import ClientResources
+from tupelo.federation.hosts.decisions import TransactionDecisions
 from tupelo.federation.spanning.federated import Federation
 from tupelo.lab.simulate import simulate
 from tupelo.space.delivery import Delivery

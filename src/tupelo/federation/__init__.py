@@ -1,1 +1,1 @@
-"""Many hosts seen as one space: links, hosts, presence, hand-over, identity."""
+"""Clients, hosts, and operations over several hosts."""

@@ -1,20 +1,20 @@
-"""Names of spaces that a host keeps for itself. Programs cannot open spaces named `tupelo.…`."""
+"""Reserved names of spaces, `tupelo.…`, which belong to the host and which programs cannot open."""
 
 PRESENCE = "tupelo.presence"
-"""Who is there: entries about hosts, agents and spaces. Everyone may read it."""
+"""Entries about the hosts, agents and spaces that are there; every client may read it."""
 
 DECISIONS = "tupelo.decisions"
-"""The outcomes of transactions over several hosts that were decided here."""
+"""The decisions of this host about transactions over several hosts."""
 
 RESERVED = "tupelo."
-"""How the names begin that no program can give a space."""
+"""The prefix of reserved names."""
 
 
 def is_reserved(name: str) -> bool:
-    """Is it the name of a space that a host keeps for itself, or for a model?"""
+    """Does this space belong to the host itself, or to a model?"""
     return name.startswith(RESERVED)
 
 
 def companion_name(kind: str, name: str) -> str:
-    """The name of the space in which a model keeps more of this `kind` for the space `name`."""
+    """The name of the companion space of this `kind` for the space `name`."""
     return f"{RESERVED}{kind}.{name}"

@@ -1,33 +1,38 @@
-"""Transactions that span hosts: all or nothing over spaces here and elsewhere.
+"""`tupelo.transaction`: transactions over several spaces, in this process and at other hosts.
 
-This program coordinates: it asks every branch to promise, and has the decision recorded at one
-host, the decider, before it tells anyone. What becomes of those who promised if this program, a
-link or a host is lost meanwhile is told in `deciding`.
+This program is the coordinator of a two-phase commit: it asks every branch to prepare, has the
+decision recorded at one host, the decider, and then tells the branches. `hosts.decisions` describes
+what prepared branches do if this program, a link or a host is lost meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any, Literal, Self
+from functools import partial
+from typing import Any, Literal, NoReturn, Self
 from uuid import uuid4
 
 from tupelo.errors import (
     BadArgument,
+    BadInput,
+    CannotCommit,
+    LinkError,
+    OutcomeUnknown,
     PeerLost,
+    SpaceClosed,
     TransactionEnded,
     TupeloError,
     UnknownTransaction,
 )
 from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import RemoteTransaction
-from tupelo.federation.client.reach import RemoteCapable, RemoteOperations
-from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.commits.deciding import branch_id, decider_of
-from tupelo.federation.deciders import Decider, DeciderElsewhere, DeciderHere, LoopBridge
+from tupelo.federation.client.space import RemoteCapable, RemoteSpace
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.decisions import COORDINATOR, Told, branch_id, decider_of, spanning_id
 from tupelo.federation.links import wire
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space import asynchronous, blocking
@@ -35,7 +40,181 @@ from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.dual_api import run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch, SharedTransaction
-from tupelo.space.twophase import DecisionLog, Decisions, Participant, Vote
+from tupelo.space.twophase import Decisions, Outcome, Participant, Vote
+
+
+class LoopBridge:
+    """Runs coroutines of a remote space for a committing thread: directly for a blocking space, on
+    its loop for an async one."""
+
+    def __init__(self, space: RemoteSpace) -> None:
+        self._loop = asyncio.get_running_loop() if space.is_async else None
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self._loop is None:
+            return run_coroutine(work)
+        if self.is_here() or self._loop.is_closed():
+            work.close()
+            raise BadInput("an event loop cannot wait for itself, nor can one that is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def soon(self, function: Any, *args: Any) -> None:
+        if self._loop is None:
+            function(*args)
+        else:
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def is_here(self) -> bool:
+        """Is this the thread of the loop, which must not wait for itself?"""
+        try:
+            return self._loop is not None and asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+
+class Decider(ABC):
+    """The host that decides one transaction, as its coordinator uses it: a `Decisions`."""
+
+    id: str
+
+    @abstractmethod
+    def record(self, told: Told) -> None:
+        """Record the commit, for these branches. CannotCommit if it was given up; OutcomeUnknown if
+        the host does not answer."""
+
+    @abstractmethod
+    def recorded(self, told: Told) -> bool:
+        """Is the commit recorded? If not, it never will be."""
+
+    @abstractmethod
+    def forget(self, txn_id: str, participant: str) -> None:
+        """Remove the record for a participant that has committed."""
+
+    @abstractmethod
+    async def forget_there(self, txn_id: str, participant: str) -> None:
+        """`forget`, as a coroutine on the loop of the remote space."""
+
+    @abstractmethod
+    async def give_up(self) -> None:
+        """The transaction was aborted, and a branch that may be prepared could not be told."""
+
+    @abstractmethod
+    async def outcome(self, txn_id: str) -> Outcome | None:
+        """The outcome of an earlier transaction with the same decider; None if not decided."""
+
+
+class DeciderHere(Decider):
+    """A decider in this process."""
+
+    def __init__(self, host: HostCore) -> None:
+        self._host = host
+        self.id = spanning_id(host.id, host.address, host.incarnation, uuid4().hex)
+
+    def _decide(self, told: Told) -> bool | None:
+        return self._host.deciding.decide(self.id, told, self._host.incarnation)
+
+    def record(self, told: Told) -> None:
+        try:
+            stands = self._decide(told)
+        except SpaceClosed as error:
+            raise CannotCommit(self.id, f"the host {self._host.name!r}", str(error)) from error
+        if not stands:
+            raise CannotCommit(self.id, f"the host {self._host.name!r}", "it was given up")
+
+    def recorded(self, told: Told) -> bool:
+        return not self._decide([])
+
+    def forget(self, txn_id: str, participant: str) -> None:
+        self._host.deciding.forget(txn_id, participant)
+
+    async def forget_there(self, txn_id: str, participant: str) -> None:
+        self.forget(txn_id, participant)
+
+    async def give_up(self) -> None:
+        self._decide([])
+
+    async def outcome(self, txn_id: str) -> Outcome | None:
+        return self._host.deciding.outcome(txn_id)
+
+
+class DeciderElsewhere(Decider):
+    """A decider at another host: that of a remote space."""
+
+    def __init__(self, space: RemoteSpace) -> None:
+        self._space = space
+        self._channel = space.channel
+        self._hop = LoopBridge(space)
+        self._refused = False
+        if not space.is_async and self._channel.awaits_link:
+            run_coroutine(
+                space.describe_host()
+            )  # Which comes with the next link, and so does our session.
+        self._serial = self._channel.serial
+        self.id = spanning_id(space.host_id, space.peer, self._channel.session, uuid4().hex)
+        self._own = branch_id(self.id, uuid4().hex)  # a secret, like the ids of branches
+
+    def record(self, told: Told) -> None:
+        if self._channel.serial != self._serial or self._channel.closed:
+            self._refuse("the link to it was lost, and with it the transaction")
+        try:
+            stands = self._hop.run(self._decide([*told, (self._own, COORDINATOR)], self._serial))
+        except TupeloError as error:
+            stands = self._learn(error)
+        if not stands:
+            self._refuse("it has given the transaction up")
+        # If this message is lost, the record is kept for a while.
+        self._hop.soon(self._channel.tell, wire.Forget(0, self._own, COORDINATOR))
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self._refused = True
+        raise CannotCommit(self.id, f"the host at {self._space.peer}", reason)
+
+    def _learn(self, failure: TupeloError) -> bool:
+        """The answer was lost: ask whether the commit is recorded; if not, it is given up."""
+        try:
+            return self.recorded([])
+        except TupeloError as error:
+            label = f"the host at {self._space.peer}"
+            raise OutcomeUnknown(self.id, label, f"{failure}; then {error}") from error
+
+    def recorded(self, told: Told) -> bool:
+        if self._refused:
+            return False
+        given_up = self._hop.run(self._decide([]))
+        if given_up is None:
+            label = f"the host at {self._space.peer}"
+            raise OutcomeUnknown(self.id, label, "it may have lost its record of it")
+        return not given_up
+
+    async def _decide(self, told: Told, within: int | None = None) -> bool | None:
+        # Over the channel, since the space may be closed meanwhile.
+        message = wire.Decide(0, self.id, told)
+        answer: bool | None = (await self._channel.ask(message, self._space, within)).value
+        return answer
+
+    def forget(self, txn_id: str, participant: str) -> None:
+        message = wire.Forget(0, txn_id, participant)
+        if not self._hop.is_here():
+            with suppress(LinkError):
+                self._hop.run(self._channel.ask(message, self._space, self._serial))
+                return
+        # Over the next link, in the background.
+        later = partial(self.forget_there, txn_id, participant)
+        self._hop.soon(self._channel.start, later, "tupelo-forget")
+
+    async def forget_there(self, txn_id: str, participant: str) -> None:
+        # Without a next link a record too many is kept.
+        with suppress(LinkError, SpaceClosed):
+            await self._channel.ask(wire.Forget(0, txn_id, participant), self._space)
+
+    async def give_up(self) -> None:
+        with suppress(LinkError, SpaceClosed):  # A lost session gives it up anyway.
+            await self._decide([], self._serial)
+
+    async def outcome(self, txn_id: str) -> Outcome | None:
+        outcome: Outcome | None = await self._space.ask(wire.AskOutcome(0, txn_id))
+        return outcome
+
 
 _LOCAL = (blocking.Space, asynchronous.Space, FederatedSpace)
 
@@ -43,13 +222,13 @@ _LOCAL = (blocking.Space, asynchronous.Space, FederatedSpace)
 def transaction(
     *spaces: Any, lease: float | None = None, decisions: DecisionLog | None = None
 ) -> Any:
-    """One transaction over these spaces, in this process or at hosts elsewhere: give it to their
-    operations as `txn=`. At the end of a `with` block (`async with`, for async spaces) it commits
-    in all of them, or in none; it aborts itself when its lease runs out.
+    """A transaction over several spaces, in this process or at other hosts: pass it to their
+    operations as `txn=`. At the end of a `with` block (`async with` for async spaces) it commits in
+    all of them or in none; it aborts when its `lease`, in seconds, runs out.
 
-    The decision is recorded at one of the hosts: the first that is durable, those elsewhere before
-    those here. Whoever has promised to commit waits for that host, should it be lost. Where no
-    host takes part it is recorded in `decisions`, if there are any.
+    The decision is recorded at one of the hosts: preferably a durable one, and preferably another
+    host before one in this process. If that host is lost, prepared spaces wait for it. If no host
+    takes part, the decision is recorded in `decisions`, if given. Raises BadArgument.
     """
     if not spaces:
         raise BadArgument("spaces", "one or more spaces", spaces)
@@ -78,9 +257,9 @@ def _is_async(space: Any) -> bool:
 
 
 def _choose(spaces: tuple[Any, ...]) -> Decider | None:
-    """Who decides: better one whose decisions outlive it."""
+    """The decider: the first host with durable decisions, or else the first host, if there is one."""
     remote = [space for space in spaces if isinstance(space, RemoteSpace)]
-    # Those elsewhere must be able to ask.
+    # Other hosts must be able to reach the decider.
     hosts = [
         host
         for space in spaces
@@ -99,12 +278,12 @@ def _is_durable(decider: RemoteSpace | HostCore) -> bool:
     return decider.durable if isinstance(decider, RemoteSpace) else decider.deciding.durable
 
 
-# Who takes part
+# Branches
 
 
 class HostedBranch(Branch):
-    """A branch in a space of this process, which may be a host's: that asks the decider when it
-    hears nothing, so what was decided must be on record, even if the space is in memory."""
+    """A branch in a space of this process, which may belong to a host. A host asks the decider, so
+    the decision must be recorded even if the space is in memory."""
 
     def __init__(self, port: Port, state: Any) -> None:
         super().__init__(port, state)
@@ -112,18 +291,18 @@ class HostedBranch(Branch):
 
 
 class BranchElsewhere:
-    """The part of a transaction in a space of a host elsewhere."""
+    """The branch of a transaction in a remote space."""
 
     def __init__(
         self,
-        space: RemoteOperations,
+        space: RemoteSpace,
         new_id: Callable[[], str],
         decider: Decider,
         above: str | None,
     ) -> None:
         self.name = space.engine_id
         self.txn_id = ""
-        self.lasting = True  # Its host, which goes on without us, will ask.
+        self.lasting = True  # Its host outlives this program, and will ask.
         self.label = f"the space {space.name!r} at {space.peer}"
         self.txn: RemoteTransaction | None = None
         self._space = space
@@ -133,14 +312,15 @@ class BranchElsewhere:
         self._above = above
         self._hop = LoopBridge(space)
         self._turn: Any = asyncio.Lock() if space.is_async else _ThreadLock()
-        self._within: int | None = None
+        self._link: int | None = None
         self._over = False
-        self._may_have_promised = False
+        self._may_be_prepared = False
         self._committed: bool | None = False
 
     # Beginning
 
     async def begun(self, lease: float | None) -> RemoteTransaction:
+        """The transaction at the host; the first call begins it."""
         async with self._turn:
             if self.txn is None:
                 await self._begin(lease)
@@ -151,20 +331,20 @@ class BranchElsewhere:
         self.txn_id = self._new_id()
         name = self._space.name
         try:
-            asked = await self._space.asked(wire.Begin(0, name, lease, self._above, self.txn_id))
-        except BaseException:  # Who asked may have been cancelled when it was done.
+            call = await self._space.call(wire.Begin(0, name, lease, self._above, self.txn_id))
+        except BaseException:  # The host may have begun it all the same.
             self._channel.tell(wire.End(0, name, self.txn_id, "abort"))
             raise
-        self._within = asked.serial
-        self.txn = RemoteTransaction(self._space, asked.serial, *asked.value)
-        if self._over:  # It has ended while the host was asked, which knows it not.
+        self._link = call.serial
+        self.txn = RemoteTransaction(self._space, call.serial, *call.value)
+        if self._over:  # The transaction has ended meanwhile.
             await self._abort()
 
     async def renew(self, seconds: float | None) -> None:
-        """Have its host renew it. PeerLost if it is out of reach: then it is over there."""
+        """Renew the lease at the host. PeerLost if the link was lost, which aborts the branch."""
         if self.txn is not None:
             message = wire.Renew(0, self._space.name, "transaction", self.txn.id, seconds)
-            await self._space.ask(message, self._within)
+            await self._space.ask(message, self._link)
 
     # Ending
 
@@ -172,9 +352,9 @@ class BranchElsewhere:
         self._over = True
         if self.txn is None:
             return "not changed"
-        self._may_have_promised = True
+        self._may_be_prepared = True
         self.txn.promised()
-        vote: Vote = self._hop.run(self._tell("prepare", self._within))
+        vote: Vote = self._hop.run(self._tell("prepare", self._link))
         if vote == "not changed":
             self._has_ended("committed")
         return vote
@@ -185,7 +365,7 @@ class BranchElsewhere:
             return "not changed"
         self._committed = None
         try:
-            self._hop.run(self._tell("commit", self._within))
+            self._hop.run(self._tell("commit", self._link))
         except PeerLost as error:
             self._committed = None if error.in_doubt else False
             raise
@@ -198,32 +378,32 @@ class BranchElsewhere:
     def commit(self) -> None:
         if self.txn is None:
             return
-        within, self._within = self._within, None  # It may be told over another link, later.
+        link, self._link = self._link, None  # A later attempt may use another link.
         try:
-            self._hop.run(self._told(within))
+            self._hop.run(self._tell_commit(link))
         except PeerLost:
-            # Its host will ask the decider; but if it was told, and only its answer is lost, nobody
-            # else says that it knows.
-            self._hop.soon(self._channel.start, self._tell_again, "tupelo-commit")
+            # The host will ask the decider, unless it has committed and only its answer is lost;
+            # then nobody else removes the record.
+            self._hop.soon(self._channel.start, self._commit_again, "tupelo-commit")
             raise
         finally:
             self._has_ended("committed")
 
-    async def _told(self, within: int | None) -> None:
-        """Tell it to commit. It may have ended, if its host has asked the decider."""
+    async def _tell_commit(self, link: int | None) -> None:
+        """Tell the host to commit, which may have done so after asking the decider."""
         try:
-            await self._tell("commit", within)
+            await self._tell("commit", link)
         except UnknownTransaction:
-            pass  # That is on disk there; or it was in memory, and is lost.
+            pass  # It is committed and on disk; or it was in memory, and is lost.
         except TransactionEnded as ended:
             if ended.state != "committed":
                 raise
-            self.lasting = False  # The host says itself that it knows, when that is on disk.
+            self.lasting = False  # The host itself tells the decider once that is on disk.
 
-    async def _tell_again(self) -> None:
-        """On the next link."""
+    async def _commit_again(self) -> None:
+        """Tell the host to commit over the next link."""
         with suppress(TupeloError):
-            await self._told(None)
+            await self._tell_commit(None)
             if self.lasting:
                 await self._decider.forget_there(self.txn_id, self.name)
 
@@ -238,21 +418,21 @@ class BranchElsewhere:
 
     async def _abort(self) -> None:
         try:
-            await self._tell("abort", self._within)
+            await self._tell("abort", self._link)
         except (TransactionEnded, UnknownTransaction):
             pass
         except TupeloError:
-            if self._may_have_promised:  # Else its host has called it off when the link was lost.
+            if self._may_be_prepared:  # Otherwise the lost link has aborted it.
                 await self._decider.give_up()
         self._has_ended("aborted")
 
     def has_committed(self) -> bool | None:
         return self._committed
 
-    async def _tell(self, how: Literal["prepare", "commit", "abort"], within: int | None) -> Any:
+    async def _tell(self, how: Literal["prepare", "commit", "abort"], link: int | None) -> Any:
         assert self.txn is not None
         message = wire.End(0, self._space.name, self.txn.id, how)
-        return (await self._space.ask(message, within))[0]
+        return (await self._space.ask(message, link))[0]
 
     def _has_ended(self, state: Literal["committed", "aborted"]) -> None:
         if self.txn is not None:
@@ -261,7 +441,7 @@ class BranchElsewhere:
 
 
 class _ThreadLock:
-    """One thread at a time, in a coroutine that never has to wait for a loop."""
+    """A threading.Lock with the interface of an asyncio.Lock, for blocking spaces."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -277,7 +457,7 @@ class _ThreadLock:
 
 
 class SpanningTransaction(SharedTransaction, RemoteCapable):
-    """One transaction over several spaces, here and at hosts elsewhere."""
+    """A transaction over several spaces of the blocking API, here and at other hosts."""
 
     is_async = False
 
@@ -313,23 +493,23 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
 
     @property
     def decider(self) -> Decider | None:
-        """The host that decides, if there is one yet."""
+        """The decider of the outermost transaction, or None if there is none yet."""
         *_, root = self.line()
         return root._decider if isinstance(root, SpanningTransaction) else None
 
     def decide_at(self, decider: Decider, decisions: Decisions) -> None:
-        """A transaction without a decider gets one: spaces elsewhere can take part from now on."""
+        """Set the decider, unless there is one: from now on remote spaces can take part."""
         with self._lock:
             if self._decider is None:
                 self._decider, self._decisions = decider, decisions
 
-    def decider_for(self, space: RemoteOperations) -> Decider:
-        """The host that decides, now that this space takes part. BadArgument if there is none."""
+    def decider_for(self, space: RemoteSpace) -> Decider:
+        """The decider, when this space joins the transaction. BadArgument if there is none."""
         if self.decider is None:
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         return self.decider
 
-    async def branch_elsewhere(self, space: RemoteOperations) -> RemoteTransaction:
+    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteTransaction:
         if space.is_async is not self.is_async:
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         decider = self.decider_for(space)
@@ -348,13 +528,13 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
         return await branch.begun(self._left())
 
     def _new_branch_id(self) -> str:
-        """That of a branch here. If the host that decides may be asked, it is a secret as well."""
+        """The id of a branch in this process; a secret one if a decider may be asked about it."""
         is_decided_there = self._decider is not None and self.id == self._decider.id
         return self._secret_branch_id() if is_decided_there else self.id
 
     def _secret_branch_id(self) -> str:
-        """A new one. Only the participant, this coordinator and the decider know it: so nobody else
-        can say that the participant knows what was decided."""
+        """A new branch id, known only to the participant, this coordinator and the decider: nobody
+        else can remove the record of the participant."""
         decider = self.decider
         assert decider is not None
         return branch_id(decider.id, uuid4().hex)
@@ -378,8 +558,8 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
             super()._hand_up(member, parent)
 
     async def _settle(self) -> None:
-        """End what the spaces here have in doubt from an earlier life, as far as our decider knows
-        about it. A host does that by itself; a space that is no host's has only us."""
+        """End the transactions that an earlier run has left prepared in local spaces, as far as the
+        decider of this transaction knows their outcome. Hosts do this by themselves."""
         if self._decider is None:
             return
         for port in self._unsettled:
@@ -403,7 +583,7 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
 
 
 class AsyncSpanningTransaction(SpanningTransaction):
-    """A transaction of the async door: `commit` and `abort` are awaited."""
+    """The same for the async API: `commit` and `abort` are awaited."""
 
     is_async = True
     commit = SharedTransaction.commit_async  # type: ignore[assignment]

@@ -382,7 +382,7 @@ class SinkTask:
         for start in range(0, len(items), ROWS_AT_ONCE):
             some = items[start : start + ROWS_AT_ONCE]
             lease = self._options.lease
-            run_sync(partial(space.written, some, lease, txn, None, 0, None, leases=False))
+            run_sync(partial(space.write_items, some, lease, txn, None, 0, None, leases=False))
 
     def _seal(self, space: RemoteSpace, txn: RemoteTransaction) -> Sunk | None:
         """Write the record with the entries. Returns the record of an earlier attempt, if any."""

@@ -1,1 +1,1 @@
-"""Spaces at a host elsewhere, at both doors: channels, remote spaces, what they hand out."""
+"""The client, blocking and async: channels, remote spaces and their handles, services."""

@@ -1,4 +1,4 @@
-"""A channel for tasks, in the running loop: who waits for an answer awaits a future."""
+"""The channel of the async client, on the running event loop: callers await futures."""
 
 from __future__ import annotations
 
@@ -6,88 +6,89 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Self
 
-from tupelo.errors import CannotReach, LimitReached, LinkError, TupeloError
+from tupelo.errors import CannotReach, LinkError
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
     PARTING_SECONDS,
-    SILENT_HEARTBEATS,
     TICKS,
     Channel,
-    ChannelUser,
     ConnectionConfig,
     OutstandingCall,
 )
 from tupelo.federation.links import wire
 from tupelo.federation.links.link import Link, Network
-from tupelo.federation.links.wire import encode
 
 UNSENT_MAX = wire.FRAME_MAX
-"""With more bytes than this unsent, callers wait before they send more."""
+"""With more unsent bytes than this, callers wait before they send more."""
 
 
 class AsyncLine:
-    """One link. At first it is asked for what comes; then it tells its channel."""
+    """One link, and the `Ear` that its network calls. Frames wait here until a channel is attached,
+    and then go to the channel."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.free = asyncio.Event()  # to send more
-        self.free.set()
-        self._come: deque[bytes] = deque()
-        self._something = asyncio.Event()
-        self._channel: AsyncChannel | None = None
-        self.reason: str | None = None
+        self.may_send = asyncio.Event()
+        self.may_send.set()
         self.gone = asyncio.Event()
+        self._frames: deque[bytes] = deque()
+        self._changed = asyncio.Event()
+        self._channel: AsyncChannel | None = None
+        self._reason: str | None = None  # of the loss
 
     def send(self, content: bytes) -> None:
         self.link.send(content)
         if self.link.waiting > UNSENT_MAX:
-            self.free.clear()
+            self.may_send.clear()
 
-    # Ear
+    # Called by the link
 
     def heard(self, contents: list[bytes]) -> None:
         if self._channel is not None:
-            self._channel.heard(self, contents)
+            self._channel.frames_came(self, contents)
         else:
-            self._come.extend(contents)
-            self._something.set()
+            self._frames.extend(contents)
+            self._changed.set()
 
     def eased(self) -> None:
-        self.free.set()
+        self.may_send.set()
 
     def lost(self, reason: str) -> None:
-        self.reason = reason
+        self._reason = reason
         self.gone.set()
-        self.free.set()
-        self._something.set()
+        self.may_send.set()
+        self._changed.set()
         if self._channel is not None:
-            self._channel.lost(self, reason)
+            self._channel.line_lost(self, reason)
 
-    # Until it tells its channel
+    # Called by the channel
 
-    async def word(self) -> wire.Message:
-        """The next message."""
-        return wire.decode(await self.content())
+    async def first_message(self) -> wire.Message:
+        message = wire.decode_first(await self._next_frame())
+        self.link.admit()
+        return message
 
-    async def content(self) -> bytes:
-        """The next frame."""
-        while not self._come:
-            if self.reason is not None:
-                raise LinkError(self.reason)
-            self._something.clear()
-            await self._something.wait()
-        return self._come.popleft()
+    async def messages(self) -> list[wire.Message]:
+        return [wire.decode(await self._next_frame())]
 
-    def tell(self, channel: AsyncChannel) -> None:
-        """From now on the channel is told what comes, and of the loss."""
+    async def _next_frame(self) -> bytes:
+        while not self._frames:
+            if self._reason is not None:
+                raise LinkError(self._reason)
+            self._changed.clear()
+            await self._changed.wait()
+        return self._frames.popleft()
+
+    def attach(self, channel: AsyncChannel) -> None:
+        """Give the frames, and the loss, to this channel from now on."""
         self._channel = channel
-        if self._come:
-            channel.heard(self, list(self._come))
-        if self.reason is not None:
-            channel.lost(self, self.reason)
+        if self._frames:
+            channel.frames_came(self, list(self._frames))
+        if self._reason is not None:
+            channel.line_lost(self, self._reason)
 
 
 class AsyncOutstandingCall(OutstandingCall):
@@ -101,9 +102,11 @@ class AsyncOutstandingCall(OutstandingCall):
 
 
 class AsyncChannel(Channel):
-    """A conversation of many tasks of one loop with one host."""
+    """A conversation of many tasks of one event loop with one host."""
 
     is_async = True
+    _call_type = AsyncOutstandingCall
+    _lock = nullcontext()
 
     def __init__(self, config: ConnectionConfig, chance: random.Random, network: Network) -> None:
         super().__init__(config, chance)
@@ -112,73 +115,36 @@ class AsyncChannel(Channel):
         self._line: AsyncLine | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dialling: asyncio.Task[None] | None = None
-        self._tick: asyncio.TimerHandle | None = None
-        self._seen = (0, 0)  # what had been sent and heard at the last tick
-        self._silence = 0
-        self._confirming: list[int] = []
+        self._next_tick: asyncio.TimerHandle | None = None
+        self._to_confirm: list[int] = []
 
     @classmethod
     async def made(cls, config: ConnectionConfig, chance: random.Random, network: Network) -> Self:
+        """Dial the host. Raises CannotReach, or the refusal of the host."""
         channel = cls(config, chance, network)
-        channel._go_on(*await channel._dial(DIAL_SECONDS))
+        channel._use_line(*await channel._dial(DIAL_SECONDS))
         return channel
 
     @property
     def awaits_link(self) -> bool:
         return self._line is None
 
-    # What a space uses
+    # Calls
 
-    def asking(
-        self, message: Any, owner: ChannelUser, within: int | None = None
-    ) -> OutstandingCall:
-        asked = AsyncOutstandingCall(message, owner, within, None)
-        if asked.wait:
-            asked.since = self._loop.time()
-        return asked
-
-    async def run(self, asked: OutstandingCall) -> None:
-        if asked.done:
-            asked.ask_again(self._loop.time())
-        while self._line is not None and not self._line.free.is_set():
-            await self._line.free.wait()
-        asked.signal = self._loop.create_future()
-        self._post(asked)
+    async def run(self, call: OutstandingCall) -> None:
+        if call.done:
+            call.reset(self._loop.time())
+        while self._line is not None and not self._line.may_send.is_set():
+            await self._line.may_send.wait()
+        call.signal = self._loop.create_future()
+        self._post(call)
         try:
-            await asked.signal
+            await call.signal
         except BaseException:  # cancelled, perhaps just when the answer came
-            self.cancel(asked)
+            self.cancel(call)
             raise
-        if asked.error is not None:
-            raise asked.error
-
-    def confirm(self, asked: OutstandingCall) -> bool:
-        answer = self.settle(asked)
-        if answer:
-            if not self._confirming:
-                self._loop.call_soon(self._say_confirmed)
-            self._confirming.append(asked.number)
-        return answer is not False
-
-    def _say_confirmed(self) -> None:
-        """What reaches its users in one go is confirmed in one go, before more is asked."""
-        if self._confirming:
-            calls, self._confirming = self._confirming, []
-            self._send(encode(wire.Confirm(calls)))
-
-    def cancel(self, asked: OutstandingCall) -> None:
-        if self.withdraw(asked):
-            self._send(encode(wire.Cancel([asked.number])))
-        asked.number = 0
-
-    async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
-        calls = self.closing(owner)
-        if calls:
-            self._send(encode(wire.Cancel(calls)))
-        for message, within in goodbyes:
-            self.tell(message, within)
-        if not self._opened and not self.closed:
-            await self._close()
+        if call.error is not None:
+            raise call.error
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         task = self._loop.create_task(work(), name=name)
@@ -188,106 +154,92 @@ class AsyncChannel(Channel):
     def time(self) -> float:
         return self._loop.time()
 
-    def let_go(self) -> None:
-        super().let_go()
-        self._line = self._dialling = self._tick = None  # They are of a loop that does not run.
+    def detach(self) -> None:
+        super().detach()
+        self._line = self._dialling = self._next_tick = None  # Their loop runs in the parent.
 
     # Sending and receiving
 
-    def _post(self, asked: OutstandingCall) -> None:
-        self.require_link_of(asked)
-        if self._line is None:
-            self.queue(asked)
-            self._redial()
-        else:
-            self._send(self.number(asked))
-
     def _send(self, content: bytes) -> None:
-        if self._confirming:
-            self._say_confirmed()
+        if self._to_confirm:
+            self._send_confirmations()
         if self._line is not None:
             self._sent += 1
             self._line.send(content)
 
-    def heard(self, line: AsyncLine, contents: list[bytes]) -> None:
-        self._heard += 1
-        if not contents:  # a part of a frame
+    def _send_confirmation(self, number: int) -> None:
+        """Takes that reach their tasks in one turn of the loop are confirmed in one message,
+        before any other message is sent."""
+        if not self._to_confirm:
+            self._loop.call_soon(self._send_confirmations)
+        self._to_confirm.append(number)
+
+    def _send_confirmations(self) -> None:
+        if self._to_confirm:
+            calls, self._to_confirm = self._to_confirm, []
+            self._send(wire.encode(wire.Confirm(calls)))
+
+    def frames_came(self, line: AsyncLine, contents: list[bytes]) -> None:
+        """The link has received these frames; none, if it was a part of a frame."""
+        self._received += 1
+        if not contents:
             self._progress += 1
         try:
             for content in contents:
-                self.hear(content)
+                self._receive(content)
         except LinkError as error:
-            line.link.abort()
-            self.lost(line, str(error))
+            self._drop(line, str(error))
+
+    def _free_reader(self) -> None:
+        """No task reads for others."""
 
     # Losing and dialling
 
-    def lost(self, line: AsyncLine, reason: str) -> None:
+    def _drop(self, line: AsyncLine, reason: str) -> None:
+        line.link.abort()
+        self.line_lost(line, reason)
+
+    def line_lost(self, line: AsyncLine, reason: str) -> None:
         if self._line is not line:
             return
         self._line = None
-        self._confirming.clear()  # The next Hello says it.
-        if self._tick is not None:
-            self._tick.cancel()
-        self.lose(reason, self._loop.time())
+        self._to_confirm.clear()  # They are reported with the next Hello.
+        if self._next_tick is not None:
+            self._next_tick.cancel()
+        self._lose_link(reason)
         if self.closed or not self.config.reconnect:
-            self.give_up(None, reason)
+            self._give_up(None, reason)
         else:
-            self._redial()
+            self._dial_soon()
 
-    def _beat(self) -> None:
-        """Say that we are still here, and notice if the host is not."""
-        line = self._line
-        if line is None:
-            return
-        sent, heard = self._seen
-        self._silence = self._silence + 1 if heard == self._heard else 0
-        if self._silence >= SILENT_HEARTBEATS * TICKS:
-            line.link.abort()
-            self.lost(line, "it is silent")
-            return
-        if not self.answers():
-            line.link.abort()
-            self.lost(line, "it answers no calls")
-            return
-        if sent == self._sent:
-            self._send(encode(wire.Ping()))
-        self._seen = self._sent, self._heard
-        self._tick = self._loop.call_later(self.heartbeat / TICKS, self._beat)
-
-    def _redial(self) -> None:
+    def _dial_soon(self) -> None:
         if self._dialling is None or self._dialling.done():
             self._dialling = self._loop.create_task(self._dial_again(), name="tupelo-channel")
 
-    async def _dial_again(self) -> None:
-        now = self._loop.time
-        end = now() + self.config.reconnect
-        pause = self._next_pause
-        reason, error = "", None
-        await asyncio.sleep(self.first_pause())
-        while (left := end - now()) > 0:
-            try:
-                self._go_on(*await self._dial(min(left, DIAL_SECONDS)))
-                return
-            except (CannotReach, LimitReached) as refusal:  # It may be less busy soon.
-                reason = str(refusal)
-            except TupeloError as refusal:
-                error = refusal
-                break
-            await asyncio.sleep(min(pause(), max(0.0, end - now())))
-        self.give_up(error, reason)
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
-    def _go_on(self, line: AsyncLine, welcome: wire.Welcome) -> None:
-        """A new link stands: what waits for it is sent."""
-        self.begin(welcome)
+    def _use_line(self, line: AsyncLine, welcome: wire.Welcome) -> None:
+        self._begin_link(welcome)
         self._line = line
-        self._silence = 0
-        self._tick = self._loop.call_later(self.heartbeat / TICKS, self._beat)
+        self._tick_later()
         self._post_unsent()
-        line.tell(self)
+        line.attach(self)
+
+    def _tick_later(self) -> None:
+        self._next_tick = self._loop.call_later(self.heartbeat / TICKS, self._check_line)
+
+    def _check_line(self) -> None:
+        line = self._line
+        if line is None:
+            return
+        reason = self._tick()
+        if reason:
+            self._drop(line, reason)
+        else:
+            self._tick_later()
 
     async def _dial(self, seconds: float) -> tuple[AsyncLine, wire.Welcome]:
-        """A link to the host, on which the spaces are open. CannotReach, or why it refuses us."""
         lines: list[AsyncLine] = []
 
         def answer(link: Link) -> AsyncLine:
@@ -299,13 +251,7 @@ class AsyncChannel(Channel):
                 link = await self._network.dial(self.peer, answer)
                 if link.identity is not None:
                     self.config.recognise(link.identity)
-                line = lines[0]
-                for content in self.greeting():
-                    line.send(content)
-                welcome = self.welcomed(wire.decode_first(await line.content()))
-                link.admit()
-                await self._reopen(line)
-                return line, welcome
+                return lines[0], await self._shake_hands(lines[0])
         except BaseException as error:
             for line in lines:
                 line.link.abort()
@@ -313,28 +259,17 @@ class AsyncChannel(Channel):
                 raise
             raise CannotReach(self.peer, str(error) or "it does not answer") from error
 
-    async def _reopen(self, line: AsyncLine) -> None:
-        opening = self.reopening()
-        for _, content in opening.values():
-            line.send(content)
-        while opening:
-            self.reopened(opening, [await line.word()])
-
     async def _close(self) -> None:
-        """Wait until the host has heard our last word and hangs up."""
-        self.closed = True
         if self._dialling is not None:
             self._dialling.cancel()
             await asyncio.wait([self._dialling])
         line = self._line
         if line is None:
-            self.give_up(None, "the channel was closed")
+            self._give_up(None, "the channel was closed")
             return
-        self._send(encode(wire.Goodbye("the last space was closed")))
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PARTING_SECONDS):
                     await line.gone.wait()
         finally:
-            line.link.abort()
-            self.lost(line, "the channel was closed")
+            self._drop(line, "the channel was closed")

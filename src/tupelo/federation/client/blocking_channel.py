@@ -1,42 +1,177 @@
-"""A channel for threads, on a blocking socket. Who waits for an answer reads it.
+"""The channel of the blocking client, on a blocking socket: a caller reads its own answer.
 
-A lone caller sends, and receives, by itself: no other thread has a part in it. If several wait,
-one of them reads for all, and hands the reading on when its own answer is there. A keeper in the
-background says that we are still here, notices when the host is not, and dials it again.
+A single caller sends and receives by itself; no other thread takes part. If several callers wait,
+one of them reads for all, and wakes the next reader when it has its own answer. A keeper thread
+sends heartbeats, notices a silent host, and reconnects.
 """
 
 from __future__ import annotations
 
-import logging
 import random
+import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from threading import get_ident
 from typing import Any
 
-from tupelo.errors import CannotReach, LimitReached, LinkError, TupeloError
+from tupelo.errors import CannotReach, LinkError
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
     PARTING_SECONDS,
-    SILENT_HEARTBEATS,
     TICKS,
     Channel,
     ChannelUser,
     ConnectionConfig,
     OutstandingCall,
 )
-from tupelo.federation.client.line import BlockingLine
 from tupelo.federation.links import wire
+from tupelo.federation.links.reception import check_welcome
 from tupelo.federation.links.tcp import PLAIN, PREAMBLE, REFUSED, TLS
-from tupelo.federation.links.wire import encode
 from tupelo.space.dual_api import run_sync
 
-logger = logging.getLogger("tupelo")
+_CHUNK = 64 * 1024
+"""How many bytes are received at a time. For 128 KiB and more the C library gets new pages from the
+system at every call, which takes longer than everything else that a short answer needs."""
 
 _MAIN = threading.main_thread().ident
+
+
+class BlockingLine:
+    """One link: a connected socket, with or without TLS, and the frames that come over it."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._socket = sock
+        self._deadline = deadline
+        self._frames = wire.Frames(wire.HELLO_MAX, one_at_a_time=True)
+        self._encrypt: Callable[[bytes], bytes] | None = None
+        self._receive: Callable[[int], bytes] = sock.recv
+        self.reason = ""
+        """Why the link was shut, as the first thread to do so gave it."""
+        self.torn = False
+        """Was only a part of a frame sent? Then no other frame can follow."""
+
+    def secure(self, config: ConnectionConfig) -> None:
+        """Start TLS, and check the identity of the host."""
+        assert config.context is not None
+        secured = _TlsSocket(self._socket, config.context)
+        self._encrypt, self._receive = secured.encrypt, secured.receive
+        from tupelo.federation.identity.tls import key_of
+
+        config.recognise(key_of(secured.tls))
+
+    def send(self, content: bytes) -> None:
+        data = len(content).to_bytes(4, "big") + content
+        if self._encrypt is not None:
+            self.torn = True
+            data = self._encrypt(data)
+        # Python checks for an interrupt after a call, but not at the head of a loop: so whenever
+        # it comes, the number of bytes sent is known.
+        for sent in map(self._socket.send, (data,)):
+            if sent == len(data):
+                self.torn = False
+                return
+            self.torn = True
+            self._socket.sendall(memoryview(data)[sent:])
+        self.torn = False
+
+    def ready(self, seconds: float | None) -> bool:
+        """Is there something to receive, within so many seconds? None waits for ever."""
+        if not hasattr(select, "poll"):  # Windows
+            return bool(select.select([self._socket], [], [], seconds)[0])
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(None if seconds is None else seconds * 1_000))
+
+    def next(self) -> list[bytes]:
+        """Receive once, and return the complete frames. LinkError or OSError at the end."""
+        data = self._receive(_CHUNK)
+        if not data:
+            raise LinkError("it hung up")
+        return self._frames.feed(data)
+
+    # While the link is opened, until the deadline; then TimeoutError
+
+    async def first_message(self) -> wire.Message:
+        contents = self._frames.feed(b"") or self._next_in_time()
+        self._frames.frame_max, self._frames.one_at_a_time = wire.FRAME_MAX, False
+        return wire.decode_first(contents[0])
+
+    async def messages(self) -> list[wire.Message]:
+        return [wire.decode(content) for content in self._next_in_time()]
+
+    def _next_in_time(self) -> list[bytes]:
+        contents: list[bytes] = []
+        while not contents:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("it does not answer in time")
+            self._socket.settimeout(left)
+            contents = self.next()
+        return contents
+
+    def shut(self) -> None:
+        """Wake the threads that send or receive."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _TlsSocket:
+    """TLS over a socket that one thread reads while another one writes, which the TLS sockets of
+    the standard library do not support."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._in, self._out)
+        while True:
+            try:
+                self.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._flush()
+                data = sock.recv(_CHUNK)
+                if not data:
+                    raise ConnectionResetError("it hung up") from None
+                self._in.write(data)
+        self._flush()
+
+    def encrypt(self, data: bytes) -> bytes:
+        """The bytes to send for this data, before those of any later call."""
+        with self._lock:
+            self.tls.write(data)
+            return self._out.read()
+
+    def receive(self, size: int) -> bytes:
+        while True:
+            with self._lock:
+                found = self._decrypted(size)
+            if found:
+                return found
+            data = self._socket.recv(size)
+            if not data:
+                return b""
+            with self._lock:
+                self._in.write(data)
+
+    def _decrypted(self, size: int) -> bytes:
+        found = b""
+        with suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            while part := self.tls.read(size):
+                found += part
+        return found
+
+    def _flush(self) -> None:
+        if self._out.pending:
+            self._socket.sendall(self._out.read())
 
 
 class BlockingOutstandingCall(OutstandingCall):
@@ -44,25 +179,31 @@ class BlockingOutstandingCall(OutstandingCall):
 
     __slots__ = ()
 
+    def __init__(self, message: Any, owner: ChannelUser, on_link: int | None) -> None:
+        super().__init__(message, owner, on_link)
+        self.signal = _new_signal()
+
     def wake(self) -> None:
-        _ring(self.signal)
+        _set(self.signal)
 
 
 class BlockingChannel(Channel):
     """A conversation of many threads with one host."""
 
     is_async = False
+    _call_type = BlockingOutstandingCall
+    _lock: threading.Lock
 
     def __init__(self, config: ConnectionConfig, chance: random.Random) -> None:
         super().__init__(config, chance)
-        self._lock = threading.Lock()  # for what is sent, and for the books
-        self._reading = threading.RLock()  # held by the one who reads for all
-        self._led = False
-        self._alarm = _alarm()  # wakes the keeper
+        self._lock = threading.Lock()
+        self._reading = threading.RLock()  # held by the thread that reads for all
+        self._has_reader = False
+        self._wake_keeper = _new_signal()
         self._line: BlockingLine | None = None
-        self._dead: list[BlockingLine] = []
-        self._line, welcome = self._dial(DIAL_SECONDS)
-        self.begin(welcome)
+        self._lost_lines: list[BlockingLine] = []
+        self._line, welcome = run_sync(partial(self._dial, DIAL_SECONDS))
+        self._begin_link(welcome)
         self._keeper = threading.Thread(target=self._keep, name="tupelo-channel", daemon=True)
         self._keeper.start()
 
@@ -70,67 +211,22 @@ class BlockingChannel(Channel):
     def awaits_link(self) -> bool:
         return self._line is None
 
-    # What a space uses
+    # Calls
 
-    def asking(
-        self, message: Any, owner: ChannelUser, within: int | None = None
-    ) -> OutstandingCall:
-        asked = BlockingOutstandingCall(message, owner, within, _alarm())
-        if asked.wait:
-            asked.since = time.monotonic()
-        return asked
-
-    async def run(self, asked: OutstandingCall) -> None:
-        if asked.done:
-            asked.ask_again(time.monotonic())
+    async def run(self, call: OutstandingCall) -> None:
+        if call.done:
+            call.reset(time.monotonic())
         try:
             with self._lock:
-                self._post(asked)
-            self._await(asked)
-        except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
-            if asked.error is None:
-                self.cancel(asked)
-                self._hand_on()
+                self._post(call)
+            self._await(call)
+        except BaseException:  # KeyboardInterrupt, or another exception that ends this thread
+            if call.error is None:
+                self.cancel(call)
+                self._wake_reader()
             raise
-        if asked.error is not None:
-            raise asked.error
-
-    def confirm(self, asked: OutstandingCall) -> bool:
-        with self._lock:
-            answer = self.settle(asked)
-            if answer:
-                try:
-                    self._send(encode(wire.Confirm([asked.number])))
-                except BaseException:  # The caller is interrupted, and gets nothing.
-                    self.unsettle(asked)
-                    raise
-            return answer is not False
-
-    def cancel(self, asked: OutstandingCall) -> None:
-        with self._lock:
-            if self.withdraw(asked):
-                self._send(encode(wire.Cancel([asked.number])))
-            asked.number = 0
-
-    def tell(self, message: Any, within: int | None = None) -> None:
-        with self._lock:
-            super().tell(message, within)
-
-    async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
-        with self._lock:  # Who waits is told why before the host can say what became of it.
-            calls = self.closing(owner)
-            if calls:
-                self._send(encode(wire.Cancel(calls)))
-            for message, within in goodbyes:
-                super().tell(message, within)
-            last = not self._opened and not self.closed
-            if last:
-                self._send(encode(wire.Goodbye("the last space was closed")))
-                self.closed = True
-        if last:
-            self._close()
-        elif calls:  # One of them may be the one who reads: the answer to this frees it.
-            self.tell(wire.DescribeHost(0))
+        if call.error is not None:
+            raise call.error
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         threading.Thread(target=lambda: run_sync(work), name=name, daemon=True).start()
@@ -138,27 +234,20 @@ class BlockingChannel(Channel):
     def time(self) -> float:
         return time.monotonic()
 
-    def let_go(self) -> None:
-        super().let_go()
-        lines, self._line, self._dead = [self._line, *self._dead], None, []
+    def detach(self) -> None:
+        super().detach()
+        lines, self._line, self._lost_lines = [self._line, *self._lost_lines], None, []
         for line in lines:
             if line is not None:
                 line.close()
-        self._led = False  # Threads that are not here may have held what follows.
+        # Threads of the parent may have held these.
+        self._has_reader = False
         self._lock, self._reading = threading.Lock(), threading.RLock()
-        self._alarm = _alarm()
-        self._asked.clear()
+        self._wake_keeper = _new_signal()
+        self._outstanding.clear()
         self._unsent.clear()
 
     # Sending, with the lock held
-
-    def _post(self, asked: OutstandingCall) -> None:
-        self.require_link_of(asked)
-        if self._line is None:
-            self.queue(asked)
-            _ring(self._alarm)
-        else:
-            self._send(self.number(asked))
 
     def _send(self, content: bytes) -> None:
         line = self._line
@@ -168,46 +257,52 @@ class BlockingChannel(Channel):
         try:
             line.send(content)
         except OSError as error:
-            self._lose(line, str(error))
+            self._drop_locked(line, str(error))
         except BaseException:
             if line.torn:
-                self._lose(line, "a sender was interrupted")
+                self._drop_locked(line, "a sender was interrupted")
             raise
+
+    def _send_confirmation(self, number: int) -> None:
+        self._send(wire.encode(wire.Confirm([number])))
 
     # Receiving
 
-    def _await(self, asked: OutstandingCall) -> None:
-        """Return when the answer is there: read until it is, or let another one read."""
+    def _await(self, call: OutstandingCall) -> None:
+        """Return when the call is answered: read until it is, or let another thread read."""
         reading = self._reading
-        if reading._is_owned():  # type: ignore[attr-defined]  # Two interrupts came at once.
-            self._read_no_more()
+        if reading._is_owned():  # type: ignore[attr-defined]  # after two interrupts at once
+            self._stop_reading()
         try:
-            while not asked.done:
+            while not call.done:
                 if reading.acquire(blocking=False):
-                    self._led = True
-                    self._read_until(asked)
-                    self._led = False
+                    self._has_reader = True
+                    self._read_until(call)
+                    self._has_reader = False
                     reading.release()
-                if not asked.done:
-                    asked.signal.acquire()
+                if not call.done:
+                    call.signal.acquire()
         finally:
-            if reading._is_owned():  # type: ignore[attr-defined]  # KeyboardInterrupt came.
-                self._read_no_more()
-            if self._asked:
-                self._hand_on()
+            if reading._is_owned():  # type: ignore[attr-defined]  # after KeyboardInterrupt
+                self._stop_reading()
+            if self._outstanding:
+                self._wake_reader()
 
-    def _read_no_more(self) -> None:
-        self._led = False
+    def _stop_reading(self) -> None:
+        self._has_reader = False
         while self._reading._is_owned():  # type: ignore[attr-defined]
             self._reading.release()
 
-    def _read_until(self, asked: OutstandingCall) -> None:
-        careful = asked.patient and get_ident() == _MAIN and (len(self._asked) > 1 or self.carries)
-        while not asked.done and (line := self._line) is not None:
-            if careful:
-                # KeyboardInterrupt comes to the main thread. If it comes while something is
-                # received, a part of a frame may be lost and with it the link, and what that
-                # carries; so it should come before.
+    def _read_until(self, call: OutstandingCall) -> None:
+        # KeyboardInterrupt comes to the main thread. During a receive it may cost a part of a
+        # frame, and so the link with its handles and other calls: wait without receiving.
+        is_careful = (
+            call.wait != 0
+            and get_ident() == _MAIN
+            and (len(self._outstanding) > 1 or self._has_handles)
+        )
+        while not call.done and (line := self._line) is not None:
+            if is_careful:
                 line.ready(None)
             self._read(line)
 
@@ -217,84 +312,78 @@ class BlockingChannel(Channel):
             if not contents:  # a part of a frame
                 self._progress += 1
             for content in contents:
-                self.hear(content)
-            self._heard += 1
+                self._receive(content)
+            self._received += 1
         except (OSError, LinkError) as error:
-            self._lost(line, str(error))
+            self._drop(line, str(error))
         except BaseException:
-            self._lost(line, "a reader was interrupted")
+            self._drop(line, "a reader was interrupted")
             raise
 
-    def _hand_on(self) -> None:
-        """Wake one who waits, to read, unless somebody does."""
-        while not self._led:
+    def _wake_reader(self) -> None:
+        """Wake one waiting caller to read, unless a thread reads already."""
+        while not self._has_reader:
             try:
-                next(iter(self._asked.values())).wake()
+                next(iter(self._outstanding.values())).wake()
                 return
             except StopIteration:
                 return
-            except RuntimeError:  # Another thread asked something meanwhile.
+            except RuntimeError:  # Another thread has added a call.
                 continue
+
+    def _free_reader(self) -> None:
+        self.tell(wire.DescribeHost(0))  # The reader may be an ended call: the answer frees it.
 
     # Losing and dialling
 
-    def _lost(self, line: BlockingLine, reason: str) -> None:
-        line.reason = (
-            line.reason or reason
-        )  # The reader only sees that it is shut, and may be first.
-        line.shut()  # A thread may hold the lock because its sending is stuck.
+    def _drop(self, line: BlockingLine, reason: str) -> None:
+        # The reader only sees that the socket is shut, and may be the first to take the lock.
+        line.reason = line.reason or reason
+        line.shut()  # before the lock, which a thread that is stuck in sending may hold
         with self._lock:
-            self._lose(line, reason)
+            self._drop_locked(line, reason)
 
-    def _lose(self, line: BlockingLine, reason: str) -> None:
+    def _drop_locked(self, line: BlockingLine, reason: str) -> None:
         if self._line is not line:
             return
         line.shut()
         self._line = None
-        self._dead.append(line)
+        self._lost_lines.append(line)
         reason = line.reason or reason
-        self.lose(reason, time.monotonic())
+        self._lose_link(reason)
         if not self.config.reconnect or self.closed:
-            self.give_up(None, reason)
-        _ring(self._alarm)
+            self._give_up(None, reason)
+        self._dial_soon()
+
+    def _dial_soon(self) -> None:
+        _set(self._wake_keeper)
 
     def _keep(self) -> None:
-        """The keeper's work: heartbeats, and dialling again."""
-        sent = heard = silence = 0
+        """Run the keeper thread: heartbeats and reconnecting."""
         while not self.closed:
-            self._alarm.acquire(timeout=self.heartbeat / TICKS)
+            self._wake_keeper.acquire(timeout=self.heartbeat / TICKS)
             if self.closed:
                 return
             line = self._line
             if line is None:
-                self._bury()
+                self._close_lost_lines()
                 if self.config.reconnect and (self.given_up is None or self._unsent):
-                    self._dial_again()
-                silence = 0
+                    run_sync(self._dial_again)
                 continue
-            self._read_alone(line)
-            silence = silence + 1 if heard == self._heard else 0
-            heard = self._heard
-            if silence >= SILENT_HEARTBEATS * TICKS:
-                self._lost(line, "it is silent")
-            elif not self.answers():
-                self._lost(line, "it answers no calls")
-            elif sent == self._sent and self._lock.acquire(blocking=False):
-                try:  # Whoever else holds the lock sends something.
-                    self._send(encode(wire.Ping()))
-                finally:
-                    self._lock.release()
-            sent = self._sent
+            self._read_available(line)
+            reason = self._tick()
+            if reason:
+                self._drop(line, reason)
 
-    def _ask_for_a_sign(self) -> None:
-        if self._lock.acquire(blocking=False):  # Else its holder may be stuck in sending.
+    def _unless_locked(self, send: Callable[[], None]) -> None:
+        if self._lock.acquire(blocking=False):
             try:
-                super().tell(wire.DescribeHost(0, brief=True))
+                send()
             finally:
                 self._lock.release()
 
-    def _read_alone(self, line: BlockingLine) -> None:
-        """Read what is there, if nobody does."""
+    def _read_available(self, line: BlockingLine) -> None:
+        """Read the frames that are there, unless another thread reads."""
         if not self._reading.acquire(blocking=False):
             return
         try:
@@ -302,101 +391,59 @@ class BlockingChannel(Channel):
                 self._read(line)
         finally:
             self._reading.release()
-            self._hand_on()
+            self._wake_reader()
 
-    def _dial_again(self) -> None:
-        end = time.monotonic() + self.config.reconnect
-        pause = self._next_pause
-        reason, error = "", None
-        self._pause(self.first_pause())
-        while not self.closed and (left := end - time.monotonic()) > 0:
-            try:
-                line, welcome = self._dial(min(left, DIAL_SECONDS))
-            except (CannotReach, LimitReached) as refusal:  # It may be less busy soon.
-                reason = str(refusal)
-            except TupeloError as refusal:
-                error = refusal
-                break
-            else:
-                self._go_on(line, welcome)
-                return
-            self._pause(min(pause(), max(0.0, end - time.monotonic())))
-        with self._lock:
-            self.give_up(error, reason)
-
-    def _pause(self, seconds: float) -> None:
-        """So long, or until the channel is closed; though calls ring the alarm."""
+    async def _pause(self, seconds: float) -> None:
+        """Pause, until the channel is closed at most; new calls wake the keeper too."""
         end = time.monotonic() + seconds
         while not self.closed and (left := end - time.monotonic()) > 0:
-            self._alarm.acquire(timeout=left)
+            self._wake_keeper.acquire(timeout=left)
 
-    def _go_on(self, line: BlockingLine, welcome: wire.Welcome) -> None:
-        """A new link stands: what waits for it is sent."""
+    def _use_line(self, line: BlockingLine, welcome: wire.Welcome) -> None:
         with self._lock:
             if self.closed:
                 line.close()
                 return
-            self.begin(welcome)
+            self._begin_link(welcome)
             self._line = line
             self._post_unsent()
-        self._hand_on()
+        self._wake_reader()
 
-    def _dial(self, seconds: float) -> tuple[BlockingLine, wire.Welcome]:
-        """A link to the host, on which the spaces are open. CannotReach, or why it refuses us."""
+    async def _dial(self, seconds: float) -> tuple[BlockingLine, wire.Welcome]:
         address = self.config.address
-        end = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         try:
             sock = socket.create_connection((address.host, address.port), seconds)
         except OSError as error:
             raise CannotReach(self.peer, error.strerror or str(error)) from error
-        line = BlockingLine(sock)
+        line = BlockingLine(sock, deadline)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._meet(line, sock, end)
-            with self._lock:
-                greeting = self.greeting()
-            for content in greeting:
-                line.send(content)
-            welcome = self.welcomed(line.first_word(end))
-            self._reopen(line, end)
+            await self._exchange_preambles(line, sock)
+            welcome = await self._shake_hands(line)
             sock.settimeout(None)
             return line, welcome
-        except (OSError, LinkError) as error:
+        except BaseException as error:
             line.close()
-            if isinstance(error, CannotReach):
+            if isinstance(error, CannotReach) or not isinstance(error, (OSError, LinkError)):
                 raise
             raise CannotReach(self.peer, str(error) or "it hung up") from error
-        except BaseException:
-            line.close()
-            raise
 
-    def _meet(self, line: BlockingLine, sock: socket.socket, end: float) -> None:
-        """The first eight bytes, and TLS if it is wanted."""
+    async def _exchange_preambles(self, line: BlockingLine, sock: socket.socket) -> None:
+        """Exchange the first eight bytes, and start TLS if the config has it."""
         wanted = PLAIN if self.config.context is None else TLS
         sock.sendall(PREAMBLE + wanted)
         first = b""
         while len(first) < 8 and (part := sock.recv(8 - len(first))):
             first += part
         if first == PREAMBLE + REFUSED:
-            self.welcomed(line.first_word(end))
+            check_welcome(await line.first_message(), self.peer)
         if first != PREAMBLE + wanted:
             raise CannotReach(self.peer, "it does not speak Tupelo, or another version of it")
         if wanted == TLS:
             line.secure(self.config)
 
-    def _reopen(self, line: BlockingLine, end: float) -> None:
-        heard: list[wire.Message] = []
-        with self._lock:
-            opening = self.reopening()
-        for _, content in opening.values():
-            line.send(content)
-        while opening:
-            with self._lock:
-                self.reopened(opening, heard)
-            heard = line.words(end) if opening else []
-
-    def _close(self) -> None:
-        """Wait until the host has heard our last word and hangs up; then until the keeper goes."""
+    async def _close(self) -> None:
         line = self._line
         end = time.monotonic() + PARTING_SECONDS
         while self._line is line is not None and (left := end - time.monotonic()) > 0:
@@ -406,28 +453,28 @@ class BlockingChannel(Channel):
                         self._read(line)
                 finally:
                     self._reading.release()
-        _ring(self._alarm)
+        _set(self._wake_keeper)
         if line is not None:
-            self._lost(line, "the channel was closed")
+            self._drop(line, "the channel was closed")
             if threading.current_thread() is not self._keeper:
                 self._keeper.join(DIAL_SECONDS)
-        self._bury()
+        self._close_lost_lines()
 
-    def _bury(self) -> None:
-        """Close the lost lines, of which nobody is receiving any more."""
+    def _close_lost_lines(self) -> None:
+        """Close the lost links, once no thread receives from them any more."""
         with self._reading:
-            while self._dead:
-                self._dead.pop().close()
+            while self._lost_lines:
+                self._lost_lines.pop().close()
 
 
-def _alarm() -> threading.Lock:
-    """Who acquires this waits until it is rung. An Event would not survive an interrupt: it is
-    written in Python, and may keep its inner lock for ever."""
-    alarm = threading.Lock()
-    alarm.acquire()
-    return alarm
+def _new_signal() -> threading.Lock:
+    """A lock as a signal: `acquire` waits until `_set` is called. A threading.Event does not
+    survive an interrupt: it is written in Python and may keep its inner lock for ever."""
+    signal = threading.Lock()
+    signal.acquire()
+    return signal
 
 
-def _ring(alarm: threading.Lock) -> None:
-    with suppress(RuntimeError):  # It was rung already.
-        alarm.release()
+def _set(signal: threading.Lock) -> None:
+    with suppress(RuntimeError):  # It was set already.
+        signal.release()

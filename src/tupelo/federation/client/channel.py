@@ -1,8 +1,9 @@
-"""Channels: a client's conversation with one host, which outlives the links that carry it.
+"""The connection of a client to one host, which outlives the links that carry it.
 
-Two keep this one text: `blocking_channel` for threads, `async_channel` for tasks. Here is what
-they share: the numbers of calls, what may be asked again after a link was lost, and which takes
-have reached their user though the host may not know it yet.
+`Channel` has what the blocking and the async client share: numbering calls, reconnecting, deciding
+which calls are repeated after a lost link, and remembering which takes have reached the program
+although the host may not know it yet. `blocking_channel` and `async_channel` add the waiting, the
+reading and the sockets.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from tupelo.errors import BadFrame, CannotReach, LinkError, PeerLost, SpaceClosed, TupeloError
+from tupelo.errors import (
+    BadFrame,
+    CannotReach,
+    LimitReached,
+    LinkError,
+    PeerLost,
+    SpaceClosed,
+    TupeloError,
+)
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import Address
 from tupelo.federation.links.calls import PendingCalls, read_failure
@@ -29,51 +39,70 @@ DIAL_SECONDS = 10.0
 """How long a host may take to answer when it is dialled."""
 
 PARTING_SECONDS = 1.0
-"""How long a host may take to hang up when it is told goodbye: then it has heard all we said."""
+"""How long a host may take to hang up after a Goodbye; then it has received all that was sent."""
 
 SILENT_HEARTBEATS = 3
+"""A host that sends nothing for so many heartbeats is lost."""
 UNANSWERED_HEARTBEATS = 10
-"""With calls under way, and nothing heard in so many heartbeats but that the host is there, it is
-asked whether it answers calls at all; if it does not answer that in as many, the link is lost."""
+"""If calls are outstanding and no answer comes for so many heartbeats, the host is probed with a
+call; if the probe is not answered in as many heartbeats either, the link is dropped."""
 TICKS = 2
-"""How often within a heartbeat a channel looks whether it must say something."""
+"""How many times per heartbeat a channel checks its link."""
 
 PAUSE_FIRST, PAUSE_MAX = 0.05, 2.0
 STEADY_SECONDS = 10.0
-"""A link that has stood so long was a good one: calls that are lost with it are asked again as if
-for the first time. Those that were asked again over a shorter one have only the rest of their time,
-and there is a pause before the host is dialled."""
+"""A link that has lasted so long counts as stable: when it is lost, the host is dialled at once and
+outstanding calls get the full reconnect time again. After a shorter link, repeated calls only have
+the rest of their reconnect time, and there is a pause before dialling."""
 
 CONFIRMED_MAX = 4_096
-"""So many takes are remembered as received; a host commits far fewer at a time."""
+"""How many confirmed takes are remembered; a host commits far fewer at a time."""
 
 
 class ConnectionConfig(msgspec.Struct, frozen=True):
-    """Who dials whom: the address, who we are, and how the other end is recognised."""
+    """Address of the host, identity of this program, and how the host is recognised."""
 
     address: Address
     id: str
     name: str
     incarnation: str
     context: ssl.SSLContext | None
-    """For TLS; without it the link goes in the clear."""
+    """For TLS; None for an unencrypted link."""
 
     recognise: Callable[[str], None]
-    """Raises if a host with this key is not to be met."""
+    """Raises if the host with this key is not trusted."""
 
     reconnect: float
-    """For how many seconds after a loss the host is dialled again."""
+    """For how many seconds a lost host is dialled again."""
 
 
 class ChannelUser(Protocol):
-    """A space that uses a channel; what it has `held` ends with the link."""
+    """A user of a channel, such as a remote space. Its handles end with the link."""
 
     @property
-    def held(self) -> Collection[object]: ...
+    def handles(self) -> Collection[object]: ...
+
+
+class Line(Protocol):
+    """A link that is being opened: how a channel sends and reads the first messages."""
+
+    def send(self, content: bytes) -> None: ...
+
+    async def first_message(self) -> wire.Message:
+        """The first message of the host, which must be short; longer ones may follow."""
+        ...
+
+    async def messages(self) -> list[wire.Message]:
+        """The next messages, at least one."""
+        ...
 
 
 class OutstandingCall(ABC):
-    """A call that was asked, until its answer has reached the caller."""
+    """A call, from its creation until its answer has reached the caller.
+
+    `on_link` is the serial number of the only link over which it may be sent, or None; `serial`
+    that of the link over which it was sent.
+    """
 
     __slots__ = (
         "done",
@@ -81,30 +110,28 @@ class OutstandingCall(ABC):
         "lost_since",
         "message",
         "number",
+        "on_link",
         "owner",
-        "patient",
         "serial",
         "signal",
         "since",
         "value",
         "wait",
-        "within",
     )
 
-    def __init__(self, message: Any, owner: ChannelUser, within: int | None, signal: Any) -> None:
+    def __init__(self, message: Any, owner: ChannelUser, on_link: int | None) -> None:
         self.message = message
         self.owner = owner
-        self.within = within
-        self.signal = signal
-        self.number = 0  # not sent yet
+        self.on_link = on_link
+        self.signal: Any = None
+        self.number = 0  # 0 until it is sent
         self.serial = -1
         self.done = False
         self.value: Any = None
         self.error: Exception | None = None
         self.since: float | None = None
-        self.lost_since: float | None = None  # the first of the losses that it has seen in a row
+        self.lost_since: float | None = None  # the first of several lost links in a row
         self.wait: float | None = getattr(message, "wait", 0)
-        self.patient = self.wait != 0
 
     def answered(self, value: Any) -> None:
         self.value = value
@@ -118,10 +145,10 @@ class OutstandingCall(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """The caller can go on: the answer is there, or it is to read for others."""
+        """Wake the caller: the answer is here, or the caller must read for the others."""
 
-    def ask_again(self, now: float) -> None:
-        """Forget the answer; as much patience is left as the time that has passed leaves."""
+    def reset(self, now: float) -> None:
+        """Prepare to send the call again, with the rest of its waiting time."""
         self.done = False
         self.number = 0
         self.value = None
@@ -130,10 +157,13 @@ class OutstandingCall(ABC):
 
 
 class Channel(ABC):
-    """What both channels share. `serial` numbers the links: what a lost one has carried, such as
-    a transaction, is not used on the next."""
+    """A conversation with one host over one link at a time. `serial` numbers the links: handles
+    such as transactions end with their link and are not used on the next one."""
 
     is_async: ClassVar[bool]
+    _call_type: ClassVar[type[OutstandingCall]]
+    _lock: AbstractContextManager[object]
+    """Guards sending and the state of the channel, where threads share it."""
 
     def __init__(self, config: ConnectionConfig, chance: random.Random) -> None:
         self.config = config
@@ -144,85 +174,140 @@ class Channel(ABC):
         self.closed = False
         self.given_up: TupeloError | None = None
         self._number = 0
-        self._asked: PendingCalls[OutstandingCall] = PendingCalls()
+        self._outstanding: PendingCalls[OutstandingCall] = PendingCalls()
         self._unsent: deque[OutstandingCall] = deque()
-        # What was confirmed on this link: the host may not have it on disk yet when it crashes.
+        # Takes confirmed on this link, which the host may not have on disk yet when it crashes;
+        # after a lost link they are reported with the next Hello.
         self._confirmed: deque[int] = deque(maxlen=CONFIRMED_MAX)
-        self._received: list[int] = []
-        self._resuming = False
+        self._to_report: list[int] = []
+        self._hello_sent = False
         self._reason = ""
-        self._opened: dict[ChannelUser, wire.Open] = {}
-        self._sent = self._heard = 0
-        self._progress = 0  # what was heard beside that the host is there
-        self._unanswered = (0, 0)  # progress at the last tick, and the ticks since it changed
-        self._stood_since = 0.0
-        self._begun_at = 0  # the progress when this link began
-        self._next_pause = self.pauses()
+        self._open_spaces: dict[ChannelUser, wire.Open] = {}
+        self._sent = self._received = 0
+        self._at_last_tick = (0, 0)  # _sent and _received
+        self._silent_ticks = 0
+        self._progress = 0  # counts answers and parts of frames: all but Pings
+        self._unanswered = (0, 0)  # _progress at the last tick, and ticks since it changed
+        self._link_since = 0.0
+        self._progress_at_start = 0  # _progress when this link began
+        self._next_pause = self._pauses()
         self._dials_at_once = True
         self._forked = False
         _channels.add(self)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} to {self.peer}>"
+
     @property
     def peer(self) -> str:
+        """The address of the host."""
         return str(self.config.address)
 
-    # What a space uses
+    @property
+    @abstractmethod
+    def awaits_link(self) -> bool:
+        """Is there no link now?"""
+
+    # Calls
 
     async def ask(
-        self, message: Any, owner: ChannelUser, within: int | None = None
+        self, message: Any, owner: ChannelUser, on_link: int | None = None
     ) -> OutstandingCall:
-        """Send a call and wait for its answer, or raise its error. `within` is the serial of the
-        link that carries what it needs."""
-        asked = self.asking(message, owner, within)
-        await self.run(asked)
-        return asked
+        """Send a call and wait for its answer, or raise its error. With `on_link`, only over the
+        link with that serial number: PeerLost if it was lost."""
+        call = self.new_call(message, owner, on_link)
+        await self.run(call)
+        return call
 
-    @abstractmethod
-    def asking(
-        self, message: Any, owner: ChannelUser, within: int | None = None
+    def new_call(
+        self, message: Any, owner: ChannelUser, on_link: int | None = None
     ) -> OutstandingCall:
-        """A call that is about to be asked."""
+        """A call that is not sent yet; see `run`."""
+        call = self._call_type(message, owner, on_link)
+        if call.wait:
+            call.since = self.time()
+        return call
 
     @abstractmethod
-    async def run(self, asked: OutstandingCall) -> None:
-        """Ask it, and return with its answer; once more, if it was answered before."""
+    async def run(self, call: OutstandingCall) -> None:
+        """Send a call, again if it was answered before, and return when it is answered. Raises
+        the error of the host."""
 
-    @abstractmethod
-    def confirm(self, asked: OutstandingCall) -> bool:
-        """What was taken reaches its user now. False: the host has it back by now; ask again."""
+    def confirm(self, call: OutstandingCall) -> bool:
+        """Tell the host that the program has the taken entries: with the next Hello, if the link
+        was just lost. False if the host has put them back by now: run the call again."""
+        with self._lock:
+            if call.serial == self.serial:
+                self._confirmed.append(call.number)
+                try:
+                    self._send_confirmation(call.number)
+                except BaseException:  # The caller is interrupted and gets nothing.
+                    self._unconfirm(call)
+                    raise
+                return True
+            if call.serial == self.serial - 1 and not self._hello_sent and self.awaits_link:
+                self._to_report.append(call.number)
+                return True
+            return False
 
-    @abstractmethod
-    def cancel(self, asked: OutstandingCall) -> None:
-        """Nobody wants the answer any more; what was taken goes back."""
+    def cancel(self, call: OutstandingCall) -> None:
+        """Drop a call: the host puts back the entries that it took."""
+        with self._lock:
+            self._outstanding.pop(call.number, None)
+            if call in self._unsent:
+                self._unsent.remove(call)
+            else:
+                self._unconfirm(call)
+                if call.number > 0 and call.serial == self.serial:
+                    self._send(wire.encode(wire.Cancel([call.number])))
+            call.number = 0
 
-    def tell(self, message: Any, within: int | None = None) -> None:
-        """Send a call whose answer does not matter, if there is a link."""
-        if not self.awaits_link and (within is None or within == self.serial):
+    def _unconfirm(self, call: OutstandingCall) -> None:
+        for numbers in (self._confirmed, self._to_report):
+            if call.number in numbers:
+                numbers.remove(call.number)
+
+    def tell(self, message: Any, on_link: int | None = None) -> None:
+        """Send a call without waiting for its answer; nothing is sent if there is no link."""
+        with self._lock:
+            self._tell(message, on_link)
+
+    def _tell(self, message: Any, on_link: int | None = None) -> None:
+        if not self.awaits_link and (on_link is None or on_link == self.serial):
             self._number += 1
             message.call = self._number
             self._send(wire.encode(message))
 
-    @abstractmethod
-    def _post(self, asked: OutstandingCall) -> None:
-        """Send this call now, or over the next link."""
+    def _post(self, call: OutstandingCall) -> None:
+        """With the lock held: send this call now, or over the next link."""
+        if self._forked:
+            raise LinkError("this connection was made before a fork; connect again in the child")
+        if self.closed:
+            raise SpaceClosed("the link was closed")
+        if call.on_link is not None and call.on_link != self.serial:
+            raise self.loss(call.message, "its link was lost")
+        if self.given_up is not None and not self.config.reconnect:
+            raise self.loss(call.message, self._reason)
+        if self.awaits_link:
+            wire.encode(call.message)  # raises now what would otherwise be raised later
+            self._unsent.append(call)
+            self._dial_soon()
+            return
+        self._number += 1
+        call.message.call = self._number
+        content = wire.encode(call.message)
+        call.number = self._number
+        call.serial = self.serial
+        self._outstanding[call.number] = call
+        self._send(content)
 
     @abstractmethod
     def _send(self, content: bytes) -> None:
-        """Send this, if there is a link."""
-
-    def _post_unsent(self) -> None:
-        """A new link stands: send what waits for it."""
-        waiting, self._unsent = self._unsent, deque()
-        for asked in waiting:
-            try:
-                self._post(asked)
-            except Exception as error:  # It is its caller's, who waits for it.
-                asked.failed(error)
+        """With the lock held: send this frame, if there is a link."""
 
     @abstractmethod
-    async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
-        """This space is closed: who waits in it is told, and the host gets the goodbyes. With the
-        last space the channel is closed."""
+    def _send_confirmation(self, number: int) -> None:
+        """Send a Confirm for this call, now or together with others."""
 
     @abstractmethod
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -230,28 +315,181 @@ class Channel(ABC):
 
     @abstractmethod
     def time(self) -> float:
-        """By a clock here that only goes on."""
+        """The time on a monotonic clock of this machine."""
 
-    def let_go(self) -> None:
-        """This is a copy, in a process that was forked: the link is our parent's, who goes on
-        using it."""
+    def detach(self) -> None:
+        """In a forked child: stop using the link, which belongs to the parent process."""
         self._forked = True
 
+    # Opening and closing spaces
+
     async def open(self, owner: ChannelUser, space: str, password: str | None) -> list[Any]:
-        """Use a space from now on, on every link; what the host says of it."""
+        """Open a space of the host, on this and every later link; return its description."""
         message = wire.Open(0, space, password)
-        self._opened[owner] = message
+        self._open_spaces[owner] = message
         try:
             return list((await self.ask(message, owner)).value)
         except BaseException:
             await self.leave(owner, [])
             raise
 
-    # What goes out
+    async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
+        """Close a space: its waiting calls fail with SpaceClosed, and the host gets the goodbyes,
+        each a message and the serial number of its link. The last space closes the channel."""
+        with self._lock:  # The callers learn why before the host can answer.
+            calls = self._end_calls(owner)
+            if calls:
+                self._send(wire.encode(wire.Cancel(calls)))
+            for message, on_link in goodbyes:
+                self._tell(message, on_link)
+            is_last = not self._open_spaces and not self.closed
+            if is_last:
+                self._send(wire.encode(wire.Goodbye("the last space was closed")))
+                self.closed = True
+        if is_last:
+            await self._close()
+        elif calls:
+            self._free_reader()
 
-    def greeting(self) -> list[bytes]:
-        """The first words on a link; from now on nothing more is added to what was received."""
-        self._resuming = True
+    def _end_calls(self, owner: ChannelUser) -> list[int]:
+        """Fail the calls of a space that is closed; return the numbers that the host knows."""
+        self._open_spaces.pop(owner, None)
+        ended = self._remove_unsent(owner)
+        ended += self._outstanding.pop_all(lambda call: call.owner is owner)
+        for call in ended:
+            call.failed(SpaceClosed("the space was closed while it was waited for"))
+        return [call.number for call in ended if call.number]
+
+    def _remove_unsent(self, owner: ChannelUser) -> list[OutstandingCall]:
+        found = [call for call in self._unsent if call.owner is owner]
+        for call in found:
+            self._unsent.remove(call)
+        return found
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Wait until the host has received the Goodbye and hangs up."""
+
+    @abstractmethod
+    def _free_reader(self) -> None:
+        """Calls have ended without an answer: wake the thread that reads, if there is one."""
+
+    @property
+    def _has_handles(self) -> bool:
+        """Would a transaction, session or subscription end with the link?"""
+        return any(owner.handles for owner in list(self._open_spaces))
+
+    # Receiving
+
+    def _receive(self, content: bytes) -> None:
+        """Give a frame to the caller that waits for it. LinkError if the link must be dropped."""
+        message = wire.decode(content)
+        kind = type(message)
+        if kind is wire.Answer or kind is wire.Failure:
+            self._progress += 1
+            self._outstanding.resolve(message)  # type: ignore[arg-type]
+        elif isinstance(message, wire.Goodbye):
+            raise LinkError(message.reason or "it left")
+        elif not isinstance(message, wire.Ping):
+            raise BadFrame(f"a {kind.__name__} is nothing for a client")
+
+    # Heartbeats
+
+    def _tick(self) -> str:
+        """Check the link, and send a Ping if nothing else was sent since the last tick. Returns
+        the reason to drop the link, or an empty string."""
+        sent, received = self._at_last_tick
+        self._silent_ticks = self._silent_ticks + 1 if received == self._received else 0
+        if self._silent_ticks >= SILENT_HEARTBEATS * TICKS:
+            return "it is silent"
+        progress, ticks = self._unanswered
+        ticks = ticks + 1 if self._outstanding and progress == self._progress else 0
+        self._unanswered = self._progress, ticks
+        if ticks >= 2 * UNANSWERED_HEARTBEATS * TICKS:
+            return "it answers no calls"
+        if ticks == UNANSWERED_HEARTBEATS * TICKS:
+            self._unless_locked(lambda: self._tell(wire.DescribeHost(0, brief=True)))
+        if sent == self._sent:
+            self._unless_locked(lambda: self._send(wire.encode(wire.Ping())))
+        self._at_last_tick = self._sent, self._received
+        return ""
+
+    def _unless_locked(self, send: Callable[[], None]) -> None:
+        """Run `send`, unless another thread holds the lock: it sends too, or is stuck in it."""
+        send()
+
+    # Links
+
+    @abstractmethod
+    def _dial_soon(self) -> None:
+        """Begin to dial the host, unless that has begun."""
+
+    @abstractmethod
+    async def _dial(self, seconds: float) -> tuple[Any, wire.Welcome]:
+        """A new link on which the spaces are open. Raises CannotReach, or the refusal of the
+        host."""
+
+    @abstractmethod
+    def _use_line(self, line: Any, welcome: wire.Welcome) -> None:
+        """Use a new link, see `_begin_link`, and send the calls that wait for it."""
+
+    @abstractmethod
+    async def _pause(self, seconds: float) -> None: ...
+
+    async def _dial_again(self) -> None:
+        """Dial a lost host until it answers, refuses, or the reconnect time is over."""
+        end = self.time() + self.config.reconnect
+        next_pause = self._next_pause
+        reason, error = "", None
+        await self._pause(0.0 if self._dials_at_once else next_pause())
+        while not self.closed and (left := end - self.time()) > 0:
+            try:
+                line, welcome = await self._dial(min(left, DIAL_SECONDS))
+            except (CannotReach, LimitReached) as refusal:  # It may be less busy soon.
+                reason = str(refusal)
+            except TupeloError as refusal:
+                error = refusal
+                break
+            else:
+                self._use_line(line, welcome)
+                return
+            await self._pause(min(next_pause(), max(0.0, end - self.time())))
+        with self._lock:
+            self._give_up(error, reason)
+
+    def _pauses(self) -> Callable[[], float]:
+        """Exponential backoff with jitter: a function that returns the next pause in seconds."""
+        pause = PAUSE_FIRST / 2
+
+        def next_pause() -> float:
+            nonlocal pause
+            pause = min(PAUSE_MAX, pause * 2)
+            return pause * self.chance.uniform(0.5, 1.0)
+
+        return next_pause
+
+    async def _shake_hands(self, line: Line) -> wire.Welcome:
+        """Exchange Hello and Welcome on a new link, and open the spaces on it."""
+        with self._lock:
+            frames = self._hello()
+        for content in frames:
+            line.send(content)
+        welcome = check_welcome(await line.first_message(), self.peer)
+        if not 0 < welcome.heartbeat <= WAIT_MAX:
+            raise CannotReach(self.peer, "it does not answer as a host does")
+        with self._lock:
+            opening = self._numbered_opens()
+        for _, content in opening.values():
+            line.send(content)
+        while opening:
+            messages = await line.messages()
+            with self._lock:
+                self._check_opened(opening, messages)
+        return welcome
+
+    def _hello(self) -> list[bytes]:
+        """The first frames on a link. From now on no take is added to those reported in them."""
+        self._hello_sent = True
         config = self.config
         hello = wire.Hello(
             wire.VERSION,
@@ -260,208 +498,95 @@ class Channel(ABC):
             config.name,
             config.incarnation,
             resume=self.session,
-            more=bool(self._received),
+            more=bool(self._to_report),
         )
-        arrivals = [wire.HelloDetails([], self._received)] if self._received else []
-        return [wire.encode(word) for word in (hello, *arrivals)]
+        details = [wire.HelloDetails([], self._to_report)] if self._to_report else []
+        return [wire.encode(message) for message in (hello, *details)]
 
-    def welcomed(self, welcome: wire.Message) -> wire.Welcome:
-        """The host's first word, if it is a good one."""
-        found = check_welcome(welcome, self.peer)
-        if not 0 < found.heartbeat <= WAIT_MAX:
-            raise CannotReach(self.peer, "it does not answer as a host does")
-        return found
-
-    def begin(self, welcome: wire.Welcome) -> None:
-        """A new link stands."""
-        self.session = welcome.session
-        self.heartbeat = welcome.heartbeat
-        self.given_up = None
-        self._received.clear()
-        self._resuming = False
-        self._stood_since = self.time()
-        self._begun_at = self._progress
-        self._unanswered = (self._progress, 0)
-
-    def reopening(self) -> dict[int, tuple[ChannelUser, bytes]]:
-        """What opens the spaces on a new link: for each call, whose it is and its content."""
-        contents = {}
-        for owner, message in list(self._opened.items()):
+    def _numbered_opens(self) -> dict[int, tuple[ChannelUser, bytes]]:
+        """The Open calls for a new link, by number: the owner and the frame of each."""
+        frames = {}
+        for owner, message in list(self._open_spaces.items()):
             self._number += 1
             message.call = self._number
-            contents[self._number] = owner, wire.encode(message)
-        return contents
+            frames[self._number] = owner, wire.encode(message)
+        return frames
 
-    def number(self, asked: OutstandingCall) -> bytes:
-        """The content of a call, which is in flight from now on."""
-        self._number += 1
-        message = asked.message
-        message.call = self._number
-        content = wire.encode(message)
-        asked.number = self._number
-        asked.serial = self.serial
-        self._asked[asked.number] = asked
-        return content
-
-    def require_link_of(self, asked: OutstandingCall) -> None:
-        """Can this be asked at all?"""
-        if self._forked:
-            raise LinkError("this connection was made before a fork; connect again in the child")
-        if self.closed:
-            raise SpaceClosed("the link was closed")
-        if asked.within is not None and asked.within != self.serial:
-            raise self.loss(asked.message, "its link was lost")
-        if self.given_up is not None and not self.config.reconnect:
-            raise self.loss(asked.message, self._reason)
-
-    def settle(self, asked: OutstandingCall) -> bool | None:
-        """For `confirm`. True: say it to the host; None: it is said with the next Hello."""
-        if asked.serial == self.serial:
-            self._confirmed.append(asked.number)
-            return True
-        if asked.serial == self.serial - 1 and not self._resuming and self.awaits_link:
-            self._received.append(asked.number)
-            return None
-        return False
-
-    def unsettle(self, asked: OutstandingCall) -> None:
-        """It does not reach its user after all."""
-        for known in (self._confirmed, self._received):
-            if asked.number in known:
-                known.remove(asked.number)
-
-    def queue(self, asked: OutstandingCall) -> None:
-        """It is sent over the next link; if it never can be, its caller is told now."""
-        wire.encode(asked.message)
-        self._unsent.append(asked)
-
-    def withdraw(self, asked: OutstandingCall) -> bool:
-        """For `cancel`. Is the host to be told?"""
-        self._asked.pop(asked.number, None)
-        if asked in self._unsent:
-            self._unsent.remove(asked)
-            return False
-        self.unsettle(asked)
-        return asked.number > 0 and asked.serial == self.serial
-
-    def reopened(
-        self, opening: dict[int, tuple[ChannelUser, bytes]], heard: list[wire.Message]
+    def _check_opened(
+        self, opening: dict[int, tuple[ChannelUser, bytes]], messages: list[wire.Message]
     ) -> None:
-        """Cross out what was opened; who waits in a space that cannot be is told."""
-        for message in heard:
+        """Remove the answered calls from `opening`; fail the unsent calls of a refused space."""
+        for message in messages:
             if isinstance(message, (wire.Answer, wire.Failure)):
                 owner, _ = opening.pop(message.call, (None, b""))
                 if owner is not None and isinstance(message, wire.Failure):
-                    for asked in self._unsent_of(owner):
-                        asked.failed(read_failure(message))
+                    for call in self._remove_unsent(owner):
+                        call.failed(read_failure(message))
 
-    def _unsent_of(self, owner: ChannelUser) -> list[OutstandingCall]:
-        """The calls of a space that are not sent yet, and will not be."""
-        found = [asked for asked in self._unsent if asked.owner is owner]
-        for asked in found:
-            self._unsent.remove(asked)
-        return found
+    def _begin_link(self, welcome: wire.Welcome) -> None:
+        """A new link is open: reset the state that belongs to one link."""
+        self.session = welcome.session
+        self.heartbeat = welcome.heartbeat
+        self.given_up = None
+        self._to_report.clear()
+        self._hello_sent = False
+        self._link_since = self.time()
+        self._progress_at_start = self._progress
+        self._unanswered = (self._progress, 0)
+        self._silent_ticks = 0
 
-    @property
-    def carries(self) -> bool:
-        """Would anything end with the link?"""
-        return any(owner.held for owner in list(self._opened))
-
-    @property
-    @abstractmethod
-    def awaits_link(self) -> bool:
-        """Is there no link now?"""
-
-    # What comes in
-
-    def hear(self, content: bytes) -> None:
-        """Tell the caller that waits for it what a frame says. LinkError: the link is no good."""
-        message = wire.decode(content)
-        kind = type(message)
-        if kind is wire.Answer or kind is wire.Failure:
-            self._progress += 1
-            self._asked.resolve(message)  # type: ignore[arg-type]
-        elif isinstance(message, wire.Goodbye):
-            raise LinkError(message.reason or "it left")
-        elif not isinstance(message, wire.Ping):
-            raise BadFrame(f"a {kind.__name__} is nothing for a client")
-
-    def answers(self) -> bool:
-        """At every tick: does the host answer calls? If none is answered for long it is asked for
-        a sign, and if that does not come either, False."""
-        progress, ticks = self._unanswered
-        ticks = ticks + 1 if self._asked and progress == self._progress else 0
-        self._unanswered = self._progress, ticks
-        if ticks == UNANSWERED_HEARTBEATS * TICKS:
-            self._ask_for_a_sign()
-        return ticks < 2 * UNANSWERED_HEARTBEATS * TICKS
-
-    def _ask_for_a_sign(self) -> None:
-        self.tell(wire.DescribeHost(0, brief=True))
+    def _post_unsent(self) -> None:
+        """A new link is in use: send the calls that wait for it."""
+        waiting, self._unsent = self._unsent, deque()
+        for call in waiting:
+            try:
+                self._post(call)
+            except Exception as error:
+                call.failed(error)
 
     # Losses
 
-    def lose(self, reason: str, now: float) -> None:
-        """The link is lost. Who can be asked again waits for the next one, for as long as the host
-        is dialled after a loss; the others are told."""
+    def _lose_link(self, reason: str) -> None:
+        """The link is lost. Calls that may be repeated wait for the next link, for at most the
+        reconnect time; the others fail with PeerLost."""
+        now = self.time()
         self.serial += 1
-        under_way = self._asked.pop_all()
-        is_steady = now - self._stood_since >= STEADY_SECONDS
-        again = any(asked.lost_since is not None for asked in under_way)
-        self._dials_at_once = is_steady or (self._progress > self._begun_at and not again)
+        calls = self._outstanding.pop_all()
+        is_steady = now - self._link_since >= STEADY_SECONDS
+        repeated = any(call.lost_since is not None for call in calls)
+        has_progress = self._progress > self._progress_at_start
+        self._dials_at_once = is_steady or (has_progress and not repeated)
         if self._dials_at_once:
-            self._next_pause = self.pauses()
-        self._resuming = False
-        self._received.extend(self._confirmed)
+            self._next_pause = self._pauses()
+        self._hello_sent = False
+        self._to_report.extend(self._confirmed)
         self._confirmed.clear()
-        for asked in reversed(under_way):
-            if asked.lost_since is None or is_steady:
-                asked.lost_since = now
-            in_time = now - asked.lost_since <= self.config.reconnect
-            if asked.within is None and may_ask_again(asked.message) and in_time:
-                asked.ask_again(now)
-                self._unsent.appendleft(asked)
+        for call in reversed(calls):
+            if call.lost_since is None or is_steady:
+                call.lost_since = now
+            in_time = now - call.lost_since <= self.config.reconnect
+            if call.on_link is None and may_ask_again(call.message) and in_time:
+                call.reset(now)
+                self._unsent.appendleft(call)
             else:
-                asked.failed(self.loss(asked.message, reason, sent=True))
+                call.failed(self.loss(call.message, reason, sent=True))
 
-    def closing(self, owner: ChannelUser) -> list[int]:
-        """Nobody uses this space here any more: its calls are over. Those that the host knows."""
-        self._opened.pop(owner, None)
-        over = self._unsent_of(owner) + self._asked.pop_all(lambda asked: asked.owner is owner)
-        for asked in over:
-            asked.failed(SpaceClosed("the space was closed while it was waited for"))
-        return [asked.number for asked in over if asked.number]
-
-    def give_up(self, error: TupeloError | None, reason: str) -> None:
-        """The host does not come back: everyone who waits for it is told so."""
+    def _give_up(self, error: TupeloError | None, reason: str) -> None:
+        """The host does not come back: fail the calls that wait for a link."""
         self._reason = reason
         self.given_up = error or PeerLost(self.peer, "reconnecting", reason)
         unsent, self._unsent = self._unsent, deque()
-        for asked in unsent:
-            asked.failed(error or self.loss(asked.message, reason))
+        for call in unsent:
+            call.failed(error or self.loss(call.message, reason))
 
     def loss(self, message: Any, reason: str, *, sent: bool = False) -> PeerLost:
+        """The error for a call whose link was lost; in doubt if it was sent and has effects."""
         in_doubt = sent and changes_something(message)
         return PeerLost(self.peer, name_of(message), reason, in_doubt=in_doubt)
 
-    def first_pause(self) -> float:
-        """How long to pause before the host is dialled after a loss."""
-        return 0.0 if self._dials_at_once else self._next_pause()
-
-    def pauses(self) -> Callable[[], float]:
-        """How long to pause before each new attempt: longer and longer, and no two alike."""
-        pause = PAUSE_FIRST / 2
-
-        def following() -> float:
-            nonlocal pause
-            pause = min(PAUSE_MAX, pause * 2)
-            return pause * self.chance.uniform(0.5, 1.0)
-
-        return following
-
 
 def may_ask_again(message: Any) -> bool:
-    """Is it harmless if this was done, and is asked again by the same one on another link?"""
+    """May this call be repeated on another link, although the host may have executed it?"""
     match message:
         case wire.Get(txn=None, session=None) | wire.CountRequest(txn=None):
             return True
@@ -488,7 +613,7 @@ def may_ask_again(message: Any) -> bool:
 
 
 def changes_something(message: Any) -> bool:
-    """May this have been done, once it was sent, and stay done without us?"""
+    """May this call, once sent, have an effect that outlives the link?"""
     match message:
         case wire.Write(txn=None) | wire.Renew() | wire.CancelLease():
             return True
@@ -500,14 +625,16 @@ def changes_something(message: Any) -> bool:
 
 
 def name_of(message: Any) -> str:
-    """What was being done, for people."""
+    """The operation, as error messages name it."""
     match message:
         case wire.Get(take=take):
             return "a take" if take else "a read"
         case wire.End(how=how):
             return {"state": "a question"}.get(how, f"a {how}")
-        case wire.Write() | wire.CountRequest():
-            return f"a {type(message).__name__.lower()}"
+        case wire.Write():
+            return "a write"
+        case wire.CountRequest():
+            return "a count"
         case wire.Next() | wire.Subscribe() | wire.State(thing="subscription"):
             return "a subscription"
         case wire.Invoke(service=service, method=method):
@@ -522,10 +649,10 @@ def name_of(message: Any) -> str:
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
-def _let_all_go() -> None:
+def _detach_all() -> None:
     for channel in list(_channels):
-        channel.let_go()
+        channel.detach()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_let_all_go)
+    os.register_at_fork(after_in_child=_detach_all)

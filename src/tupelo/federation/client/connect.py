@@ -1,4 +1,4 @@
-"""Connecting: a space at a host elsewhere, by its URL."""
+"""`tupelo.connect`: connect to a space at another host by its URL."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.channel import ConnectionConfig
 from tupelo.federation.client.space import (
     AsyncRemoteSpaceLike,
+    RemoteSpace,
     RemoteSpaceLike,
-    opened,
 )
 from tupelo.federation.links.address import Address, is_loopback, parse_url
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
@@ -42,16 +42,20 @@ def connect(
     name: str | None = None,
     reconnect: float = 30.0,
 ) -> RemoteSpaceLike:
-    """The space at a URL such as tupelo://host:7700/jobs, with the methods of `tupelo.Space`.
+    """Connect to the space at a URL such as tupelo://host:7700/jobs, and return it, with the
+    methods of `tupelo.Space`.
 
-    Beyond this machine the link goes under TLS: we prove our `identity`, and `trust` says which
-    hosts are met; `tls` decides otherwise. When the link is lost the host is dialled again for
-    `reconnect` seconds.
+    `password` is that of the space, and `name` a label under which the host lists this program.
+    Links to other machines use TLS, unless `tls` says otherwise: this program proves its
+    `identity`, and `trust` decides which hosts are accepted; by default both come from the files
+    of this user. After a lost link the client reconnects for up to `reconnect` seconds.
+
+    Raises BadArgument, CannotReach, or the refusal of the host.
     """
     config, space = _config(url, identity, trust, tls, name, reconnect)
     channel = BlockingChannel(config, random.Random())
-    made: RemoteSpaceLike = run_sync(partial(opened, channel, space, password))
-    return made
+    opened: RemoteSpaceLike = run_sync(partial(RemoteSpace.opened, channel, space, password))
+    return opened
 
 
 async def connect_async(
@@ -64,14 +68,14 @@ async def connect_async(
     name: str | None = None,
     reconnect: float = 30.0,
 ) -> AsyncRemoteSpaceLike:
-    """The space at a URL, for tasks of the running loop; see `tupelo.connect`."""
-    config, space = await asyncio.to_thread(
-        _config, url, identity, trust, tls, name, reconnect
-    )  # which may read files
+    """Connect to the space at a URL, for tasks of the running loop, with the methods of
+    `tupelo.aio.Space`. The arguments are those of `tupelo.connect`."""
+    # In a thread, since it may read files.
+    config, space = await asyncio.to_thread(_config, url, identity, trust, tls, name, reconnect)
     channel = await AsyncChannel.made(config, random.Random(), network_of(config))
-    made: Any = await opened(channel, space, password)
-    awaited: AsyncRemoteSpaceLike = made
-    return awaited
+    opened: Any = await RemoteSpace.opened(channel, space, password)
+    typed: AsyncRemoteSpaceLike = opened
+    return typed
 
 
 def _config(
@@ -100,7 +104,7 @@ def _config(
     if tls is False and known:
         raise BadArgument("tls", "True if an identity or trust is given", tls)
     agent, context = _process_id(), None
-    recognise: Callable[[str], None] = _anyone
+    recognise: Callable[[str], None] = _accept_any
     if tls or known or (tls is None and not is_loopback(address.host)):
         agent, context, recognise = _credentials(address, identity, trust)
     config = ConnectionConfig(
@@ -110,9 +114,10 @@ def _config(
 
 
 def config_of(url: str, options: dict[str, Any]) -> tuple[ConnectionConfig, str | None]:
-    """For a connection to a host, of which the URL need not name a space; and the password."""
+    """The config for a connection to a host, whose URL need not name a space, and the password.
+    `options` are the keyword arguments of `tupelo.connect`; BadArgument for any other."""
     address, _ = parse_url(url)
-    known: dict[str, Any] = {
+    values: dict[str, Any] = {
         "identity": None,
         "trust": None,
         "tls": None,
@@ -120,18 +125,19 @@ def config_of(url: str, options: dict[str, Any]) -> tuple[ConnectionConfig, str 
         "reconnect": 30.0,
         "password": None,
     }
-    unknown = [option for option in options if option not in known]
+    unknown = [option for option in options if option not in values]
     if unknown:
-        raise BadArgument(unknown[0], f"left out: the options are {', '.join(known)}", "given")
-    known.update(options)
-    password = known.pop("password")
-    return _config(f"tupelo://{address}/-", **known)[0], password
+        raise BadArgument(unknown[0], f"left out: the options are {', '.join(values)}", "given")
+    values.update(options)
+    password = values.pop("password")
+    return _config(f"tupelo://{address}/-", **values)[0], password
 
 
 def _credentials(
     address: Address, identity: Identity | None, trust: Trust | None
 ) -> tuple[str, ssl.SSLContext, Callable[[str], None]]:
-    """Who we are, how we prove it, and who is met; by default as this user's files say."""
+    """The id of this program, its TLS context, and the check of a host's key; identity and trust
+    are by default those in the files of this user."""
     from tupelo.federation.identity.keys import Identity, default_folder
     from tupelo.federation.identity.tls import client_context
     from tupelo.federation.identity.trust import Trust
@@ -144,16 +150,16 @@ def _credentials(
         trust = Trust.on_first_use(default_folder() / "known_hosts")
     elif not isinstance(trust, Trust):
         raise BadArgument("trust", "a Trust", trust)
-    known = trust
+    trusted = trust
 
-    def meet(key: str) -> None:
-        known.check(str(address), key, time.time())
+    def check_host(key: str) -> None:
+        trusted.check(str(address), key, time.time())
 
-    return identity.key, client_context(identity), meet
+    return identity.key, client_context(identity), check_host
 
 
 def network_of(config: ConnectionConfig) -> TcpNetwork:
-    """How an async channel dials this connection config."""
+    """The network over which an async channel dials with this config."""
     if config.context is None:
         return TcpNetwork()
     from tupelo.federation.identity.tls import key_of
@@ -161,8 +167,8 @@ def network_of(config: ConnectionConfig) -> TcpNetwork:
     return TcpNetwork(LinkSecurity(client=config.context, require_tls=True, key_of=key_of))
 
 
-def _anyone(key: str) -> None:
-    """Without TLS nobody proves who they are."""
+def _accept_any(key: str) -> None:
+    """Without TLS a host does not prove its identity."""
 
 
 @cache

@@ -1,21 +1,34 @@
-"""What remote spaces hand out: leases, transactions and sessions.
+"""Handles of a remote space: leases, transactions, sessions, match sets, subscriptions, reactions.
 
-On the blocking door what may have changed at the host is asked for when it is looked at; on the
-async door it is what was last known, and `await thing.refresh()` asks.
+On the blocking API a property whose value may have changed at the host asks the host. On the async
+API it is the last known value, and `await handle.refresh()` asks the host.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from tupelo.errors import LeaseLost, PeerLost, SpaceClosed, TransactionEnded, UnknownType
-from tupelo.federation.client.arguments import built, parts
+from tupelo.errors import (
+    BadFrame,
+    LeaseLost,
+    ListenerFailed,
+    PeerLost,
+    SpaceClosed,
+    TransactionEnded,
+    TupeloError,
+    UnknownType,
+)
+from tupelo.federation.client.arguments import built, listed, parts
 from tupelo.federation.links import wire
+from tupelo.federation.links.encoding import read_error, read_whole
 from tupelo.space.dual_api import dual_api, run_sync
 from tupelo.space.matchset import Skipped
 from tupelo.space.protocol import (
@@ -25,15 +38,20 @@ from tupelo.space.protocol import (
     TransactionLike,
     names_of,
 )
+from tupelo.space.query import check_wait
+from tupelo.space.reaction import WeakFunction, WeakStep
+from tupelo.space.session import Seen
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
+from tupelo.values.change import Notice
+from tupelo.values.entry import Entry, thaw
 from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
-    from tupelo.federation.client.reach import RemoteOperations
+    from tupelo.federation.client.space import HostConnection, RemoteSpace
 
 
 class AwaitableHandle:
-    """A thing of the async door that is on its way: `await` it, or use it by `async with`."""
+    """A handle of the async API that is being opened: `await` it, or use it with `async with`."""
 
     def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
         self._work = work
@@ -51,15 +69,17 @@ class AwaitableHandle:
 
 
 class DualHandle:
-    """What is at one of the two doors, and closed at the end of a `with` or `async with` block."""
+    """A handle of the blocking or of the async API, closed at the end of its `with` or `async with`
+    block."""
 
     is_async: bool
 
-    def coming(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
-        """What this work makes; on the async door, once it is awaited."""
+    def dual_call(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
+        """Run the coroutine function `work`; on the async API return an `AwaitableHandle`."""
         return AwaitableHandle(work(*args)) if self.is_async else run_sync(partial(work, *args))
 
     def require_door(self, is_async: bool, instead: str) -> None:
+        """Raise TypeError if the handle belongs to the other API; `instead` is what to write."""
         if self.is_async is not is_async:
             raise TypeError(f"use {instead} with this {type(self).__name__}")
 
@@ -78,6 +98,7 @@ class DualHandle:
         await self.leave(error)
 
     async def leave(self, error: BaseException | None) -> None:
+        """The end of the block, and the error that ended it, if any."""
         raise NotImplementedError
 
 
@@ -85,7 +106,7 @@ class DualHandle:
 
 
 class WrittenEntryId(msgspec.Struct, gc=False):
-    """An entry that we wrote, as its lease knows it."""
+    """Identifies an entry written by this client, for its lease."""
 
     n: int
     arrival: int
@@ -99,9 +120,9 @@ class WrittenEntryId(msgspec.Struct, gc=False):
 
 
 class RemoteLandlord:
-    """Leases of things in a space at a host elsewhere."""
+    """Renews and cancels the leases of handles and entries at another host."""
 
-    def __init__(self, space: RemoteOperations) -> None:
+    def __init__(self, space: HostConnection) -> None:
         self._space = space
 
     async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
@@ -114,10 +135,10 @@ class RemoteLandlord:
         await self._space.ask(message, thing.serial)
 
     async def refresh(self) -> None:
-        """Ask the host for the time there; without a link, what was known before stands."""
+        """Ask the host for its time; without a link the last known time stays."""
         if not self._space.channel.awaits_link:
             with suppress(PeerLost):
-                await self._space.told(self._space.serial)
+                await self._space.describe_host(self._space.serial)
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None:
         run_sync(partial(self.renew_lease_async, thing, seconds))
@@ -126,8 +147,8 @@ class RemoteLandlord:
         run_sync(partial(self.cancel_lease_async, thing))
 
     def now(self) -> float:
-        """The time at the host, as far as it is known from when it was last asked."""
-        return self._space.time_there()
+        """The time at the host; see `HostConnection.host_time`."""
+        return self._space.host_time()
 
 
 # Transactions and sessions
@@ -142,57 +163,66 @@ _PROTOCOLS: dict[str, type] = {
 
 
 class RemoteHandle(DualHandle):
-    """Something leased that a host keeps for us, until the link that carries it is lost."""
+    """A leased resource of this client at a host; it ends with its link."""
 
     kind: wire.Thing
 
-    def __init__(self, space: RemoteOperations, serial: int, thing_id: str, expires: Any) -> None:
+    def __init__(self, space: RemoteSpace, serial: int, handle_id: str, expires: Any) -> None:
         self._space = space
         self.is_async = space.is_async
         self.serial: int | None = serial
-        self.id = thing_id
+        self.id = handle_id
         self.expires: float | None = expires
-        space.held.add(self)
+        space.handles.add(self)
 
     def __dir__(self) -> list[str]:
         return names_of(_PROTOCOLS[self.kind], *(["refresh"] if hasattr(self, "refresh") else []))
 
+    def __repr__(self) -> str:
+        return f"<a {self.kind} of the space {self._space.name!r} at {self._space.peer}>"
+
     @property
     def lease(self) -> Any:
+        """The lease, to renew or cancel."""
         return self._space.lease_of(self)
 
+    def lost(self) -> None:
+        """The link was lost."""
+
     def goodbye(self) -> Any:
-        """What to tell the host when the space is closed, if anything."""
+        """The message that ends the handle at the host when its space is closed, or None."""
         return wire.Close(0, self._space.name, self.kind, self.id)
 
     async def _ask(self, message: Any) -> Any:
         return await self._space.ask(message, self.serial)
 
-    async def _told(self) -> list[Any]:
+    async def _fetch_state(self) -> list[Any]:
+        """The state at the host: is it active, when does it expire, a number and an error, whose
+        meaning depends on the kind."""
         message = wire.State(0, self._space.name, self.kind, self.id)
         return parts(await self._ask(message), 4)
 
     async def _close(self) -> None:
-        """Tell the host, if it can be told and has not ended it itself."""
-        self._space.held.discard(self)
+        """End the handle at the host, unless it has ended there or the host is out of reach."""
+        self._space.handles.discard(self)
         with suppress(LeaseLost, PeerLost, SpaceClosed):
             await self._ask(wire.Close(0, self._space.name, self.kind, self.id))
 
 
 class RemoteTransaction(RemoteHandle):
-    """All or nothing, at a host elsewhere. If the link is lost it is over, unless prepared."""
+    """A transaction at another host. A lost link aborts it, unless it is prepared."""
 
     kind = "transaction"
 
     def __init__(
         self,
-        space: RemoteOperations,
+        space: RemoteSpace,
         serial: int,
-        thing_id: str,
+        txn_id: str,
         expires: Any = None,
         state: State = "active",
     ) -> None:
-        super().__init__(space, serial, thing_id, expires)
+        super().__init__(space, serial, txn_id, expires)
         self._state: State = state
         self._reason = ""
         if state == "prepared":
@@ -208,7 +238,7 @@ class RemoteTransaction(RemoteHandle):
 
     @dual_api
     async def refresh(self) -> None:
-        """Ask the host how it stands."""
+        """Get the current state from the host."""
         await self._refresh()
 
     async def _refresh(self) -> None:
@@ -217,11 +247,13 @@ class RemoteTransaction(RemoteHandle):
 
     @dual_api
     async def commit(self) -> None:
+        """Commit. TransactionEnded if it has ended; PeerLost if the outcome is not known."""
         self.require()
         await self._end("commit")
 
     @dual_api
     async def abort(self) -> None:
+        """Undo everything that was done in the transaction."""
         await self._abort()
 
     async def _abort(self) -> None:
@@ -233,18 +265,19 @@ class RemoteTransaction(RemoteHandle):
                 await self._end("abort")
             except PeerLost:
                 if self._state == "prepared":
-                    raise  # It stands until someone decides.
+                    raise  # It stays prepared until it is decided.
 
     @dual_api
     async def prepare(self) -> Vote:
-        """Phase one: promise to commit, whatever comes. "not changed" needs no second phase."""
+        """Phase one of a two-phase commit: promise to commit. "not changed" needs no second
+        phase."""
         self.require()
         vote: Vote = await self._end("prepare")
         return vote
 
     def transaction(self, *, lease: float | None = None) -> Any:
         """A nested transaction: it sees what this one sees, and commits into it."""
-        return self.coming(self._space.begin, lease, self)
+        return self.dual_call(self._space.begin, lease, self)
 
     def goodbye(self) -> Any:
         if self._state == "prepared":
@@ -252,8 +285,8 @@ class RemoteTransaction(RemoteHandle):
         return wire.End(0, self._space.name, self.id, "abort")
 
     def require(self) -> None:
-        """PeerLost the first time that it is used after its link was lost; TransactionEnded if it
-        has ended."""
+        """Raise TransactionEnded if it has ended, and PeerLost at the first use after its link was
+        lost."""
         self._space.require_open()
         if self._state in ("committed", "aborted"):
             raise TransactionEnded(self.id, self._state, self._reason)
@@ -261,7 +294,7 @@ class RemoteTransaction(RemoteHandle):
             raise PeerLost(self._space.peer, "a transaction", "the link was lost, and with it this")
 
     def _is_lost(self) -> bool:
-        """Was the link lost that carries it? Then it is over from now on."""
+        """Was its link lost? If so, it is aborted now."""
         if self.serial is None or self.serial == self._space.serial:
             return False
         self.lost()
@@ -272,12 +305,13 @@ class RemoteTransaction(RemoteHandle):
             self.ended("aborted", "the link to its host was lost")
 
     def promised(self) -> None:
-        """It has promised to commit: a space that is closed now must not call it off."""
+        """Note that it is prepared: closing the space must not abort it."""
         self._state = "prepared"
 
     def ended(self, state: State, reason: str) -> None:
+        """Note that it has ended."""
         self._state, self._reason = state, reason
-        self._space.held.discard(self)
+        self._space.handles.discard(self)
 
     async def _end(self, how: Literal["commit", "abort", "prepare", "state"]) -> Any:
         try:
@@ -300,7 +334,7 @@ class RemoteTransaction(RemoteHandle):
     async def leave(self, error: BaseException | None) -> None:
         """The end of a block: commit, or abort on an error."""
         if error is not None:
-            with suppress(SpaceClosed):  # That would hide the error, and has ended it anyway.
+            with suppress(SpaceClosed):  # It has ended then, and the error must not be hidden.
                 if self._state == "active":
                     await self._abort()
         elif self._state == "active":
@@ -313,7 +347,7 @@ class RemoteTransaction(RemoteHandle):
 
 
 class RemoteSession(RemoteHandle, SessionLike):
-    """Reads that never give the same entry twice, at a host elsewhere. It ends with its link."""
+    """A session at another host: reads that never return the same entry twice."""
 
     kind = "session"
     _seen = 0
@@ -331,30 +365,31 @@ class RemoteSession(RemoteHandle, SessionLike):
         message = self._space.get_message(
             template, False, wait, scope=scope, many=many, limit=limit, session=self
         )
-        found = await self._space.got(message, self, coverage)
+        found = await self._space.get(message, self, coverage)
         return found if many else found[0] if found else None
 
     def clone(self, *, lease: float | None = None) -> Any:
-        """Another session that has seen the same."""
-        return self.coming(self._space.remember, lease, self)
+        """A new session that starts with what this one has seen."""
+        return self.dual_call(self._space.open_session, lease, self)
 
     @property
     def seen(self) -> int:
-        """How many entries it remembers; those that are gone are forgotten in time."""
+        """How many entries it remembers; removed entries are forgotten in time."""
         if not self.is_async:
             run_sync(self._refresh)
         return self._seen
 
     @dual_api
     async def refresh(self) -> None:
-        """Ask the host how it stands."""
+        """Get the current state from the host."""
         await self._refresh()
 
     async def _refresh(self) -> None:
-        _, self.expires, self._seen, _ = await self._told()
+        _, self.expires, self._seen, _ = await self._fetch_state()
 
     @dual_api
     async def close(self) -> None:
+        """End the session."""
         await self._close()
 
     async def leave(self, error: BaseException | None) -> None:
@@ -362,13 +397,13 @@ class RemoteSession(RemoteHandle, SessionLike):
 
 
 class RemoteMatchSet(RemoteHandle):
-    """What matched at a host elsewhere, in order of arrival: iterate (`async for` on the async
-    door), or call `next` until it answers None. It ends with its link."""
+    """The entries that matched at another host, in order of arrival. Iterate (`async for` on the
+    async API), or call `next` until it returns None."""
 
     kind = "match set"
 
-    def __init__(self, space: RemoteOperations, serial: int, thing_id: str, expires: Any) -> None:
-        super().__init__(space, serial, thing_id, expires)
+    def __init__(self, space: RemoteSpace, serial: int, set_id: str, expires: Any) -> None:
+        super().__init__(space, serial, set_id, expires)
         self._skipped: list[Skipped] = []
         self._at_host: list[Skipped] = []
 
@@ -388,12 +423,12 @@ class RemoteMatchSet(RemoteHandle):
 
     @property
     def skipped(self) -> list[Skipped]:
-        """What was left out so far, and why."""
+        """The entries that were left out so far, with the reasons."""
         return [*self._at_host, *self._skipped]
 
     @dual_api
     async def close(self) -> None:
-        """It is not needed any more."""
+        """End the match set."""
         await self._close()
 
     async def leave(self, error: BaseException | None) -> None:
@@ -408,3 +443,267 @@ class RemoteMatchSet(RemoteHandle):
         self.require_door(True, "'for'")
         while (entry := await self.next()) is not None:
             yield entry
+
+
+logger = logging.getLogger("tupelo")
+
+AHEAD_MAX = 64
+"""How many notices an iteration fetches at once."""
+
+BACKLOG_MAX = 10_000
+"""How many notices wait for a reaction at most."""
+
+
+class RemoteSubscription(RemoteHandle):
+    """A subscription at another host: notices in order. Iterate (`async for` on the async API), or
+    call `get`. It ends with its lease, its transaction, its space, its link, or `close()`."""
+
+    kind = "subscription"
+
+    def __init__(
+        self,
+        space: RemoteSpace,
+        serial: int,
+        granted: list[Any],
+        handback: Any,
+        backlog_max: int,
+    ) -> None:
+        subscription_id, self.event_id, expires = granted
+        super().__init__(space, serial, subscription_id, expires)
+        self._handback = handback
+        self._backlog_max = backlog_max
+        self._ahead: deque[Notice] = deque()
+        self._closed = False
+        self._active = True
+        self._sequence = 0
+        self._error: Exception | None = None
+
+    @dual_api
+    async def get(self, *, wait: float | None = None) -> Notice | None:
+        """The next notice; None after `wait` seconds, or if the subscription has ended."""
+        check_wait(wait)
+        return await self._next(wait, 1)
+
+    def __iter__(self) -> Iterator[Notice]:
+        self.require_door(False, "'async for'")
+        while (notice := run_sync(partial(self._next, None, AHEAD_MAX))) is not None:
+            yield notice
+
+    async def __aiter__(self) -> AsyncIterator[Notice]:
+        self.require_door(True, "'for'")
+        while (notice := await self._next(None, AHEAD_MAX)) is not None:
+            yield notice
+
+    async def _next(self, wait: float | None, limit: int) -> Notice | None:
+        while True:
+            try:
+                return self._ahead.popleft()
+            except IndexError:
+                if self._error is not None:
+                    raise self._error from None
+            if self._closed or not await self._fetch(wait, limit):
+                return None
+
+    async def _fetch(self, wait: float | None, limit: int) -> bool:
+        """Fetch notices from the host; were there any?"""
+        try:
+            message = wire.Next(0, self._space.name, self.id, wait, limit)
+            notices = [self._read(encoded) for encoded in listed(await self._ask(message))]
+        except SpaceClosed:
+            return False
+        except TupeloError as error:
+            self._end(error)
+            raise
+        self._ahead.extend(notices)
+        return bool(notices)
+
+    def _read(self, encoded: Any) -> Notice:
+        try:
+            event_id, sequence, kind, subject, missed = encoded
+        except (TypeError, ValueError) as error:
+            raise BadFrame(f"this is no notice: {error}") from error
+        self._sequence = max(self._sequence, sequence)
+        return Notice(event_id, sequence, kind, read_whole(subject), self._handback, missed)
+
+    async def call(self, callback: Callable[[Notice], object]) -> None:
+        """Call `callback` with each notice; an exception of the callback ends the subscription."""
+        try:
+            while (notice := await self._next(None, AHEAD_MAX)) is not None:
+                result = callback(notice)
+                if self.is_async and isawaitable(result):
+                    await result
+        except PeerLost as error:
+            logger.warning(
+                "a subscription in the space %r ended: %s; subscribe again to be told what comes "
+                "from now on",
+                self._space.name,
+                error,
+            )
+        except Exception as error:
+            logger.exception("a subscription's callback raised; the subscription is closed")
+            self._end(error)
+            await self._close()
+        except BaseException as error:
+            self._end(ListenerFailed(repr(error)))
+            raise
+
+    def _end(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._active = False
+
+    # State
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number of the last notice."""
+        self._refresh_if_blocking()
+        return self._sequence
+
+    @property
+    def active(self) -> bool:
+        """Can more notices come?"""
+        self._refresh_if_blocking()
+        return self._active
+
+    @property
+    def error(self) -> Exception | None:
+        """The error that ended it, or None."""
+        self._refresh_if_blocking()
+        return self._error
+
+    def _refresh_if_blocking(self) -> None:
+        if not self.is_async:
+            run_sync(self._refresh)
+
+    @dual_api
+    async def refresh(self) -> None:
+        """Get the current state from the host."""
+        await self._refresh()
+
+    async def _refresh(self) -> None:
+        if self._closed or not self._active:
+            return
+        try:
+            active, self.expires, self._sequence, error = await self._fetch_state()
+            self._active = self._active and bool(active)  # It may have ended here meanwhile.
+        except SpaceClosed:
+            self._active = False
+        except TupeloError as lost:
+            self._end(lost)
+        else:
+            if error is not None:
+                self._error = read_error(*error)
+
+    @dual_api
+    async def close(self) -> None:
+        """End the subscription; notices that have come can still be fetched."""
+        await self.finish()
+
+    async def finish(self) -> None:
+        if not self._closed:
+            await self.keep_backlog()
+            self._closed = True
+            self._active = False
+            await self._close()
+
+    async def keep_backlog(self) -> None:
+        """Fetch the notices that wait at the host, which drops them when the subscription ends."""
+        if self._active:
+            try:
+                await self._fetch(0, self._backlog_max)
+            except TupeloError:  # It is kept as `error`.
+                return
+
+    async def leave(self, error: BaseException | None) -> None:
+        await self.finish()
+
+
+class RemoteReaction:
+    """A reaction to entries of another host: this program calls the function once for every entry,
+    after the host's step. It may lag behind by `BACKLOG_MAX` entries; of the entries beyond that it
+    sees only those that are still in the space."""
+
+    def __init__(
+        self,
+        space: RemoteSpace,
+        subscription: RemoteSubscription,
+        read_matches: Callable[[], Coroutine[Any, Any, list[Entry]]],
+        function: WeakFunction,
+        once: bool,
+    ) -> None:
+        self._space = space
+        self._subscription = subscription
+        self._read_matches = read_matches
+        self._function = function
+        self._once = once
+        self._seen = Seen()
+        self._active = True
+        self._error: Exception | None = None
+        self.is_async = space.is_async
+
+    def __repr__(self) -> str:
+        return f"<a reaction in the space {self._space.name!r} at {self._space.peer}>"
+
+    @property
+    def active(self) -> bool:
+        """Will the function be called again?"""
+        return self._active
+
+    @property
+    def error(self) -> Exception | None:
+        """The last exception of the function, or the error that ended the reaction."""
+        return self._error
+
+    @dual_api
+    async def cancel(self) -> None:
+        """End the reaction."""
+        self._active = False
+        await self._subscription.finish()
+
+    async def run(self, existing: list[Entry]) -> None:
+        """React to the entries that are there, then to those that come."""
+        try:
+            await self._react_to(existing)
+            while self._active and (notice := await self._subscription._next(None, AHEAD_MAX)):
+                if notice.missed:  # The backlog was full.
+                    await self._react_to(await self._read_matches())
+                await self._react_to([notice.subject])
+        except TupeloError as error:
+            self._error = error
+            if isinstance(error, PeerLost):
+                logger.warning(
+                    "a reaction in the space %r ended: %s; call react again to go on",
+                    self._space.name,
+                    error,
+                )
+        finally:
+            self._active = False
+        await self._subscription.finish()
+
+    async def _react_to(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            await self._react(entry)
+
+    async def _react(self, entry: Entry) -> None:
+        if not self._active or entry in self._seen:
+            return
+        self._seen.add(entry)
+        try:
+            txn = await self._space.begin(None)
+            try:
+                step = WeakStep(self._space, txn)
+                result = self._function(thaw(entry.shape, entry.fields), step)
+                if self.is_async and isawaitable(result):
+                    await result
+            except BaseException as error:
+                await txn.leave(error)
+                raise
+            await txn.leave(None)
+        except (PeerLost, SpaceClosed):
+            raise
+        except Exception as error:
+            logger.exception("a reaction's function raised; what it did is undone")
+            self._error = error
+        else:
+            if self._once:
+                self._active = False

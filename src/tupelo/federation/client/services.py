@@ -1,4 +1,4 @@
-"""Calling the services that a host offers: see `federation.hosts.services`."""
+"""Calling the services of a host; `federation.hosts.services` is the other end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import msgspec
 from tupelo.errors import (
     BadArgument,
     HostClosed,
-    PeerLost,
     SpaceClosed,
     TupeloError,
     UnknownService,
@@ -24,8 +23,7 @@ from tupelo.federation.client.arguments import built, listed
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.connect import config_of, network_of
-from tupelo.federation.client.reach import RemoteOperations
-from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.client.space import HostConnection, RemoteSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import parse_url
 from tupelo.federation.links.encoding import read_encoded_entry
@@ -36,46 +34,33 @@ from tupelo.values.codec import entry_to_wire
 from tupelo.values.template_encoding import template_from_wire, template_to_wire
 
 
-class HostConnection(RemoteOperations):
-    """A connection to a host, for the services there. On the async door it is awaited; see
-    `connect_to_host`. Use it by `with`, or `async with`."""
-
-    def __repr__(self) -> str:
-        return f"<a connection to {self.peer}>"
-
-
 def connect_to_host(url: str, *, about: str = PRESENCE, **options: Any) -> HostConnection:
-    """A connection to the host at a URL such as tupelo://host:7700, with the options of
-    `tupelo.connect`. A space that the URL names does not matter; a password is that of the space
-    `about`, such as the hidden one of a service."""
+    """Connect to the host at a URL such as tupelo://host:7700, for its services. The `options` are
+    those of `tupelo.connect`. A space in the URL is ignored; a password is that of the space
+    `about`, such as the hidden space of a service."""
     config, password = config_of(url, options)
     channel = BlockingChannel(config, random.Random())
-    made: HostConnection = run_sync(partial(_opened, channel, about, password))
-    return made
+    opened: HostConnection = run_sync(partial(HostConnection.opened, channel, about, password))
+    return opened
 
 
 async def connect_to_host_async(
     url: str, *, about: str = PRESENCE, **options: Any
 ) -> HostConnection:
     """`connect_to_host`, for tasks of the running loop."""
-    config, password = await asyncio.to_thread(config_of, url, options)  # which may read files
+    # In a thread, since it may read files.
+    config, password = await asyncio.to_thread(config_of, url, options)
     channel = await AsyncChannel.made(config, random.Random(), network_of(config))
-    return await _opened(channel, about, password)
-
-
-async def _opened(channel: Any, about: str, password: str | None) -> HostConnection:
-    connection = HostConnection(channel, about)
-    await connection.open(password)
-    return connection
+    return await HostConnection.opened(channel, about, password)
 
 
 def names_space(url: str) -> bool:
-    """Does this URL name a space, or only a host?"""
+    """Does this URL name a space, rather than only a host?"""
     return parse_url(url)[1] is not None
 
 
 async def invoke(
-    space: RemoteOperations,
+    connection: HostConnection,
     service: str,
     method: str,
     *args: Any,
@@ -83,53 +68,34 @@ async def invoke(
     wait: float | None = 0,
     again: bool = False,
     handed_over: bool = False,
-    within: int | None = None,
+    on_link: int | None = None,
     build: Callable[[Any], Any] = lambda answer: answer,
 ) -> Any:
-    """Call a method of a service at the host of this space, or connection; its answer.
+    """Call a method of a service at the host of this connection or space, and return its answer.
 
-    `about` is the space that the call is about, whose rules of access the service checks. `wait`
-    is how long the service may take to answer, and `again` marks a call that does no harm if it is
-    done twice, so that it can be repeated when the link was lost. If the answer is `handed_over`
-    it is confirmed when it is here and `build` has made of it what the caller gets; if that fails,
-    or the caller is cancelled before, the host gives it back. `within` is the serial of the link to
-    which the call belongs: PeerLost if that was lost.
+    `about` is the space whose access rules the service checks, and `wait` how long the service may
+    take to answer. `again` marks a call that may be repeated after a lost link. An answer that is
+    `handed_over` is confirmed after `build` has turned it into the result; if that fails or the
+    caller is cancelled, the host takes it back. With `on_link` the call is only sent over the link
+    with that serial number: PeerLost if it was lost. UnknownService if the host has none of this
+    name.
     """
     message = wire.Invoke(0, service, method, about, list(args), wait, again)
     try:
         if not handed_over:
-            return build(await space.ask(message, within))
-        return await _received(space, message, within, build)
+            return build(await connection.ask(message, on_link))
+        return await connection.receive(message, build, on_link)
     except UnknownService as error:
-        raise UnknownService(service, space.peer) from error
-
-
-async def _received(
-    space: RemoteOperations, message: wire.Invoke, within: int | None, build: Callable[[Any], Any]
-) -> Any:
-    space.require_open()
-    channel = space.channel
-    asked = channel.asking(message, space, within)
-    try:
-        while True:
-            await channel.run(asked)
-            value = build(asked.value)
-            if channel.confirm(asked):
-                return value
-            if not message.again:
-                raise PeerLost(space.peer, f"{message.service} {message.method}", "its link ended")
-    except BaseException:
-        if asked.error is None:
-            channel.cancel(asked)
-        raise
+        raise UnknownService(service, connection.peer) from error
 
 
 ANYTHING = "anything"
+"""The rule of a method for which any permission in the space is enough."""
 
 
 class ServiceCodec(NamedTuple):
-    """How an argument or an answer is sent, and what the other end makes of it. `here` makes of an
-    answer what a program gets that is the host itself."""
+    """How an argument or answer is encoded and decoded. `here` converts an answer for a caller in
+    the process of the host."""
 
     encode: Callable[[Any], Any]
     read: Callable[[Any], Any]
@@ -137,7 +103,7 @@ class ServiceCodec(NamedTuple):
 
 
 def plain(kind: Any) -> ServiceCodec:
-    """For values of this type, of which msgspec knows how they are sent."""
+    """The codec for values of a type that msgspec can convert."""
     return ServiceCodec(_to_builtins, partial(msgspec.convert, type=kind), _as_it_is)
 
 
@@ -153,17 +119,16 @@ ENTRIES = ServiceCodec(
     lambda found: [built(one) for one in listed(found)],
     lambda entries: [value_of(entry) for entry in entries],
 )
-"""For an answer of entries, of which the caller gets the values."""
+"""For an answer of entries; the caller gets their values."""
 ITEM = ServiceCodec(lambda item: entry_to_wire(*item), read_encoded_entry, _as_it_is)
-"""For an entry that is to be written: its shape and fields."""
+"""For an entry to be written: its shape and fields."""
 TEMPLATE = ServiceCodec(template_to_wire, template_from_wire, _as_it_is)
 
 
 class ServiceMethod(NamedTuple):
-    """A method of a door that a host runs. `rule` is what it is under the space's rules of access:
-    "read", "write", "take", "subscribe" or "administer"; ANYTHING for what may be done by whoever
-    may do one of them. One that `waits` is told how long, as `wait=`; the answer of one that
-    `hands_over` goes back if it does not arrive."""
+    """A method of a served model API. `rule` is the permission that it needs in the space: "read",
+    "write", "take", "subscribe", "administer", or ANYTHING. A method that `waits` gets `wait=`; the
+    answer of a method that `hands_over` returns to the host if it does not arrive."""
 
     rule: str
     arguments: tuple[ServiceCodec, ...] = ()
@@ -173,9 +138,9 @@ class ServiceMethod(NamedTuple):
 
 
 class ServedDoor:
-    """A door of a model that the host of this space runs for us, as a `DoorService`. What it keeps
-    there ends with the link: then PeerLost, and another door is to be opened. `LocalDoor` is the
-    same at a host of this program; `title` is what users call it."""
+    """The API of a model, run by the host of this space as a `DoorService`. Its state at the host
+    ends with the link: calls then raise PeerLost, and a new door must be opened. `LocalDoor` is its
+    counterpart at a host of this program; `title` is its name in error messages."""
 
     def __init__(
         self, space: RemoteSpace, service: str, title: str, methods: Mapping[str, ServiceMethod]
@@ -191,16 +156,16 @@ class ServedDoor:
         self._serial: int | None = None
 
     async def open(self) -> None:
-        """Is done with the first call, if not before."""
+        """Create the state at the host; the first call does so too."""
         message = wire.Invoke(0, self._service, "open", self.space.name, [self._id], 0, True)
         try:
-            self._serial = (await self.space.asked(message)).serial
+            self._serial = (await self.space.call(message)).serial
         except UnknownService as error:
             raise UnknownService(self._service, self.space.peer) from error
 
     async def call(self, name: str, *args: Any, wait: float | None = 0) -> Any:
-        """Call a method that needs what the host keeps for this door. HostClosed if the door is
-        closed; SpaceClosed if it is closed meanwhile: then what is handed over goes back."""
+        """Call a method that needs the state at the host. HostClosed if the door is closed;
+        SpaceClosed if it is closed meanwhile: then a handed-over answer returns to the host."""
         self.require_open()
         method = self._methods[name]
 
@@ -215,14 +180,14 @@ class ServedDoor:
                 *(name, args, received),
                 wait=wait,
                 handed_over=method.hands_over,
-                within=self._serial,
+                on_link=self._serial,
             )
         except TupeloError:
             self._require_still_open()
             raise
 
     async def tell(self, name: str, *args: Any) -> Any:
-        """Call a method that needs nothing of it, over whatever link there is."""
+        """Call a method that needs no state at the host, over any link."""
         self.require_open()
         return await self._invoke(name, args, self._methods[name].answer.read)
 
@@ -230,7 +195,7 @@ class ServedDoor:
         self, name: str, args: tuple[Any, ...], build: Callable[[Any], Any], **options: Any
     ) -> Any:
         codecs = self._methods[name].arguments
-        encoded = [codec.encode(one) for codec, one in zip(codecs, args, strict=True)]
+        encoded = [codec.encode(arg) for codec, arg in zip(codecs, args, strict=True)]
         return await invoke(
             *(self.space, self._service, name, self._id, *encoded),
             about=self.space.name,
@@ -239,6 +204,7 @@ class ServedDoor:
         )
 
     def require_open(self) -> None:
+        """Raise HostClosed if the door was closed."""
         if self.closed:
             raise HostClosed(f"this {self.title} was closed")
 
@@ -247,12 +213,11 @@ class ServedDoor:
             raise SpaceClosed(f"the space {self.space.name!r} was closed here")
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run this on a thread, or as a task, of its own."""
+        """Run this in a thread, or a task, of its own."""
         self.space.channel.start(work, "tupelo-notices")
 
     async def close(self) -> None:
-        """The host keeps nothing more for this door, and the connection is closed. Whoever waits
-        is told: SpaceClosed."""
+        """Drop the state at the host and close the connection; waiting calls get SpaceClosed."""
         if self.closed:
             return
         self.closed = True
@@ -264,8 +229,8 @@ class ServedDoor:
 
 
 def check_client(space: RemoteSpace, name: object, **decided: tuple[object, object]) -> None:
-    """BadArgument, if a client gives its door another name than its space has, or an option that
-    the host decides: of each, what was given and what it is if nothing was."""
+    """Raise BadArgument if a client opens a door with another name than that of its space, or with
+    an option that only the host may set. `decided` has the given and the default value of each."""
     if name is not None and name != space.name:
         raise BadArgument("name", f"left out, or {space.name!r}: the connection names it", name)
     for argument, (given, default) in decided.items():

@@ -1,27 +1,46 @@
-"""Remote spaces: the operations of a space, at a host elsewhere. One text for both doors."""
+"""A space at another host, as a client uses it. One implementation serves the blocking and the
+async API.
+
+`HostConnection` is the connection itself: it sends calls over a channel and knows the clock of the
+host. `RemoteSpace` adds the operations of a space.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, BadTemplate, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation.client.arguments import (
     NUMBER_MAX,
+    built,
+    check_to,
     is_text,
     listed,
     parts,
 )
-from tupelo.federation.client.channel import Channel
-from tupelo.federation.client.handles import RemoteMatchSet, RemoteTransaction
-from tupelo.federation.client.listening import BACKLOG_MAX, RemoteReaction
-from tupelo.federation.client.reach import RemoteOperations, Txn, id_of
+from tupelo.federation.client.channel import Channel, OutstandingCall, may_ask_again
+from tupelo.federation.client.handles import (
+    BACKLOG_MAX,
+    DualHandle,
+    RemoteHandle,
+    RemoteLandlord,
+    RemoteMatchSet,
+    RemoteReaction,
+    RemoteSession,
+    RemoteSubscription,
+    RemoteTransaction,
+    WrittenEntryId,
+)
 from tupelo.federation.links import wire
-from tupelo.federation.links.encoding import read_change
-from tupelo.space.dual_api import dual_api
+from tupelo.federation.links.encoding import encode_order, read_change, read_leases, read_whole
+from tupelo.space.dual_api import dual_api, run_sync
 from tupelo.space.order import Fifo, Order
-from tupelo.space.port import check_entries
+from tupelo.space.port import Spanning, Transactional, check_entries
 from tupelo.space.protocol import (
     AsyncSpaceLike,
     Opening,
@@ -30,17 +49,28 @@ from tupelo.space.protocol import (
     takes_longer,
     takes_longer_to_write,
 )
-from tupelo.space.query import check_count, check_limit, check_position
+from tupelo.space.query import check_count, check_limit, check_order, check_position, check_wait
 from tupelo.space.reaction import WeakFunction
 from tupelo.values.change import Change, Notice
-from tupelo.values.entry import freeze
+from tupelo.values.codec import encode_entry, entry_to_wire
+from tupelo.values.entry import Shape, freeze
 from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template_encoding import template_to_wire
 
+Txn = RemoteTransaction | Transactional | None
+
+
+class RemoteCapable(Spanning):
+    """A transaction that can have branches at other hosts."""
+
+    @abstractmethod
+    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteTransaction:
+        """The branch of this transaction in `space`; the first call begins it."""
+
 
 class RemoteSpaceLike(SpaceLike, Protocol):
-    """A space at a host elsewhere, for threads: what `tupelo.connect` returns."""
+    """A space at another host, blocking: the result of `tupelo.connect`."""
 
     @property
     def agent(self) -> str: ...
@@ -55,7 +85,7 @@ class RemoteSpaceLike(SpaceLike, Protocol):
 
 
 class AsyncRemoteSpaceLike(AsyncSpaceLike, Protocol):
-    """A space at a host elsewhere, for coroutines: what `tupelo.aio.connect` returns."""
+    """A space at another host, for coroutines: the result of `tupelo.aio.connect`."""
 
     @property
     def agent(self) -> str: ...
@@ -69,14 +99,160 @@ class AsyncRemoteSpaceLike(AsyncSpaceLike, Protocol):
     def space(self, name: str, password: str | None = None) -> Opening[AsyncRemoteSpaceLike]: ...
 
 
-class RemoteSpace(RemoteOperations, SpaceLike):
-    """A space at a host elsewhere, with the methods of `tupelo.Space`, or on the async door with
-    those of `tupelo.aio.Space`; there transactions, sessions and subscriptions are to be awaited
-    too (`await space.transaction()`), or used by `async with`.
+class HostConnection(DualHandle):
+    """A connection to a host and to one of its spaces, whose access rules and password apply. Its
+    channel may be shared with other connections to the same host. Use it with `with` or
+    `async with`; `connect_to_host` opens one for the services of a host."""
 
-    `scope` narrows where an operation looks; `to` writes for one agent. Code is not sent: a `Where`
-    and an order that is a function are refused. If the link is lost it is dialled again, and what
-    only asks is asked again; see `PeerLost` for the rest.
+    def __init__(self, channel: Channel, name: str) -> None:
+        self.is_async = channel.is_async
+        self.handles: set[RemoteHandle] = set()
+        self.durable = False
+        self.engine_id = ""
+        self.host_id = ""
+        self._channel = channel
+        self._name = name
+        self._agent = ""
+        self._closed = False
+        self._clock_offset = 0.0  # clock of the host minus our clock
+        self._landlord = RemoteLandlord(self)
+
+    @classmethod
+    async def opened(cls, channel: Channel, name: str, password: str | None) -> Self:
+        """Open the space `name` of the host at the other end of the channel. Raises BadArgument,
+        or the refusal of the host."""
+        if not is_text(name) or not name:
+            raise BadArgument("name", "the name of a space", name)
+        if password is not None and not is_text(password):
+            raise BadArgument("password", "a text, or None", password)
+        connection = cls(channel, name)
+        description = parts(await channel.open(connection, name, password), 5)
+        connection.durable, connection.engine_id, connection._agent = description[:3]
+        connection.host_id, now = description[3:]
+        connection._clock_offset = now - channel.time()
+        return connection
+
+    @property
+    def channel(self) -> Channel:
+        """The conversation with the host, shared by all connections over the same link."""
+        return self._channel
+
+    @property
+    def name(self) -> str:
+        """The name of the space."""
+        return self._name
+
+    @property
+    def agent(self) -> str:
+        """The id under which the host and its other clients know this program."""
+        return self._agent
+
+    @property
+    def peer(self) -> str:
+        """The address of the host."""
+        return self._channel.peer
+
+    @property
+    def serial(self) -> int:
+        """The serial number of the current link."""
+        return self._channel.serial
+
+    # Calls
+
+    def require_open(self) -> None:
+        """Raise SpaceClosed if the connection was closed."""
+        if self._closed:
+            raise SpaceClosed(f"the space {self._name!r} was closed here")
+
+    async def call(self, message: Any, on_link: int | None = None) -> OutstandingCall:
+        """Send a call and wait for its answer. With `on_link`, only over the link with that serial
+        number: PeerLost if it was lost."""
+        self.require_open()
+        try:
+            return await self._channel.ask(message, self, on_link)
+        except UnicodeEncodeError as error:
+            if isinstance(message, wire.Write):
+                raise
+            raise _not_unicode(error) from error
+
+    async def ask(self, message: Any, on_link: int | None = None) -> Any:
+        """Send a call, see `call`, and return the value of its answer."""
+        return (await self.call(message, on_link)).value
+
+    async def receive(
+        self,
+        message: Any,
+        build: Callable[[Any], Any],
+        on_link: int | None = None,
+        must_confirm: Callable[[Any], bool] = lambda value: True,
+    ) -> Any:
+        """Send a call whose answer the host hands over, such as taken entries, and return what
+        `build` makes of the answer. Then confirm the call, if the built value `must_confirm`. If
+        building fails or the caller is interrupted, the host is told and puts the entries back."""
+        self.require_open()
+        channel = self._channel
+        call = channel.new_call(message, self, on_link)
+        try:
+            while True:
+                await channel.run(call)
+                value = build(call.value)
+                if not must_confirm(value) or channel.confirm(call):
+                    return value
+                if not may_ask_again(message):
+                    raise channel.loss(message, "its link ended")
+        except UnicodeEncodeError as error:
+            raise _not_unicode(error) from error
+        except BaseException:
+            if call.error is None:
+                channel.cancel(call)
+            raise
+
+    # The clock of the host, leases
+
+    async def describe_host(self, on_link: int | None = None) -> dict[str, Any]:
+        """The host's description of itself; also sets our idea of its clock."""
+        description = dict(await self.ask(wire.DescribeHost(0), on_link))
+        self._clock_offset = description["now"] - self._channel.time()
+        return description
+
+    def host_time(self) -> float:
+        """The time at the host, whose clock decides when leases end. The blocking API asks the host
+        if there is a link; otherwise this is an estimate from the last answer."""
+        if not self.is_async and not self._channel.awaits_link:
+            with suppress(TupeloError):
+                now: float = run_sync(partial(self.describe_host, self.serial))["now"]
+                return now
+        return self._channel.time() + self._clock_offset
+
+    def lease_of(self, thing: Any) -> Lease | AsyncLease:
+        """The lease of a handle or a written entry, for the API in use."""
+        return AsyncLease(self._landlord, thing) if self.is_async else Lease(self._landlord, thing)
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Close the connection: its handles end at the host, and waiting calls get SpaceClosed."""
+        if self._closed:
+            return
+        handles = list(self.handles)
+        for handle in handles:
+            if isinstance(handle, RemoteSubscription):
+                await handle.keep_backlog()
+        self._closed = True
+        goodbyes = [(message, one.serial) for one in handles if (message := one.goodbye())]
+        await self._channel.leave(self, goodbyes)
+
+    def __repr__(self) -> str:
+        return f"<a connection to {self.peer}>"
+
+
+class RemoteSpace(HostConnection, SpaceLike):
+    """A space at another host, with the methods of `tupelo.Space`, or of `tupelo.aio.Space` on the
+    async API, where transactions, sessions and subscriptions are awaited too
+    (`await space.transaction()`) or used with `async with`.
+
+    `scope` limits which hosts an operation looks at; `to` writes for one agent. Functions are not
+    sent: a `Where` template and an order that is a function are refused. After a lost link the
+    client reconnects and repeats calls that are safe to repeat; `PeerLost` says what happens to the
+    others.
     """
 
     _get_fast = staticmethod(takes_longer)
@@ -84,12 +260,40 @@ class RemoteSpace(RemoteOperations, SpaceLike):
 
     @property
     def host(self) -> Any:
-        """What the host says of itself: a dict; on the async door to be awaited."""
-        return self.coming(self.told)
+        """The description of the host, a dict; awaited on the async API."""
+        return self.dual_call(self.describe_host)
 
     def space(self, name: str, password: str | None = None) -> Any:
         """Another space of the same host, over the same link."""
-        return self.coming(opened, self._channel, name, password)
+        return self.dual_call(RemoteSpace.opened, self._channel, name, password)
+
+    # Transactions as `txn=`
+
+    async def branch(self, txn: Txn) -> RemoteTransaction | None:
+        """The transaction at this host for the argument `txn=`. BadArgument if it belongs to
+        another space."""
+        if txn is None:
+            return None
+        if isinstance(txn, RemoteCapable):
+            txn = await txn.branch_elsewhere(self)
+        if (
+            not isinstance(txn, RemoteTransaction)
+            or txn._space._channel is not self._channel
+            or txn._space.name != self._name
+        ):
+            raise BadArgument("txn", f"a transaction of the space {self._name!r}", txn)
+        txn.require()
+        return txn
+
+    async def _call_in(self, handle: RemoteHandle | None, message: Any) -> OutstandingCall:
+        """Send a call that may be part of a transaction or session."""
+        if handle is None:
+            return await self.call(message)
+        try:
+            return await self.call(message, handle.serial)
+        except PeerLost:
+            handle.lost()
+            raise
 
     # Writing
 
@@ -107,7 +311,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         if lease is not None:
             lease = check_lease(lease)
         place = None if at is None else [at]
-        return (await self.written([item], lease, txn, place, wait, to))[0]
+        return (await self.write_items([item], lease, txn, place, wait, to))[0]
 
     @dual_api
     async def _write_all(
@@ -121,9 +325,39 @@ class RemoteSpace(RemoteOperations, SpaceLike):
     ) -> list[Lease | AsyncLease]:
         items, leases = check_entries(entries, lease, at)
         if len(items) > wire.BULK_MAX:
-            what = f"at most {wire.BULK_MAX:,} at a time, at a host elsewhere"
-            raise BadArgument("entries", what, f"{len(items):,}")
-        return await self.written(items, leases, txn, None if at is None else list(at), wait, to)
+            expected = f"at most {wire.BULK_MAX:,} at a time, at a host elsewhere"
+            raise BadArgument("entries", expected, f"{len(items):,}")
+        places = None if at is None else list(at)
+        return await self.write_items(items, leases, txn, places, wait, to)
+
+    async def write_items(
+        self,
+        items: list[tuple[Shape, tuple[Any, ...]]],
+        lease: float | list[float | None] | None,
+        txn: Txn,
+        at: list[Any] | None,
+        wait: float | None,
+        to: str | None,
+        leases: bool = True,
+    ) -> list[Lease | AsyncLease]:
+        """Write frozen entries in one step and return their leases. With `leases=False` the host
+        keeps no record of them for this client, and the result is empty."""
+        check_wait(wait)
+        check_to(to)
+        encoded = [entry_to_wire(shape, fields) for shape, fields in items]
+        branch = None if txn is None else await self.branch(txn)
+        message = wire.Write(0, self._name, encoded, lease, id_of(branch), at, wait, to, leases)
+        try:
+            granted = (await self._call_in(branch, message)).value
+        except UnicodeEncodeError as error:
+            for shape, fields in items:
+                encode_entry(shape, fields)  # raises an error that names the field
+            raise BadArgument("at", "valid Unicode", at) from error
+        except (TypeError, OverflowError, RecursionError) as error:
+            raise BadArgument("at", "a value that can be sent", at) from error
+        if not leases:
+            return []
+        return [self.lease_of(WrittenEntryId(*one)) for one in read_leases(granted, len(items))]
 
     # Reading and taking
 
@@ -145,8 +379,83 @@ class RemoteSpace(RemoteOperations, SpaceLike):
             template, take, wait, order, if_exists, scope, many=many, limit=limit if many else None
         )
         branch = None if txn is None else await self.branch(txn)
-        found = await self.got(message, branch, coverage)
+        found = await self.get(message, branch, coverage)
         return found if many else found[0] if found else None
+
+    def get_message(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        *,
+        many: bool = False,
+        limit: int | None = None,
+        session: RemoteSession | None = None,
+        whole: bool = False,
+    ) -> wire.Get:
+        """Check the arguments of a read or take, and return the message for it."""
+        if wait is not None:
+            check_wait(wait)
+        if limit is not None:
+            check_limit(limit)
+            limit = min(limit, NUMBER_MAX)
+        if order is not None:
+            check_order(order)
+        if scope is not None:
+            check_scope(scope)
+        return wire.Get(
+            0,
+            self._name,
+            template_to_wire(template),
+            take,
+            wait,
+            many,
+            limit,
+            None,
+            None if order is None else encode_order(order),
+            bool(if_exists),
+            None if session is None else session.id,
+            scope,
+            whole,
+        )
+
+    async def get(
+        self,
+        message: wire.Get,
+        handle: RemoteHandle | None = None,
+        coverage: Coverage | None = None,
+    ) -> list[Any]:
+        """Send a read or take, possibly within a transaction or session (`handle`), and return the
+        entries. A take outside of transactions is confirmed once its entries are built here."""
+        if coverage is not None:
+            check_coverage(coverage)
+            message.coverage = True
+        if isinstance(handle, RemoteTransaction):
+            message.txn = handle.id
+        build = read_whole if message.whole else built
+
+        def build_all(answer: Any) -> list[Any]:
+            return [build(encoded) for encoded in _entries_of(answer, coverage)]
+
+        if handle is None and not message.take:
+            return build_all(await self.ask(message))
+        # A read in a transaction or session also changes state at the host, which a lost answer
+        # must undo.
+        try:
+            entries: list[Any] = await self.receive(
+                message,
+                build_all,
+                None if handle is None else handle.serial,
+                must_confirm=lambda entries: handle is None and bool(entries),
+            )
+        except PeerLost:
+            if handle is not None:
+                handle.lost()
+            raise
+        return entries
 
     @dual_api
     async def _count(
@@ -154,12 +463,12 @@ class RemoteSpace(RemoteOperations, SpaceLike):
     ) -> int:
         check_scope(scope)
         check_coverage(coverage)
-        wanted = template_to_wire(template)
+        encoded = template_to_wire(template)
         branch = await self.branch(txn)
         message = wire.CountRequest(
-            0, self._name, wanted, id_of(branch), scope, coverage is not None
+            0, self._name, encoded, id_of(branch), scope, coverage is not None
         )
-        answer = await self.ask_in(branch, message)
+        answer = (await self._call_in(branch, message)).value
         if coverage is not None:
             answer, covered, missing = parts(answer, 3)
             coverage.fill(listed(covered), listed(missing))
@@ -172,29 +481,48 @@ class RemoteSpace(RemoteOperations, SpaceLike):
     ) -> RemoteMatchSet:
         check_limit(limit)
         seconds = check_lease(lease)
-        wanted = template_to_wire(template)
+        encoded = template_to_wire(template)
         branch = await self.branch(txn)
         most = None if limit is None else min(limit, NUMBER_MAX)
-        message = wire.Match(0, self._name, wanted, most, id_of(branch), seconds)
-        asked = await self.asked(message, None if branch is None else branch.serial)
-        return RemoteMatchSet(self, asked.serial, *parts(asked.value, 2))
+        call = await self._call_in(
+            branch, wire.Match(0, self._name, encoded, most, id_of(branch), seconds)
+        )
+        return RemoteMatchSet(self, call.serial, *parts(call.value, 2))
 
     # Transactions, sessions
 
     def transaction(self, *, lease: float | None = None) -> Any:
-        return self.coming(self.begin, lease)
+        return self.dual_call(self.begin, lease)
+
+    async def begin(
+        self, lease: float | None, parent: RemoteTransaction | None = None
+    ) -> RemoteTransaction:
+        """Begin a transaction, nested if it has a `parent`."""
+        lease = check_lease(lease)
+        above = await self.branch(parent)
+        call = await self._call_in(above, wire.Begin(0, self._name, lease, id_of(above)))
+        return RemoteTransaction(self, call.serial, *parts(call.value, 2))
 
     @dual_api
     async def in_doubt(self) -> list[RemoteTransaction]:
-        asked = await self.asked(wire.ListPrepared(0, self._name))
-        known = {held.id: held for held in self.held if isinstance(held, RemoteTransaction)}
+        call = await self.call(wire.ListPrepared(0, self._name))
+        known = {one.id: one for one in self.handles if isinstance(one, RemoteTransaction)}
         return [
-            known.get(txn_id) or RemoteTransaction(self, asked.serial, txn_id, state="prepared")
-            for txn_id in listed(asked.value)
+            known.get(txn_id) or RemoteTransaction(self, call.serial, txn_id, state="prepared")
+            for txn_id in listed(call.value)
         ]
 
     def session(self, *, lease: float | None = None) -> Any:
-        return self.coming(self.remember, lease)
+        return self.dual_call(self.open_session, lease)
+
+    async def open_session(
+        self, lease: float | None, like: RemoteSession | None = None
+    ) -> RemoteSession:
+        """Open a session, as a copy of the session `like` if given."""
+        lease = check_lease(lease)
+        message = wire.OpenSession(0, self._name, lease, None if like is None else like.id)
+        call = await self._call_in(like, message)
+        return RemoteSession(self, call.serial, *parts(call.value, 2))
 
     # Subscriptions, reactions
 
@@ -215,7 +543,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         if iscoroutinefunction(callback) and not self.is_async:
             raise BadArgument("callback", "a plain function, or use tupelo.aio", callback)
         check_count(backlog_max, "backlog_max")
-        _require_at_host(scope)
+        _require_here(scope)
         message = wire.Subscribe(
             0,
             self._name,
@@ -226,7 +554,24 @@ class RemoteSpace(RemoteOperations, SpaceLike):
             bool(available),
             bool(returned),
         )
-        return self.coming(self.listened, message, callback, txn, handback)
+        return self.dual_call(self._open_subscription, message, callback, txn, handback)
+
+    async def _open_subscription(
+        self,
+        message: wire.Subscribe,
+        callback: Callable[[Notice], object] | None,
+        txn: Txn,
+        handback: Any,
+    ) -> RemoteSubscription:
+        branch = await self.branch(txn)
+        message.txn = id_of(branch)
+        call = await self._call_in(branch, message)
+        subscription = RemoteSubscription(
+            self, call.serial, parts(call.value, 3), handback, message.backlog_max
+        )
+        if callback is not None:
+            self._channel.start(lambda: subscription.call(callback), "tupelo-notices")
+        return subscription
 
     @dual_api
     async def _react(
@@ -237,23 +582,24 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         existing: bool,
         scope: Scope | None,
     ) -> RemoteReaction:
-        """Code is not sent: the function is called here."""
+        """Functions are not sent: this program calls the function, after the host's step."""
         if not callable(function):
             raise BadArgument("function", "a function of an entry and a step", function)
         if iscoroutinefunction(function) and not self.is_async:
             raise BadArgument("function", "a plain function, or use tupelo.aio", function)
-        _require_at_host(scope)
-        wanted = template_to_wire(template)
-        message = wire.Subscribe(0, self._name, wanted, backlog_max=BACKLOG_MAX)
-        subscription = await self.listened(message, None, None, None)
+        _require_here(scope)
+        encoded = template_to_wire(template)
+        message = wire.Subscribe(0, self._name, encoded, backlog_max=BACKLOG_MAX)
+        subscription = await self._open_subscription(message, None, None, None)
 
-        async def look() -> list[Any]:
-            message = self.get_message(template, False, 0, Fifo(), many=True, whole=True)
-            return await self.got(message)
+        async def read_matches() -> list[Any]:
+            return await self.get(
+                self.get_message(template, False, 0, Fifo(), many=True, whole=True)
+            )
 
-        there = await look() if existing else []
-        reaction = RemoteReaction(self, subscription, look, function, bool(once))
-        self._channel.start(lambda: reaction.run(there), "tupelo-reaction")
+        entries = await read_matches() if existing else []
+        reaction = RemoteReaction(self, subscription, read_matches, function, bool(once))
+        self._channel.start(lambda: reaction.run(entries), "tupelo-reaction")
         return reaction
 
     # The log, closing
@@ -286,20 +632,26 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         return f"{'aio.' if self.is_async else ''}RemoteSpace({self._name!r}, {self.peer!r})"
 
 
-def _require_at_host(scope: Scope | None) -> None:
-    """A client is told of what is at its host."""
+def _require_here(scope: Scope | None) -> None:
+    """Subscriptions and reactions of a client see only the entries of its host."""
     check_scope(scope)
     if scope is not None and scope != HERE:
-        what = "HERE or None: a client is told of what comes to its host"
-        raise BadArgument("scope", what, scope)
+        expected = "HERE or None: a client is told of what comes to its host"
+        raise BadArgument("scope", expected, scope)
 
 
-async def opened(channel: Channel, name: str, password: str | None) -> RemoteSpace:
-    """A space of the host at the other end of the channel."""
-    if not is_text(name) or not name:
-        raise BadArgument("name", "the name of a space", name)
-    if password is not None and not is_text(password):
-        raise BadArgument("password", "a text, or None", password)
-    space = RemoteSpace(channel, name)
-    await space.open(password)
-    return space
+def _entries_of(answer: Any, coverage: Coverage | None) -> list[Any]:
+    """The encoded entries of an answer, which with `coverage` also names the hosts reached."""
+    if coverage is None:
+        return listed(answer)
+    entries, covered, missing = parts(answer, 3)
+    coverage.fill(listed(covered), listed(missing))
+    return listed(entries)
+
+
+def id_of(branch: RemoteTransaction | None) -> str | None:
+    return None if branch is None else branch.id
+
+
+def _not_unicode(error: UnicodeEncodeError) -> BadTemplate:
+    return BadTemplate(f"the template is not valid Unicode: {error}")

@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from tupelo.errors import SpaceClosed, TransactionEnded
-from tupelo.federation.spaces.doubts import give_back
-from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spaces.hosted import HostedSpace, give_back
 from tupelo.federation.spanning.federated import adopt
 from tupelo.space.delivery import Delivery, Got
 from tupelo.values.entry import Entry, about_bytes

@@ -20,7 +20,7 @@ from tupelo.errors import (
     TupeloError,
     UnknownTransaction,
 )
-from tupelo.federation.commits.deciding import is_spanning
+from tupelo.federation.hosts.decisions import is_spanning
 from tupelo.federation.hosts.limits import Budget, Limits
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers

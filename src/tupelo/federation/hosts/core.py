@@ -15,9 +15,9 @@ from random import Random
 from typing import Any
 
 from tupelo.errors import BadArgument, HostClosed, LimitReached, NotAllowed, Stranger
-from tupelo.federation.commits.deciding import TransactionDecisions
 from tupelo.federation.hosts.archiving import Archiver
 from tupelo.federation.hosts.client_resources import ClientResources
+from tupelo.federation.hosts.decisions import TransactionDecisions
 from tupelo.federation.hosts.dialling import Dialler
 from tupelo.federation.hosts.extensions import Extensions
 from tupelo.federation.hosts.folder import Folder, check_space_name
@@ -39,8 +39,13 @@ from tupelo.federation.links.link import Link, Listener, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
 from tupelo.federation.links.turns import TurnScheduler
 from tupelo.federation.names import DECISIONS, PRESENCE, companion_name
-from tupelo.federation.spaces.doubts import DoubtfulDeliveries, give_back
-from tupelo.federation.spaces.hosted import Doubt, HostedSpace, check_doubt
+from tupelo.federation.spaces.hosted import (
+    Doubt,
+    DoubtfulDeliveries,
+    HostedSpace,
+    check_doubt,
+    give_back,
+)
 from tupelo.federation.spanning.federated import Federation
 from tupelo.federation.spanning.moving import EntryMover
 from tupelo.space import blocking

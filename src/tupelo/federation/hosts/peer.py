@@ -22,11 +22,9 @@ from tupelo.federation.links.encoding import (
     read_numbers,
     read_order,
 )
-from tupelo.federation.spaces.doubts import give_back
-from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.local import choosing, some, unread
-from tupelo.federation.spanning.telling import RemoteWatch
-from tupelo.federation.spanning.watching import PlannedWatch, SpaceAwaited, SpaceWatch
+from tupelo.federation.spaces.hosted import HostedSpace, give_back
+from tupelo.federation.spanning.question import choosing, read_some, read_unseen
+from tupelo.federation.spanning.watching import PlannedWatch, RemoteWatch, SpaceAwaited, SpaceWatch
 from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
 from tupelo.space.order import Fifo, Order
@@ -310,13 +308,15 @@ class Peer:
             in_slices=True,
         )
         if session is not None and message.how == "read":
-            entries, cut = await unread(hosted, session.state, query, message.agent, ANSWER_BYTES)
+            entries, cut = await read_unseen(
+                hosted, session.state, query, message.agent, ANSWER_BYTES
+            )
             with hosted.port.atomic():
                 session.seen.sent(entries)
             return entries, cut
         query = query.replace(only=_choosing(message, hosted))
         if message.how != "take":
-            return await some(hosted, query, ANSWER_BYTES)
+            return await read_some(hosted, query, ANSWER_BYTES)
         cut = False
         if limit != 1:
             limit, cut = await hosted.port.room_for(query, ANSWER_BYTES)

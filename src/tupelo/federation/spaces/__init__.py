@@ -1,1 +1,1 @@
-"""The spaces of a host: each with its rules, and what is in doubt at them."""
+"""The spaces of a host: their access rules, and their deliveries in doubt."""

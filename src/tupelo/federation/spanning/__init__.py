@@ -1,1 +1,1 @@
-"""What spans hosts: searches, hand-over, entries that move, subscriptions."""
+"""Operations over all engaged hosts: searches, entries that move, subscriptions, sessions."""

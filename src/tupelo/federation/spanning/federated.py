@@ -1,10 +1,10 @@
-"""The federation, as one host sees it: operations that span every engaged host.
+"""The federation, as one host sees it: operations over all engaged hosts.
 
-A take from elsewhere is settled end to end: its host reserves and delivers the entry, the one who
-asked gets it, and then we tell the host that it is gone for good. Until it hears so the host keeps
-the entry in doubt, in its journal if it is durable. If the link is lost in between, it is settled
-when the host returns; if this host is killed, its clients say what they have received, and for the
-rest the `Doubt` of the space decides.
+A take at another host is confirmed end to end: the owner of the entry reserves and delivers it, the
+taker gets it, and then this host sends the owner a Settle message. Until the owner receives that,
+it keeps the entry in doubt, in its journal if the space is durable. If the link is lost in between,
+the take is settled when the owner is back. If this host is killed, its clients report which entries
+they have received; for the other entries the `Doubt` of the space decides.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from tupelo.errors import BadFrame, HostClosed, NotAllAnswered, PeerLost, Tupelo
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import read_answer
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.gathering import gather
 from tupelo.federation.spanning.peers import EngagedPeer, ThisHost
 from tupelo.federation.spanning.question import (
     FederatedQuery,
     FederatedResult,
     ForeignDelivery,
     Settling,
-    nobody,
+    no_peer,
 )
-from tupelo.federation.spanning.searching import Search, look_away
+from tupelo.federation.spanning.searching import Search, gather, ignore_error
 from tupelo.space.query import NOW, Query
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
@@ -37,22 +36,22 @@ from tupelo.values.scope import Scope
 from tupelo.values.template_encoding import template_to_wire
 
 if TYPE_CHECKING:
-    from tupelo.federation.spanning.subscription import FederatedSubscription
+    from tupelo.federation.spanning.handles import FederatedSubscription
 
 logger = logging.getLogger("tupelo")
 
 KEPT_MAX = 10_000
-"""So many hand-overs are remembered as settled, for those who ask again."""
+"""How many confirmed deliveries are remembered, for takers that ask again."""
 
 
 def adopt(hosted: HostedSpace, entries: list[Entry]) -> None:
-    """Let entries live here that have no other place any more."""
+    """Write entries again, under their own identity, after their taker has vanished."""
     hosted.flush_soon(hosted.port.adopt(entries))
 
 
-class UnsettledDeliveries:
-    """What another host has delivered to us, and has yet to hear of. It is `handed` when a program
-    of this host gets it, and `kept` when that host is told so; `said` is its answer."""
+class UnsettledDelivery:
+    """A delivery of another host that is not confirmed to it yet. `handed`: a program of this host
+    is getting it; `kept`: it has it; `answer` is the owner's answer to the confirmation."""
 
     def __init__(self, peer: EngagedPeer, space: str) -> None:
         self.peer_id = peer.id
@@ -61,17 +60,17 @@ class UnsettledDeliveries:
         self.space = space
         self.handed = False
         self.kept = False
-        self.said: asyncio.Future[Any] | None = None
+        self.answer: asyncio.Future[Any] | None = None
 
 
 class Federation:
-    """All that spans hosts, at one of them."""
+    """The reads, takes and subscriptions over several hosts that begin at this host."""
 
     def __init__(self, host: ThisHost) -> None:
         self.host = host
         self.searches: dict[Search, None] = {}
         self.subscriptions: dict[FederatedSubscription, None] = {}
-        self._unsettled: dict[int, UnsettledDeliveries] = {}
+        self._unsettled: dict[int, UnsettledDelivery] = {}
         self._kept: OrderedDict[Holder, None] = OrderedDict()
         self._refusing: set[asyncio.Future[Any]] = set()
         self._leaving = False
@@ -79,9 +78,10 @@ class Federation:
     # Hosts come and go
 
     def engaged(self, peer: EngagedPeer) -> None:
+        """A host has engaged: settle deliveries with it, and ask it too."""
         for call, unsettled in list(self._unsettled.items()):
             if unsettled.kept and unsettled.peer_id == peer.id:
-                self._say_kept(peer, call, unsettled)
+                self._send_kept(peer, call, unsettled)
         for search in list(self.searches):
             search.engaged(peer)
         for subscription in list(self.subscriptions):
@@ -94,21 +94,23 @@ class Federation:
             subscription.departed(peer)
 
     async def settle_all(self) -> None:
-        """Before we leave: tell hosts what programs here have got, and wait until they know. From
-        now on programs get nothing from elsewhere: its owner could not be told any more."""
+        """Before this host leaves: confirm to other hosts what programs here have got, and wait for
+        their answers. From now on programs get no entries of other hosts, since they could not be
+        confirmed."""
         self._leaving = True
         for call, unsettled in list(self._unsettled.items()):
             if unsettled.handed:
                 self.keep(call)
-        said = [
-            one.said
+        answers = [
+            one.answer
             for one in self._unsettled.values()
-            if one.said is not None and not one.said.done()
+            if one.answer is not None and not one.answer.done()
         ]
-        if said:
-            await asyncio.wait(said, timeout=self.host.answer_seconds)
+        if answers:
+            await asyncio.wait(answers, timeout=self.host.answer_seconds)
 
     async def stop(self) -> None:
+        """End all searches and subscriptions; waiting callers get HostClosed."""
         for search in list(self.searches):
             search.stop()
         for subscription in list(self.subscriptions):
@@ -119,13 +121,14 @@ class Federation:
     # Reading and taking
 
     def reach(self, scope: Scope | None) -> tuple[bool, Callable[[EngagedPeer], bool], str | None]:
-        """Of a scope: is what is here in it, which peers are, and is it one agent's only?"""
+        """Resolve a scope: does it include this host, which peers does it include, and to which
+        agent is it limited, if to one? UnknownHost if it names a host that is not engaged."""
         if scope is None:
             return True, lambda peer: True, None
         kind, name = scope.kind, scope.name
         host = self.host
         if kind == "here" or (kind == "host" and name in (host.id, host.name)):
-            return True, nobody, None
+            return True, no_peer, None
         if kind == "host":
             if not any(name in (peer.id, peer.name) for peer in list(host.peers.values())):
                 raise UnknownHost(name)
@@ -141,12 +144,12 @@ class Federation:
         holder: Holder | None = None,
         accept: Settling | None = None,
     ) -> FederatedResult:
-        """What matches, from wherever it is. What is taken must be confirmed or given back;
-        `holder` is who will say so, if it is not a program of this host. What another host delivers
-        must be to the liking of `accept`, or else goes back to its place.
+        """Read or take over all hosts in the scope of the query. Taken entries must then be
+        confirmed or given back, by `holder` if it is not a program of this host. `accept` is called
+        with each delivery of another host, and rejects it by raising.
 
-        If nothing is found and not all hosts have answered, NotAllAnswered, unless a `partial`
-        answer will do.
+        If nothing is found and some hosts have not answered, raises NotAllAnswered (PeerLost for a
+        scope of one host), unless `partial`.
         """
         here, wanted, agent = self.reach(query.scope)
         question = FederatedQuery(
@@ -154,7 +157,7 @@ class Federation:
             query,
             agent=agent,
             holder=holder or self.holder_here(),
-            sent=wanted is not nobody,
+            sent=wanted is not no_peer,
             accept=accept,
         )
         if query.many:
@@ -173,20 +176,20 @@ class Federation:
         here: bool,
         wanted: Callable[[EngagedPeer], bool],
     ) -> FederatedResult:
-        """Wait until one host has some, and get what the others have by then as well."""
+        """Wait until one host has a match, then get the matches of the others as well."""
         search = Search(self, question, here, wanted)
         result = await search.run()
         left = None if question.limit is None else question.limit - len(result.entries)
         if result.entries and (left is None or left > 0):
             try:
-                # What is reserved here is so under one name: nothing is added to it.
+                # A reservation at this host cannot be extended: it has one holder.
                 here = here and not (question.take and search.found_here)
                 anew = not question.take and question.record is None
                 more = await gather(self, question, here, wanted, question.limit if anew else left)
             except BaseException:
                 result.give_back()
                 raise
-            if anew:  # Those that were found first are among them, if they are still there.
+            if anew:  # The first matches are read again, if they are still there.
                 known = {(entry.origin, entry.n) for entry in result.entries}
                 more.entries = [one for one in more.entries if (one.origin, one.n) not in known]
                 more.entries = more.entries[:left]
@@ -196,9 +199,9 @@ class Federation:
     async def hand(
         self, taken: FederatedResult, put_back: Callable[[HostedSpace, list[Entry]], object] = adopt
     ) -> None:
-        """The one who asked, here, gets these; when it has them, say `taken.received`. If it
-        vanishes while the disk is waited for, what was here is written again, under its own
-        identity, or put back as is said; what was elsewhere returns there."""
+        """Confirm the entries of this host, for a program here that gets them; call
+        `taken.received` when it has them. If the program vanishes during the wait for the disk,
+        `put_back` restores the entries of this host, and the others return to their owners."""
         if self._leaving and taken.is_brought:
             taken.give_back()
             raise HostClosed("the host was closed")
@@ -221,8 +224,8 @@ class Federation:
     def asked(
         self, hosted: HostedSpace, wanted: Callable[[EngagedPeer], bool]
     ) -> list[EngagedPeer]:
-        """Every engaged host of the scope, whether or not it is known to have the space: it may
-        have made it just now."""
+        """The engaged hosts to ask: also those not known to have the space, which may have created
+        it just now."""
         return list(filter(wanted, self.host.peers.values())) if hosted.shared else []
 
     async def count(
@@ -232,14 +235,15 @@ class Federation:
         scope: Scope | None,
         partial: FederatedResult | None = None,
     ) -> int:
-        """How many match, all hosts together."""
+        """How many entries match at all hosts in the scope. With `partial` it records which hosts
+        have answered; otherwise a missing answer raises NotAllAnswered or PeerLost."""
         here, wanted, agent = self.reach(scope)
         result = partial or FederatedResult(hosted)
         total = 0
         if agent is not None:
             query = Query(template, many=True, limit=None, scope=scope, known=False, in_slices=True)
             result.join(await self.get(hosted, query, partial=True))
-            total, here, wanted = len(result.entries), False, nobody
+            total, here, wanted = len(result.entries), False, no_peer
         if here:
             total = await hosted.port.count_in_slices(template, None)
             result.covered[self.host.name] = None
@@ -263,17 +267,17 @@ class Federation:
             raise self._missing("count", result, scope)
         return total
 
-    # Hand-over, at the end of the one who takes
+    # Deliveries of other hosts to this one
 
     def holder_here(self) -> Holder:
-        """A program of this host."""
+        """A new holder: a program of this host."""
         return Holder("here", "", self.host.incarnation, self.host.next_call())
 
     async def claim(
         self, peer: EngagedPeer, question: FederatedQuery, message: wire.Ask
     ) -> ForeignDelivery | None:
-        """Ask a host to reserve and deliver, and keep it. None if the host was lost, or is of
-        another opinion."""
+        """Ask a host to take and deliver entries. None if it was lost, refuses, or does not answer
+        in time: a late delivery is given back to it."""
         hosted = question.hosted
         answer = peer.talk.call(message, "take")
         try:
@@ -298,13 +302,13 @@ class Federation:
                 self._refuse_later(peer, hosted, message.call, answer)
                 raise
         if entries:
-            self._unsettled[message.call] = UnsettledDeliveries(peer, hosted.name)
+            self._unsettled[message.call] = UnsettledDelivery(peer, hosted.name)
         return ForeignDelivery(self, message.call, hosted.name, entries, cut)
 
     def _refuse_later(
         self, peer: EngagedPeer, hosted: HostedSpace, call: int, answer: asyncio.Future[Any]
     ) -> None:
-        """Whatever is delivered, nobody wants it any more."""
+        """Give back the delivery when it comes."""
 
         def refuse(done: asyncio.Future[Any]) -> None:
             self._refusing.discard(done)
@@ -319,29 +323,30 @@ class Federation:
         refusal = peer.talk.call(settle, "take")
         self._refusing.add(refusal)
         refusal.add_done_callback(self._refusing.discard)
-        refusal.add_done_callback(look_away)
+        refusal.add_done_callback(ignore_error)
 
     async def refused(self) -> None:
-        """Wait until all that nobody wants any more is in its place again, at hosts that answer."""
+        """Wait until the hosts have acknowledged what was given back to them, as far as they
+        answer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.host.answer_seconds):
                 while self._refusing:
                     await asyncio.wait(self._refusing)
 
     def keep(self, call: int) -> None:
-        """The one who asked has what this call was delivered: its host is told, now or when it is
-        back."""
+        """The taker has the delivery of this call: confirm it to the owner, now or when the owner
+        is back."""
         unsettled = self._unsettled.get(call)
         if unsettled is not None and not unsettled.kept:
             unsettled.kept = True
             peer = self.host.peers.get(unsettled.peer_id)
             if peer is not None:
-                self._say_kept(peer, call, unsettled)
+                self._send_kept(peer, call, unsettled)
 
-    def _say_kept(self, peer: EngagedPeer, call: int, unsettled: UnsettledDeliveries) -> None:
+    def _send_kept(self, peer: EngagedPeer, call: int, unsettled: UnsettledDelivery) -> None:
         def answered(done: asyncio.Future[Any]) -> None:
             if done.cancelled() or done.exception() is not None:
-                return  # It will be told again when it is back.
+                return  # It is sent again when the owner is back.
             if self._unsettled.pop(call, None) is not None and not done.result():
                 logger.warning(
                     "%r had waited too long for us to confirm what we took from %r (call %d): "
@@ -354,12 +359,12 @@ class Federation:
         settle = wire.Settle(
             self.host.next_call(), call, True, unsettled.space, unsettled.incarnation
         )
-        unsettled.said = peer.talk.call(settle, "take")
-        unsettled.said.add_done_callback(answered)
+        unsettled.answer = peer.talk.call(settle, "take")
+        unsettled.answer.add_done_callback(answered)
 
     def release(self, call: int) -> None:
-        """The one who asked does not get what this call was delivered: it returns to its place. A
-        host that is away hears when we meet that we do not speak of it any more."""
+        """The taker does not get the delivery of this call: it returns to its owner. An owner that
+        is away learns it at the next Hello, which does not list the call any more."""
         unsettled = self._unsettled.get(call)
         if unsettled is None or unsettled.kept:
             return
@@ -369,17 +374,16 @@ class Federation:
             self._refuse(peer, call, unsettled.space, unsettled.incarnation)
 
     def handed(self, call: int) -> None:
-        """A program of this host gets what this call was delivered."""
+        """A program of this host is getting the delivery of this call."""
         if call in self._unsettled:
             self._unsettled[call].handed = True
 
     def unsettled(self, peer_id: str) -> list[int]:
-        """The calls of which this host has yet to hear whether we keep what it delivered."""
+        """The calls whose deliveries are not confirmed to this peer yet."""
         return [call for call, one in self._unsettled.items() if one.peer_id == peer_id]
 
     def under_way(self) -> dict[str, list[Any]]:
-        """What has begun between this host and others, and has not ended: for the lab, and for
-        whoever looks."""
+        """The searches, subscriptions and deliveries that have not ended, for the lab."""
         return {
             "searches": list(self.searches),
             "subscriptions": list(self.subscriptions),
@@ -387,23 +391,24 @@ class Federation:
         }
 
     def all_unsettled(self) -> list[int]:
+        """The calls whose deliveries are not confirmed to their owners yet."""
         return list(self._unsettled)
 
-    # Hand-over, at the end of the one who gives
+    # Deliveries of this host to others
 
     def kept(self, holder: Holder) -> None:
-        """This delivery was confirmed."""
+        """Remember that this delivery was confirmed."""
         self._kept[holder] = None
         if len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
 
     def was_kept(self, peer: EngagedPeer, message: wire.Settle) -> bool:
-        """Of a hand-over that is not under way any more: did it become theirs?"""
+        """Was this delivery, which is not outstanding any more, confirmed to the taker?"""
         holder = peer.holder.of_call(message.of)
         if holder in self._kept:
             return True
         hosted = self.host.spaces.get(message.space)
         if hosted is not None and hosted.durable:
             return hosted.port.was_committed(holder)
-        # What was in memory went with our last life: nobody but they have it.
+        # Entries in memory were lost with the previous run of this host: the taker has them.
         return message.incarnation != self.host.incarnation

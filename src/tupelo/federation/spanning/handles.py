@@ -1,34 +1,336 @@
-"""What a space of a host hands out: sessions, subscriptions and match sets that span every engaged
-host."""
+"""The handles of `FederatedSpace`: sessions, subscriptions and match sets over several hosts."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tupelo.errors import LeaseLost, TupeloError, UnknownType
-from tupelo.federation.spanning.leases import SpanningLease
+from tupelo.errors import BadFrame, CannotSend, LeaseLost, TupeloError, UnknownType
+from tupelo.federation.links import wire
+from tupelo.federation.links.encoding import encode_seen, read_whole
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.handles import FederatedSubscription
+from tupelo.federation.spanning.peers import EngagedPeer
+from tupelo.federation.spanning.question import no_peer
 from tupelo.federation.spanning.records import SeenRecord
-from tupelo.federation.spanning.subscription import FederatedSubscription
+from tupelo.federation.spanning.watching import RemoteWatch
 from tupelo.space.dual_api import Closing, await_at_once, dual_api, maybe_await
 from tupelo.space.log import Actor
 from tupelo.space.matchset import Skipped
-from tupelo.space.port import value_of
+from tupelo.space.port import Port, value_of
 from tupelo.space.protocol import SessionLike
 from tupelo.space.query import check_limit, check_wait
-from tupelo.space.session import SessionState
+from tupelo.space.session import Seen, SessionState
+from tupelo.space.tasks import alarm_at
 from tupelo.values.change import Notice
 from tupelo.values.entry import Entry, require_known
 from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.scope import Coverage, Scope, check_coverage, check_scope
+from tupelo.values.template_encoding import template_to_wire
 
 if TYPE_CHECKING:
+    from tupelo.federation.spanning.federated import Federation
     from tupelo.federation.spanning.space import FederatedSpace
+
+
+class FederatedSubscription:
+    """A subscription over all engaged hosts, also those that engage later; it lives on the host's
+    loop, and `FederatedNotices` is its handle.
+
+    Notices keep the order of each host. An entry is reported once, as far as this host remembers:
+    when it is written, or when a host engages that has it. If `backlog_max` notices wait the oldest
+    is dropped, and the next one says how many were.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        hosted: HostedSpace,
+        template: Any,
+        *,
+        existing: bool = False,
+        available: bool = False,
+        returned: bool = True,
+        handback: Any = None,
+        backlog_max: int = 1_000,
+        here: bool = True,
+        wanted: Callable[[EngagedPeer], bool] = lambda peer: True,
+    ) -> None:
+        self.ended = False
+        self.sequence = 0
+        self.event_id = federation.host.next_call()
+        self._federation = federation
+        self._hosted = hosted
+        self._encoded = None if wanted is no_peer else template_to_wire(template)
+        self._existing = existing
+        self._available = available
+        self._returned = returned
+        self._handback = handback
+        self._backlog: deque[Notice] = deque()
+        self._backlog_max = backlog_max
+        self._missed = 0
+        self._reported = Seen()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._watches: dict[str, tuple[EngagedPeer, int]] = {}  # by the id of the peer
+        self._wanted = wanted
+        self._installing: set[asyncio.Future[Any]] = set()
+        self._here: RemoteWatch | None = None
+        if here:
+            watch = wire.WatchRequest(0, hosted.name, None, 0, existing, available, returned)
+            self._here = RemoteWatch(hosted, template, watch, None, self._notify_here)
+        federation.subscriptions[self] = None
+        try:
+            for peer in list(federation.host.peers.values()):
+                self._install(peer, existing)
+        except CannotSend:
+            self.end()
+            raise
+
+    # Watches at hosts
+
+    def engaged(self, peer: EngagedPeer) -> None:
+        """A host has engaged: its entries become visible now."""
+        before = self._watches.get(peer.id)
+        if before is None or before[0] is not peer:
+            try:
+                self._install(peer, True)
+            except CannotSend as error:
+                logger.warning("the host %r cannot be asked to tell us: %s", peer.name, error)
+
+    def departed(self, peer: EngagedPeer) -> None:
+        before = self._watches.get(peer.id)
+        if before is not None and before[0] is peer:
+            del self._watches[peer.id]
+
+    def _install(self, peer: EngagedPeer, existing: bool) -> None:
+        hosted = self._hosted
+        if self.ended or not self._wanted(peer) or not hosted.shared:
+            return
+        number = self._federation.host.next_call()
+        message = wire.WatchRequest(
+            self._federation.host.next_call(),
+            hosted.name,
+            self._encoded,
+            number,
+            existing,
+            self._available,
+            self._returned,
+            encode_seen(self._reported) if existing else None,
+        )
+        answer = peer.talk.call(message, "subscribe")
+        self._watches[peer.id] = (peer, number)
+        peer.hints[number] = lambda hint: self._notify(peer, hint)
+        answer.add_done_callback(_log_refusal)
+        answer.add_done_callback(self._installing.discard)
+        answer.add_done_callback(self._skip_existing)
+        self._installing.add(answer)
+
+    def _skip_existing(self, answer: asyncio.Future[Any]) -> None:
+        """Never report the entries that were there before the subscription, which the host has
+        listed; also not when the host engages again."""
+        existing = None if answer.cancelled() or answer.exception() else answer.result()
+        if isinstance(existing, dict):
+            with suppress(ValueError, TypeError):  # a malformed answer
+                for origin, data in existing.items():
+                    self._reported.merge(origin, data)
+
+    async def stands(self) -> None:
+        """Wait until every engaged host has set up its watch, or does not answer in time."""
+        if self._installing:
+            await asyncio.wait(list(self._installing), timeout=self._federation.host.answer_seconds)
+
+    def _notify_here(self, kind: str, entry: Entry, missed: int) -> None:
+        self._missed += missed
+        self._report(kind, entry)
+        if self._here is not None:
+            self._here.arrived(1)
+
+    def _notify(self, peer: EngagedPeer, hint: wire.Hint) -> None:
+        self._missed += hint.missed
+        now = self._hosted.clock.now()
+        for item in hint.entries:
+            if type(item) is not list or len(item) != 2:
+                raise BadFrame("a hint tells of a kind and an entry")
+            self._report(item[0], read_whole(item[1], now))
+        peer.talk.say(wire.HintAck(hint.watch, len(hint.entries)))
+
+    def _report(self, how: str, entry: Entry) -> None:
+        if self.ended:
+            return
+        kind: Literal["visible", "available"] = "available" if how == "available" else "visible"
+        if kind == "visible":
+            if entry in self._reported:
+                return
+            self._reported.add(entry)
+        self.sequence += 1
+        if len(self._backlog) >= self._backlog_max:
+            self._backlog.popleft()
+            self._missed += 1
+        self._backlog.append(Notice(self.event_id, self.sequence, kind, entry, self._handback))
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    # The listener
+
+    async def get(self, wait: float | None) -> Notice | None:
+        """The next notice; None after `wait` seconds, or if the subscription has ended."""
+        loop = asyncio.get_running_loop()
+        cancel: Callable[[], None] = lambda: None  # noqa: E731
+        late: asyncio.Future[None] = loop.create_future()
+        caught_up = False
+        if wait:
+            clock = self._hosted.clock
+            cancel = alarm_at(loop, clock, clock.now() + wait, lambda: _done(late))
+        try:
+            if wait == 0 and self._here is not None:  # Get the notices of this host first.
+                await self._here.caught_up()
+                caught_up = True
+            while not self._backlog:
+                if self.ended or wait == 0 or late.done():
+                    if self._here is None or caught_up:
+                        return None
+                    await self._here.caught_up()
+                    caught_up = True
+                    continue
+                waiter: asyncio.Future[None] = loop.create_future()
+                self._waiting.append(waiter)
+                late.add_done_callback(partial(_wake_late, waiter))
+                try:
+                    await waiter
+                except BaseException:
+                    if self._backlog:
+                        self._wake()
+                    raise
+        finally:
+            cancel()
+        notice = self._backlog.popleft()
+        if self._missed:
+            notice = Notice(
+                notice.event_id,
+                notice.sequence,
+                notice.kind,
+                notice.subject,
+                notice.handback,
+                self._missed,
+            )
+            self._missed = 0
+        return notice
+
+    def stop(self) -> None:
+        """From any thread: report nothing that is written here from now on."""
+        if self._here is not None:
+            self._here.stop()
+
+    async def finish(self) -> None:
+        """Report what came before `stop`, and end."""
+        if self._here is not None:
+            await asyncio.wait([self._here.task])
+        self.end()
+
+    def end(self) -> None:
+        """End the subscription at all hosts; waiting callers get None."""
+        if self.ended:
+            return
+        self.ended = True
+        self._federation.subscriptions.pop(self, None)
+        if self._here is not None:
+            self._here.end()
+        for peer, number in self._watches.values():
+            peer.hints.pop(number, None)
+            if not peer.talk.over:
+                message = wire.UnwatchRequest(self._federation.host.next_call(), number)
+                peer.talk.call(message, "subscribe").add_done_callback(_log_refusal)
+        self._watches.clear()
+        for waiter in self._waiting:
+            _done(waiter)
+
+
+def _wake_late(waiter: asyncio.Future[None], _: object) -> None:
+    _done(waiter)
+
+
+def _done(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _log_refusal(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled() and isinstance(error := answer.exception(), TupeloError):
+        logger.info("a host does not tell us of its entries: %s", error)
+
+
+class SpanningLease:
+    """The lease of a session or subscription over several hosts. It is its own landlord, and the
+    leased thing; `on_end` ends the session or subscription."""
+
+    def __init__(
+        self, port: Port, kind: str, seconds: float | None, on_end: Callable[[], object]
+    ) -> None:
+        self.expires: float | None = None
+        self._ended = False
+        self._port = port
+        self._kind = kind
+        self._clock = port.clock
+        self._on_end = on_end
+        self._cancel_alarm: Callable[[], None] = lambda: None
+        self._grant(seconds)
+
+    def _grant(self, seconds: float | None) -> None:
+        self._cancel_alarm()
+        self.expires = self._port.grant(self._kind, seconds)
+        if self.expires is not None:
+            self._cancel_alarm = self._clock.call_at(self.expires, self._check)
+
+    @property
+    def ended(self) -> bool:
+        """Was it closed, or has the lease run out?"""
+        self._check()
+        return self._ended
+
+    def _check(self) -> None:
+        if not self._ended and self.expires is not None and self.expires <= self._clock.now():
+            self.end()
+            self._on_end()
+
+    def end(self) -> None:
+        """End the lease, without calling `on_end`."""
+        self._ended = True
+        self._cancel_alarm()
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def _require(self) -> None:
+        if self.ended:
+            raise LeaseLost("it is over: it was closed, or its lease ran out")
+
+    def renew_lease(self, thing: object, seconds: float | None) -> None:
+        self._require()
+        self._grant(seconds)
+
+    def cancel_lease(self, thing: object) -> None:
+        self._require()
+        self.end()
+        self._on_end()
+
+    async def renew_lease_async(self, thing: object, seconds: float | None) -> None:
+        self.renew_lease(thing, seconds)
+
+    async def cancel_lease_async(self, thing: object) -> None:
+        self.cancel_lease(thing)
+
 
 logger = logging.getLogger("tupelo")
 
@@ -36,13 +338,14 @@ SESSION_OVER = "this session is over: it was closed or its lease ran out"
 
 
 class _FederatedHandle(Closing):
-    """Something that a program holds, at either door, until it is closed or its lease ends."""
+    """A handle of the blocking or the async API, until it is closed or its lease ends."""
 
     is_async: bool
     _leased: SpanningLease
 
     @property
     def lease(self) -> Any:
+        """The lease, to renew or cancel."""
         kind = AsyncLease if self.is_async else Lease
         return kind(self._leased, self._leased)
 
@@ -51,8 +354,8 @@ class _FederatedHandle(Closing):
 
 
 class FederatedSession(_FederatedHandle, SessionLike):
-    """Reads that never give the same entry twice, over all hosts and through their coming and
-    going. `clone` makes another that has seen the same. Tasks, or threads, may share it."""
+    """A session over all hosts, also when they come and go: reads that never return the same entry
+    twice. Tasks or threads may share it."""
 
     def __init__(self, space: FederatedSpace, record: SeenRecord, lease: float | None) -> None:
         self.is_async = space.is_async
@@ -63,7 +366,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
         self._state = SessionState(self._actor.session or "", record, None)
         space._port.remember(record)
         self._leased = SpanningLease(space._port, "session", lease, self._end)
-        space._given.add(self)
+        space._handles.add(self)
 
     @dual_api
     async def _read(
@@ -96,7 +399,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
         return found if many else found[0] if found else None
 
     def clone(self, *, lease: float | None = None) -> FederatedSession:
-        """Another session that has seen the same."""
+        """A new session that starts with what this one has seen."""
         self._space._require_open()
         if self._leased.ended:
             raise LeaseLost(SESSION_OVER)
@@ -110,7 +413,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
 
     @dual_api
     async def close(self) -> None:
-        """Nothing need be remembered any more, here or elsewhere."""
+        """End the session; this host and the others forget it."""
         self._leased.end()
         self._state.ended = True
         self._space._port.forget(self._record)
@@ -122,7 +425,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
             await self._space._host.on_loop(end())
 
     def _end(self) -> None:
-        """Its lease has ended."""
+        """The lease has run out, or was cancelled."""
         self._state.ended = True
         self._space._port.forget(self._record)
         with suppress(RuntimeError):  # The loop is closed.
@@ -135,7 +438,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
 
 
 class FederatedNotices(_FederatedHandle):
-    """Notices from anywhere. Iterate over it (`async for` at the async door), or `get` them."""
+    """A subscription over all hosts. Iterate (`async for` on the async API), or call `get`."""
 
     def __init__(
         self,
@@ -149,28 +452,28 @@ class FederatedNotices(_FederatedHandle):
         self._subscription = subscription
         self._error: Exception | None = None
         self._leased = SpanningLease(space._port, "subscription", lease, self._end)
-        space._given.add(self)
+        space._handles.add(self)
         if callback is not None:
             space._host.run_apart(partial(self._call, callback))
 
     async def _call(self, callback: Callable[[Notice], object]) -> None:
         try:
             while (notice := await maybe_await(self.get())) is not None:
-                answer = callback(notice)
-                if self.is_async and isawaitable(answer):
-                    await answer
+                result = callback(notice)
+                if self.is_async and isawaitable(result):
+                    await result
         except Exception as error:
             self._error = error
             logger.exception("a subscription's callback raised; the subscription is closed")
             await maybe_await(self.close())
-        except BaseException:  # It has ended its thread, or its task.
+        except BaseException:  # The exception ends the thread or task.
             self._leased.end()
             self._end()
             raise
 
     @dual_api
     async def get(self, *, wait: float | None = None) -> Notice | None:
-        """The next notice; None if none came in time, or if there will be no more."""
+        """The next notice; None after `wait` seconds, or if the subscription has ended."""
         check_wait(wait)
         self._space._port.refuse_inside()
         notice: Notice | None = await self._space._host.on_loop(self._subscription.get(wait))
@@ -178,31 +481,34 @@ class FederatedNotices(_FederatedHandle):
 
     @property
     def active(self) -> bool:
+        """Can more notices come?"""
         return not (self._subscription.ended or self._leased.ended)
 
     @property
     def error(self) -> Exception | None:
-        """Why it ended, if its callback raised."""
+        """The exception of the callback that ended the subscription, or None."""
         return self._error
 
     @property
     def sequence(self) -> int:
+        """The sequence number of the last notice."""
         return self._subscription.sequence
 
     @property
     def event_id(self) -> int:
+        """The number of the subscription, which its notices carry."""
         return self._subscription.event_id
 
     @dual_api
     async def close(self) -> None:
+        """End the subscription; notices that have come can still be fetched."""
         self._leased.end()
-
         with suppress(TupeloError):
             self._subscription.stop()
             await self._space._host.on_loop(self._subscription.finish())
 
     def _end(self) -> None:
-        """Its lease has ended."""
+        """The lease has run out, or was cancelled."""
         with suppress(TupeloError):
             self._subscription.stop()
         with suppress(RuntimeError):  # The loop is closed.
@@ -229,7 +535,8 @@ class FederatedNotices(_FederatedHandle):
 
 
 class FederatedMatchSet(Closing):
-    """What matched at this host, which is watched, and copies of what matched at others."""
+    """A match set over all hosts: that of this host, which a take invalidates, and copies of the
+    matches of other hosts."""
 
     def __init__(
         self, space: FederatedSpace, here: Any, elsewhere: list[Entry], limit: int | None
@@ -242,7 +549,8 @@ class FederatedMatchSet(Closing):
 
     @dual_api
     async def next(self) -> Any:
-        """The next entry, or None at the end."""
+        """The next entry, or None at the end. MatchSetInvalid if an entry of this host was
+        taken."""
         if self._left == 0:
             return None
         value = await maybe_await(self._here.next())
@@ -259,15 +567,17 @@ class FederatedMatchSet(Closing):
 
     @property
     def lease(self) -> Lease | AsyncLease:
+        """The lease, to renew or cancel."""
         granted: Lease | AsyncLease = self._here.lease
         return granted
 
     @property
     def skipped(self) -> list[Skipped]:
-        """What was left out so far, and why."""
+        """The entries that were left out so far, with the reasons."""
         return [*self._here.skipped, *self._skipped]
 
     def close(self) -> Any:
+        """End the match set."""
         self._elsewhere.clear()
         return self._here.close()
 

@@ -1,8 +1,8 @@
-"""Moving: an entry that is for an agent goes to the host where that agent is, as soon as it can.
+"""Moving entries that are written for an agent to the host of that agent, once it is engaged.
 
-Until then it is misplaced: it is here, and may be read and taken here, like any other. While it is
-under way nobody has it; if the other host does not say whether it has come, it is in doubt, and the
-space's `Doubt` decides if that host never comes back.
+Until then such an entry is misplaced: it can be read and taken here like any other. While it is in
+transit nobody can see it. If the other host does not answer, the entry is in doubt; if that host
+never comes back, the `Doubt` of the space decides.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 from tupelo.errors import CannotSend, PeerLost, TupeloError
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_whole, read_whole
-from tupelo.federation.spaces.doubts import confirm, give_back
-from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spaces.hosted import HostedSpace, confirm, give_back
 from tupelo.federation.spanning.peers import EngagedPeer, ThisHost
 from tupelo.space.delivery import Prepared
 from tupelo.space.session import Seen
@@ -29,7 +28,7 @@ _Key = tuple[str, str, int]
 
 
 class EntryInTransit:
-    """An entry that is under way. `peer` is the host that is asked now whether it has come."""
+    """A delivery of an entry that is being moved. `peer` is the host whose answer is awaited."""
 
     def __init__(self, mover: EntryMover, hosted: HostedSpace, delivery: Prepared) -> None:
         self.hosted = hosted
@@ -46,32 +45,33 @@ class EntryInTransit:
         return self.hosted.name, entry.origin, entry.n
 
     def confirm(self) -> int:
-        """It is there, and has left."""
+        """The other host has the entry: remove it here."""
         self._mover.ended(self)
         return self._delivery.confirm()
 
     def give_back(self) -> int:
-        """It is here again."""
+        """Make the entry visible here again."""
         self._mover.ended(self)
         return self._delivery.give_back()
 
     def forget(self) -> None:
-        """Sessions remember it: it is met again, at the other host."""
+        """Sessions keep it as seen, since they meet it again at the other host."""
 
 
 class EntryMover:
-    """Moves what is misplaced at one host; to each other host at its own pace."""
+    """Moves the misplaced entries of this host, with one task per peer, and accepts those of
+    others."""
 
     def __init__(self, host: ThisHost) -> None:
         self._host = host
         self._accepted: dict[str, Seen] = {}
-        self._positions: dict[str, int] = {}  # at which what was accepted is durable
+        self._positions: dict[str, int] = {}  # of the last accepted entry, to flush
         self._under_way: dict[_Key, EntryInTransit] = {}
         self._tasks: dict[EngagedPeer, asyncio.Task[None]] = {}
         self._again: set[EngagedPeer] = set()
 
     def recover(self, hosted: HostedSpace) -> None:
-        """What was under way when this host crashed; what has come here from elsewhere."""
+        """After a restart: load the entries in transit, and the identities of accepted ones."""
         accepted = self._accepted.setdefault(hosted.name, Seen())
         for origin, n in hosted.port.accepted():
             accepted.add_number(origin, n)
@@ -81,10 +81,10 @@ class EntryMover:
                 self._under_way[moving.key] = moving
                 self._host.doubts.leave(moving.key, {0: moving})
 
-    # Going
+    # Sending
 
     def arrived(self) -> None:
-        """An agent, a host or an entry has come: what can be moved is moved."""
+        """An agent, a host or an entry has come: move what can be moved now."""
         for peer in self._host.peers.values():
             self._begin(peer)
 
@@ -93,18 +93,18 @@ class EntryMover:
             self._again.add(peer)
         else:
             task = self._tasks[peer] = asyncio.ensure_future(self._move_all(peer))
-            task.add_done_callback(partial(self._rest, peer))
+            task.add_done_callback(partial(self._task_done, peer))
 
     def _is_busy_with(self, peer: EngagedPeer) -> bool:
         task = self._tasks.get(peer)
         return task is not None and not task.done()
 
     def under_way(self) -> list[Any]:
-        """The moves that have begun and have not ended."""
+        """The entries in transit."""
         return list(self._under_way)
 
-    def _rest(self, peer: EngagedPeer, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(peer) is task:  # Else the next one has begun.
+    def _task_done(self, peer: EngagedPeer, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(peer) is task:  # otherwise the next task has begun
             del self._tasks[peer]
             self._again.discard(peer)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -145,7 +145,7 @@ class EntryMover:
             return
         moving = EntryInTransit(self, hosted, delivery)
         await hosted.flush(position)
-        if peer.talk.over:  # It was not asked.
+        if peer.talk.over:  # The entry was not sent.
             give_back(hosted, moving)
             return
         self._under_way[moving.key] = moving
@@ -160,15 +160,15 @@ class EntryMover:
         return True
 
     def _message(self, hosted: HostedSpace, entry: Entry) -> wire.MoveEntry:
-        return wire.MoveEntry(self._host.next_call(), hosted.name, _travelling(hosted, entry))
+        encoded = encode_whole(entry, hosted.clock.now())
+        return wire.MoveEntry(self._host.next_call(), hosted.name, encoded)
 
     async def _deliver(self, peer: EngagedPeer, moving: EntryInTransit) -> None:
-        """Deliver one. If it is not said in time whether it came it is in doubt, and delivered
-        again if the host comes back. PeerLost if the host does not answer: who does not need not
-        be asked about the next one either."""
+        """Send one entry. Without an answer in time it is in doubt, and is sent again when the host
+        comes back; then PeerLost is raised, so that no further entry is sent."""
         answer = peer.talk.call(self._message(moving.hosted, moving.entries[0]), "move")
         moving.peer = peer
-        self._host.doubts.forget(moving.key, 0)  # It is asked: nothing else decides meanwhile.
+        self._host.doubts.forget(moving.key, 0)  # The answer decides now.
         answer.add_done_callback(partial(self._answered, peer, moving))
         await asyncio.wait([answer], timeout=self._host.answer_seconds)
         if not answer.done():
@@ -178,13 +178,13 @@ class EntryMover:
     def _answered(
         self, peer: EngagedPeer, moving: EntryInTransit, answer: asyncio.Future[Any]
     ) -> None:
-        """This may be long after it was asked; then its doubt may be over as well."""
+        """Handle an answer, which may come so late that the doubt was decided before."""
         if moving.peer is not peer or answer.cancelled():
             return
         moving.peer = None
         error = answer.exception()
         if not self._is_busy_with(peer) and not isinstance(error, PeerLost):
-            self._begin(peer)  # It was not waited for any more, and speaks again.
+            self._begin(peer)  # Its task had given up, and the peer answers again.
         if self._under_way.get(moving.key) is not moving:
             return
         if isinstance(error, PeerLost):
@@ -196,24 +196,24 @@ class EntryMover:
             give_back(moving.hosted, moving)
 
     def ended(self, moving: EntryInTransit) -> None:
-        """It is here, or there; no longer in between."""
+        """The entry is not in transit any more."""
         if self._under_way.get(moving.key) is moving:
             del self._under_way[moving.key]
         self._host.doubts.forget(moving.key, 0)
 
-    # Coming
+    # Receiving
 
     async def come(self, peer: EngagedPeer, message: wire.MoveEntry) -> bool:
-        """A host sends an entry. True if it is here by now."""
+        """Accept an entry that a peer sends. True if this host has it on disk."""
         hosted = peer.hosted(message.space, "write")
         return hosted is not None and await self._accept(
             hosted, read_whole(message.entry, hosted.clock.now())
         )
 
     async def _accept(self, hosted: HostedSpace, entry: Entry) -> bool:
-        """Take in an entry for an agent that is here; True too if it was taken in before."""
+        """Accept an entry for an agent of this host; also True if it was accepted before."""
         accepted = self._accepted.setdefault(hosted.name, Seen())
-        if entry in accepted:  # The one who asked before may not have waited for the disk.
+        if entry in accepted:  # It may not be on disk yet.
             await hosted.flush(self._positions.get(hosted.name, 0))
             return True
         if entry.to not in self._host.agents or entry.origin in self._host.agents:
@@ -222,7 +222,3 @@ class EntryMover:
         accepted.add(entry)
         await hosted.flush(position)
         return True
-
-
-def _travelling(hosted: HostedSpace, entry: Entry) -> list[Any]:
-    return encode_whole(entry, hosted.clock.now())

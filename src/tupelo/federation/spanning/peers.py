@@ -1,19 +1,24 @@
-"""What operations that span hosts need to know of this host, and of the hosts that it meets."""
+"""The interfaces of hosts, as operations over several hosts use them: the package `hosts`, which
+implements them, is above this one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.spaces.doubts import DoubtfulDeliveries
-from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spaces.hosted import DoubtfulDeliveries, HostedSpace
 from tupelo.values.holder import Holder
+from tupelo.values.scope import Scope
+
+if TYPE_CHECKING:
+    from tupelo.federation.spanning.federated import Federation
+    from tupelo.federation.spanning.moving import EntryMover
 
 
 class EngagedPeer(Protocol):
-    """Another host, while this one is engaged with it."""
+    """Another host that is engaged with this one."""
 
     id: str
     name: str
@@ -22,14 +27,14 @@ class EngagedPeer(Protocol):
     agents: set[str]
     talk: Conversation
     hints: dict[int, Callable[[wire.Hint], None]]
-    """Called when the host says that one of our watches has seen something."""
+    """By the number of a watch of ours at that host: called with its hints."""
 
     holder: Holder
-    """The holder of what it takes here."""
+    """The holder of the entries that it takes here."""
 
     def hosted(self, space: str, operation: str) -> HostedSpace | None:
-        """The space, if there is one here that hosts share. AccessError if the agents of that host
-        may not do this in it."""
+        """The shared space of this name here, or None. AccessError if the agents of that host may
+        not do this in it."""
         ...
 
     def may(self, operation: str, hosted: HostedSpace) -> bool:
@@ -54,3 +59,41 @@ class ThisHost(Protocol):
     def agents(self) -> list[str]: ...
 
     def next_call(self) -> int: ...
+
+
+class SpanningHost(ThisHost, Protocol):
+    """A host with its operations over several hosts."""
+
+    federation: Federation
+    mover: EntryMover
+    new_id: Callable[[], str]
+
+    def spans(self, hosted: HostedSpace, scope: Scope | None) -> bool:
+        """Does an operation with this scope look at other hosts?"""
+        ...
+
+
+class OnLoop(Protocol):
+    """A host object of the blocking or the async API, which runs work on the host's loop."""
+
+    @property
+    def core(self) -> SpanningHost: ...
+
+    def on_loop(
+        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
+    ) -> Any:
+        """Run a coroutine on the host's loop and return its result, awaitable on the async API. If
+        the waiting thread is interrupted, `undo` is called with the result, on the loop."""
+        ...
+
+    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine that never waits."""
+        ...
+
+    def soon(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function on the host's loop, without waiting."""
+        ...
+
+    def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run this in a thread, or a task, of its own."""
+        ...

@@ -1,4 +1,4 @@
-"""Questions: what is asked over the federation, and what was got for it."""
+"""Queries over several hosts, and their results."""
 
 from __future__ import annotations
 
@@ -6,36 +6,76 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import SpaceClosed, TransactionEnded
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_order, read_answer
-from tupelo.federation.spaces.doubts import give_back
-from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.local import choosing, unread
+from tupelo.federation.spaces.hosted import HostedSpace, give_back
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import NOW, Query
-from tupelo.space.session import SessionState
+from tupelo.space.session import Seen, SessionState
+from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
 from tupelo.values.template_encoding import template_to_wire
 
+
+def choosing(seen: Seen | None, agent: str | None) -> Accept:
+    """A filter: entries not in `seen`, and only those of this agent, if given."""
+    return lambda entry: (
+        (agent is None or (entry.to or entry.origin) == agent)
+        and (seen is None or entry not in seen)
+    )
+
+
+async def read_unseen(
+    hosted: HostedSpace,
+    session: SessionState,
+    query: Query,
+    agent: str | None,
+    bytes_max: int | None = None,
+) -> tuple[list[Entry], bool]:
+    """The entries of this host that a session has not seen, and whether `bytes_max` has cut the
+    list short. The caller records them as seen."""
+    port = hosted.port
+    if query.order is not None or port.is_ordered:
+        return await read_some(hosted, query.replace(only=choosing(session.seen, agent)), bytes_max)
+    entries, cut, position = await port.unread_in_slices(query, session, agent, bytes_max)
+    if position:
+        await hosted.flush(position)
+    return entries, cut
+
+
+async def read_some(
+    hosted: HostedSpace, query: Query, bytes_max: int | None
+) -> tuple[list[Entry], bool]:
+    """Read entries of this host; also whether `bytes_max` has cut the list short."""
+    cut = False
+    if bytes_max is not None and query.limit != 1:
+        limit, cut = await hosted.port.room_for(query, bytes_max)
+        query = query.replace(limit=limit)
+    return await hosted.port.fetch(query), cut
+
+
+if TYPE_CHECKING:
+    from tupelo.federation.spanning.federated import Federation
+
 Settling = Callable[[EngagedPeer, list[Entry]], Awaitable[None]]
-"""Called with what a host has delivered, before it is ours; if it raises, that goes back."""
+"""Called with the entries that a host delivers; rejects them by raising."""
 
 
-def nobody(peer: EngagedPeer) -> bool:
-    """Of a scope: it is here, and no other host is in it."""
+def no_peer(peer: EngagedPeer) -> bool:
+    """The peers of a scope that includes only this host."""
     return False
 
 
 class FederatedQuery:
-    """A query over the federation, as this host asks it: `agent` narrows it to the entries of one
-    agent, `holder` gets what is taken here, and `accept` has a say in what other hosts deliver. A
-    question that is `sent` to others must have a encoding."""
+    """A query over several hosts. `agent` limits it to the entries of one agent, `holder` is the
+    taker of entries of this host, and `accept` may reject deliveries of other hosts. Template and
+    order are encoded only if the query is `sent` to other hosts."""
 
     def __init__(
         self,
@@ -66,12 +106,12 @@ class FederatedQuery:
         return self.query.limit
 
     def atomic(self) -> AbstractContextManager[object]:
-        """The lock of the session's record."""
+        """The lock that guards the record of the session."""
         return self.hosted.port.atomic()
 
     def here(self, limit: int | None, *, deadline: float | None = NOW) -> Query:
-        """The question as it is asked of this host's own part of the space. Entries are not built
-        here, and what a session has seen is noted by its record."""
+        """The query for the entries of this host. Their types need not be known here, and the
+        record of the session, not the query, notes what is seen."""
         only = None
         if self.record is not None or self.agent is not None:
             only = choosing(self.record, self.agent)
@@ -80,9 +120,10 @@ class FederatedQuery:
         )
 
     async def read_here(self, limit: int | None) -> list[Entry]:
+        """Read entries of this host, without waiting; in a session, unseen ones."""
         if self.session is not None:
             query = self.query.replace(deadline=NOW, limit=limit, session=None, known=False)
-            entries, _ = await unread(self.hosted, self.session, query, self.agent)
+            entries, _ = await read_unseen(self.hosted, self.session, query, self.agent)
             return entries
         return await self.hosted.port.fetch(self.here(limit))
 
@@ -94,13 +135,13 @@ class FederatedQuery:
         limit: int | None,
         watch: int | None,
     ) -> wire.Ask:
-        """The question, for this host, which is to be sent at once."""
+        """The message for this peer; send it at once, since it assumes the order of the link."""
         notes, actor = None, self.query.actor
         if self.record is not None:
             with self.atomic():
                 reads = how == "read"
                 notes = self.record.notes_for(peer, call) if reads else self.record.all_notes()
-            if notes.since:  # It knows who we are.
+            if notes.since:  # The peer knows the session, and so its actor.
                 actor = None
         return wire.Ask(
             call,
@@ -120,8 +161,8 @@ class FederatedQuery:
     def read_answer(
         self, peer: EngagedPeer, message: wire.Ask, answer: Any
     ) -> tuple[list[Entry], bool] | None:
-        """What was read there, and whether there is more; None if it is to be asked again. BadFrame
-        if it cannot be."""
+        """The entries of an answer, and whether the peer has more; None if the peer must be asked
+        again, since it has forgotten the session. BadFrame if the answer is malformed."""
         if self.record is not None and message.seen is not None:
             with self.atomic():
                 answer = self.record.read_answer(peer, message.seen, answer)
@@ -130,7 +171,7 @@ class FederatedQuery:
         return read_answer(answer, self.hosted.clock.now())
 
     def going_on(self, entries: list[Entry]) -> FederatedQuery:
-        """The same question, but for what was read; in a session of its own, if it is in none."""
+        """The query for the entries that are not read yet: outside a session, in a new one."""
         if self.session is not None:
             return self
         question = copy(self)
@@ -141,7 +182,8 @@ class FederatedQuery:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While entries are in hand that are yet to be chosen from, the session forgets none."""
+        """Within this block the session forgets no entry: fetched ones are yet to be chosen
+        from."""
         if self.record is None:
             yield
             return
@@ -154,7 +196,7 @@ class FederatedQuery:
                 self.record.release()
 
     def choose(self, entries: list[Entry], limit: int | None) -> list[Entry]:
-        """Those that the one who asked gets: of a session's, what is new to it."""
+        """The entries for the reader, up to `limit`: in a session, those that are new to it."""
         if self.record is None:
             return entries[:limit]
         with self.atomic():
@@ -167,48 +209,38 @@ def _record_of(session: SessionState | None) -> SeenRecord | None:
     return seen
 
 
-class Settler(Protocol):
-    """Tells other hosts what became of what they have delivered, by the number of the call."""
-
-    def keep(self, call: int) -> None: ...
-
-    def release(self, call: int) -> None: ...
-
-    def handed(self, call: int) -> None: ...
-
-
 class ForeignDelivery:
-    """Entries that another host has delivered, which keeps them in doubt until it hears whether
-    the one who asked has them; were there more, but for a `cut`?"""
+    """Entries delivered by another host, which keeps them in doubt until they are confirmed or
+    given back. `cut`: the host has more than one answer holds."""
 
     def __init__(
-        self, settler: Settler, call: int, space: str, entries: list[Entry], cut: bool
+        self, federation: Federation, call: int, space: str, entries: list[Entry], cut: bool
     ) -> None:
         self.entries = entries
         self.space = space
         self.cut = cut
-        self._settler = settler
+        self._federation = federation
         self._call = call
 
     def confirm(self) -> int:
-        self._settler.keep(self._call)
+        self._federation.keep(self._call)
         return 0
 
     def give_back(self) -> int:
-        self._settler.release(self._call)
+        self._federation.release(self._call)
         return 0
 
     def forget(self) -> None:
-        """No session of this space has seen them."""
+        """No session of this host has seen them."""
 
     def handed(self) -> None:
-        """A program of this host gets them."""
-        self._settler.handed(self._call)
+        """A program of this host is getting them."""
+        self._federation.handed(self._call)
 
 
 class FederatedResult:
-    """What an operation got, from where, and whom it reached; of a session's, what is noted in its
-    `record`."""
+    """The entries that an operation has read or taken, and the hosts that have answered; for a
+    read in a session, with its `record`."""
 
     def __init__(self, hosted: HostedSpace, record: SeenRecord | None = None) -> None:
         self.hosted = hosted
@@ -216,9 +248,9 @@ class FederatedResult:
         self.entries: list[Entry] = []
         self.covered: dict[str, None] = {}
         self.missing: dict[str, None] = {}
-        self.cut: set[str] = set()  # ids of hosts that have more than they could answer
-        self._deliveries: list[Delivery] = []  # of what was here
-        self._brought: list[ForeignDelivery] = []
+        self.cut: set[str] = set()  # ids of hosts that have more than one answer holds
+        self._deliveries: list[Delivery] = []  # of this host
+        self._foreign: list[ForeignDelivery] = []
 
     def is_cut(self, peer: EngagedPeer) -> bool:
         return peer.id in self.cut
@@ -230,21 +262,21 @@ class FederatedResult:
     def add(self, delivery: Delivery) -> None:
         self.entries += delivery.entries
         if isinstance(delivery, ForeignDelivery):
-            self._brought.append(delivery)
+            self._foreign.append(delivery)
         else:
             self._deliveries.append(delivery)
 
     def confirm(self) -> int:
-        """The one who asked has them; see `confirm_here`."""
+        """The taker has the entries: confirm all deliveries; see `confirm_here`."""
         position = self.confirm_here()
         self.confirm_brought()
         return position
 
     def confirm_here(self) -> int:
-        """The one who asked gets them: those of this host are gone for good, but for those that a
-        space took back when it was closed. SpaceClosed or TransactionEnded if that is all."""
+        """Confirm the deliveries of this host, and return the position to flush. Entries that a
+        closed space has taken back are dropped; SpaceClosed or TransactionEnded if none is left."""
         position = 0
-        kept = [entry for brought in self._brought for entry in brought.entries]
+        kept = [entry for foreign in self._foreign for entry in foreign.entries]
         refused = None
         for delivery in self._deliveries:
             try:
@@ -260,42 +292,42 @@ class FederatedResult:
 
     @property
     def is_brought(self) -> bool:
-        """Has another host delivered some of them?"""
-        return bool(self._brought)
+        """Are there deliveries of other hosts?"""
+        return bool(self._foreign)
 
     def handed(self) -> None:
-        """A program of this host gets them."""
-        for brought in self._brought:
-            brought.handed()
+        """A program of this host is getting the entries."""
+        for foreign in self._foreign:
+            foreign.handed()
 
     def received(self) -> None:
-        """On the host's loop: the program has them. Other hosts are told once it has run on; if
-        this host is killed before, what they keep in doubt is not lost."""
-        if self._brought:
+        """On the host's loop: the program has the entries. The other hosts get the confirmation in
+        the next turn of the loop; if this host is killed before, they still keep them in doubt."""
+        if self._foreign:
             asyncio.get_running_loop().call_soon(self.confirm_brought)
 
     def confirm_brought(self) -> None:
-        """The one who asked has them: the hosts that have delivered some are told."""
-        for brought in self._brought:
-            brought.confirm()
+        """The taker has the entries: confirm the deliveries of other hosts."""
+        for foreign in self._foreign:
+            foreign.confirm()
 
     def undo(self, put_back: Callable[[HostedSpace, list[Entry]], object]) -> None:
-        """The program that was to get them has vanished after `confirm_here`: what was here is put
-        back by this function, and what was elsewhere returns there."""
+        """The program has vanished after `confirm_here`: `put_back` restores the entries of this
+        host, and the others return to their owners."""
         here = [entry for delivery in self._deliveries for entry in delivery.entries]
         if here:
             put_back(self.hosted, here)
-        for brought in self._brought:
-            brought.give_back()
+        for foreign in self._foreign:
+            foreign.give_back()
 
     def forget(self) -> None:
-        """The one who asked has them, and will not vanish any more."""
+        """The program has the entries for good: no undo is needed any more."""
         for delivery in self._deliveries:
             delivery.forget()
 
     def give_back(self) -> int:
-        """The one who asked has vanished."""
-        for delivery in (*self._deliveries, *self._brought):
+        """The taker has vanished: all entries return to their places."""
+        for delivery in (*self._deliveries, *self._foreign):
             give_back(self.hosted, delivery)
         if self._record is not None and not self._deliveries:
             with self.hosted.port.atomic():
@@ -303,9 +335,9 @@ class FederatedResult:
         return 0
 
     def join(self, more: FederatedResult) -> None:
-        """What another operation got, later."""
+        """Add the result of a later operation."""
         self.entries += more.entries
         self._deliveries += more._deliveries
-        self._brought += more._brought
+        self._foreign += more._foreign
         self.covered = {k: None for k in self.covered if k not in more.missing} | more.covered
         self.missing = {k: None for k in self.missing if k not in more.covered} | more.missing

@@ -1,9 +1,10 @@
-"""Records: what a session has seen at all hosts together, and how much of it each of them knows.
+"""Records of sessions over several hosts: which entries a session has seen, and how much of that
+each host knows.
 
-With a question goes only what its host does not know yet: what was seen since it was last told,
-over the same link. The host keeps it, and looks on from where this session stopped. The reader
-alone says what it has seen; that something was sent to it means nothing. So whatever a host has
-forgotten, or was never told, costs a question more and never an entry.
+A question to a host carries only the changes since the last question over the same link. The host
+keeps the record, and continues its search where the session stopped. Only the reader decides what
+counts as seen; a host does not count what it has sent. So if a host has forgotten a session, it
+costs one more question, and never an entry.
 """
 
 from __future__ import annotations
@@ -24,26 +25,28 @@ if TYPE_CHECKING:
     from tupelo.federation.spanning.peers import EngagedPeer
 
 CHANGES_MAX = 4_096
-"""So many changes are remembered one by one; who knows less than that is told all anew."""
+"""How many changes are kept; a host that lacks older ones gets the whole record again."""
 
 TURN = 16
-"""So many are read from one host, while others may have some as well."""
+"""How many entries in a row are read from one host, while others may have some as well."""
 
 _Change = tuple[Literal["seen", "unseen", "gone"], str, int | BitMap64]
 
 
 class SessionReader(Protocol):
-    """Who reads in a session, and wants to know that there is something again to be read."""
+    """A search that reads in a session."""
 
-    def look_again(self) -> None: ...
+    def look_again(self) -> None:
+        """An entry was given back, and can be read again."""
+        ...
 
     def stop(self, error: TupeloError) -> None:
-        """On the host's loop: the session is over."""
+        """On the host's loop: the session has ended."""
         ...
 
 
 class SeenRecord(Seen):
-    """What one session has seen. It is used under the lock of the session's space here."""
+    """The entries that one session has seen. Use it under the lock of the session's space."""
 
     __slots__ = (
         "_changes",
@@ -64,14 +67,14 @@ class SeenRecord(Seen):
         self._changes: list[_Change] = []
         self._first = 1  # the version before the first of the changes
         self._told: WeakKeyDictionary[EngagedPeer, int] = WeakKeyDictionary()
-        self._was_told = False  # Was anyone told? Until then no change need be remembered.
-        self.source = ""  # the id of the host that had the last one at once
+        self._was_told = False  # Does any host know a part? Until then changes are not kept.
+        self.source = ""  # the id of the host that had the last entry at once
         self._reads = 0
         self._number = 0
         self._holding = 0
         self._gone = Seen()
 
-    # What is seen
+    # Seen entries
 
     def add_number(self, origin: str, n: int) -> None:
         bits = self.bits.get(origin)  # as `Seen` does, without the call
@@ -82,15 +85,15 @@ class SeenRecord(Seen):
             self._note("seen", origin, n)
 
     def discard(self, entry: Entry) -> None:
-        """It did not reach the reader: who else reads in the session may have it."""
+        """The entry did not reach its reader: other readers of the session may get it."""
         super().discard(entry)
         self._note("unseen", entry.origin, entry.n)
         for reader in list(self.readers):
             reader.look_again()
 
     def choose(self, entries: Iterable[Entry], limit: int | None) -> list[Entry]:
-        """Those of these that are new, and seen from now on: another reader may have been
-        quicker."""
+        """The entries that are new to the session, which count as seen from now on. Another reader
+        may have got some of them."""
         chosen: list[Entry] = []
         for entry in entries:
             if len(chosen) == limit:
@@ -110,10 +113,10 @@ class SeenRecord(Seen):
         for entry in entries:
             self.discard(entry)
 
-    # What may be forgotten
+    # Forgetting
 
     def prune(self, gone: Seen) -> None:
-        """Forget what is gone for good, as soon as no reader can have it in its hands."""
+        """Forget entries that are removed for good; if a reader may hold some, later."""
         if self._holding:
             for origin, numbers in gone.bits.items():
                 self._gone.bits[origin] = self._gone.bits.get(origin, BitMap64()) | numbers
@@ -126,7 +129,7 @@ class SeenRecord(Seen):
         super().prune(gone)
 
     def hold(self) -> None:
-        """A reader has got entries, and has yet to look which of them are new."""
+        """A reader has fetched entries, and has yet to choose those that are new."""
         self._holding += 1
 
     def release(self) -> None:
@@ -135,7 +138,7 @@ class SeenRecord(Seen):
             gone, self._gone = self._gone, Seen()
             self.prune(gone)
 
-    # What others know of it
+    # What other hosts know
 
     def _note(
         self, kind: Literal["seen", "unseen", "gone"], origin: str, n: int | BitMap64
@@ -148,8 +151,8 @@ class SeenRecord(Seen):
             self._first += CHANGES_MAX // 2
 
     def notes_for(self, peer: EngagedPeer, call: int) -> wire.SessionDelta:
-        """What to say to this host with the question that it is asked in this call. Links keep the
-        order, so what is said is known there; if not, it will say so."""
+        """The changes to send to this host with the question of this call. Links keep the order, so
+        the host knows them when it reads the next question; if it has lost them, it says so."""
         self._number = self._number or call
         since, upto = self._told.get(peer, 0), self._first + len(self._changes)
         self._told[peer] = upto
@@ -167,8 +170,8 @@ class SeenRecord(Seen):
         )
 
     def first_asked(self, peers: list[EngagedPeer]) -> EngagedPeer | None:
-        """Whom to ask alone, before all: the next one is most often where the last one was. Now and
-        then it is the turn of the others, one by one, so that none has to wait for ever."""
+        """The host to ask alone, before all others: mostly the one that had the last entry. After
+        every `TURN` reads another host has its turn, so that none starves."""
         if not self.source or len(peers) < 2:
             return None
         self._reads += 1
@@ -178,12 +181,12 @@ class SeenRecord(Seen):
         return next((peer for peer in peers if peer.id == self.source), None)
 
     def all_notes(self) -> wire.SessionDelta:
-        """All that was seen, for one who need not keep it."""
+        """The whole record, for a question whose host need not keep it."""
         return wire.SessionDelta(0, 0, 0, {**encode_seen(self)})
 
     def read_answer(self, peer: EngagedPeer, notes: wire.SessionDelta, answer: Any) -> Any:
-        """The entries of an answer, as they are encoded; None if the host has forgotten us, and is
-        to be asked again. BadFrame if it says what cannot be."""
+        """The encoded entries of an answer; None if the host has forgotten the session and must be
+        asked again. BadFrame if the answer is malformed."""
         if answer is None and notes.since:
             self._told.pop(peer, None)
             return None
@@ -197,7 +200,7 @@ class SeenRecord(Seen):
         return entries
 
     def close(self) -> None:
-        """The session is over."""
+        """The session has ended: the hosts may forget it."""
         for peer in list(self._told):
             peer.talk.say(wire.ForgetSession(self._number))
         self._told.clear()
@@ -206,7 +209,7 @@ class SeenRecord(Seen):
 def _summed(
     changes: list[_Change],
 ) -> tuple[dict[str, BitMap64], dict[str, BitMap64], dict[str, BitMap64]]:
-    """What is seen in the end, what is not seen after all, and what is gone."""
+    """The sum of changes: numbers seen, given back, and removed, by origin."""
     seen: dict[str, BitMap64] = {}
     unseen: dict[str, BitMap64] = {}
     gone: dict[str, BitMap64] = {}

@@ -1,13 +1,17 @@
-"""Searching: one read or take of one entry over the federation, which may wait.
+"""Reads and takes over several hosts: `Search` finds one match and may wait, `gather` gets all
+current matches.
 
-Every host that takes part is asked, and watches from the moment at which it had nothing. A match
-anywhere ends the search; for a take, only one host at a time is asked to reserve, so nothing is
-held that is not wanted. "No match" is said only if there was a moment at which no host had one: all
-were watching by then, and none of the watches has seen anything come.
+A search asks every host in its scope; a host without a match sets up a watch at that moment. A
+match anywhere ends the search. A take asks only one host at a time to reserve, so that no entry is
+reserved in vain. "No match" is the answer only if there was a moment at which no host had one: all
+watches were set up, and none of them has seen an entry come.
 
-Whoever waits also waits at this host's own part of the space like any other: a take is served in
-its turn, among the clients and programs of this host, and a read before any take. The read of a
-session watches instead: what it has seen is kept by its record.
+A search that waits also waits in the queue of this host's own space: a take in its turn among the
+clients and programs of this host, a read before any take. A read in a session sets up a watch here
+instead, since the record of the session decides which entries are new.
+
+`gather` asks each host again as long as an answer could not hold all its matches: a take for as
+many again, a read for the entries not read yet, outside a session in a session of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import CannotSend, HostClosed, TupeloError
 from tupelo.federation.links import wire
-from tupelo.federation.spaces.doubts import give_back
-from tupelo.federation.spanning.gathering import read_from
+from tupelo.federation.spaces.hosted import give_back
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import FederatedQuery, FederatedResult
 from tupelo.federation.spanning.watching import SpaceWatch
@@ -33,20 +36,169 @@ if TYPE_CHECKING:
     from tupelo.federation.spanning.federated import Federation
 
 
+ROUNDS_MAX = 100
+"""How many times the hosts are asked for one `read_all`, while others read in the same session."""
+
+
+async def gather(
+    federation: Federation,
+    question: FederatedQuery,
+    here: bool,
+    wanted: Callable[[EngagedPeer], bool],
+    limit: int | None,
+) -> FederatedResult:
+    """The current matches at all hosts, up to `limit`. `here` and `wanted` say whether this host
+    and which peers are in the scope."""
+    if question.take:
+        return await _ask_all(federation, question, here, wanted, limit)
+    result = FederatedResult(question.hosted, question.record)
+    asked, rounds = question, 0
+    try:
+        while rounds < ROUNDS_MAX:
+            left = None if limit is None else limit - len(result.entries)
+            with asked.held():
+                more = await _ask_all(federation, asked, here, wanted, left)
+                got = len(more.entries)
+                more.entries = asked.choose(more.entries, left)
+            result.join(more)
+            if limit is not None and len(result.entries) >= limit:
+                break
+            if more.cut:  # Only these hosts have more than one answer holds.
+                asked, here, wanted = asked.going_on(result.entries), False, more.is_cut
+            elif question.record is None or limit is None or got == len(more.entries):
+                break
+            # Other readers of the session may have got some of the entries: there may be more.
+            if not (more.cut and more.entries):
+                rounds += 1
+    except BaseException:
+        result.give_back()
+        raise
+    finally:
+        if asked is not question and asked.record is not None:
+            asked.record.close()
+    return result
+
+
+async def _ask_all(
+    federation: Federation,
+    question: FederatedQuery,
+    here: bool,
+    wanted: Callable[[EngagedPeer], bool],
+    limit: int | None,
+) -> FederatedResult:
+    """Ask each host once. A read gets up to `limit` entries of each host."""
+    result = FederatedResult(question.hosted)
+    try:
+        if here:
+            await _get_here(federation, question, limit, result)
+        peers = federation.asked(question.hosted, wanted)
+        if question.take and limit is not None:
+            for peer in peers:
+                left = limit - len(result.entries)
+                if left > 0:
+                    await _get_from(federation, peer, question, left, result)
+        else:
+            # All requests end before an error is raised: nothing is added after `give_back`.
+            errors = await asyncio.gather(
+                *(_get_from(federation, peer, question, limit, result) for peer in peers),
+                return_exceptions=True,
+            )
+            for error in errors:
+                if error is not None:
+                    raise error
+    except BaseException:
+        result.give_back()
+        raise
+    return result
+
+
+async def _get_here(
+    federation: Federation, question: FederatedQuery, limit: int | None, result: FederatedResult
+) -> None:
+    result.covered[federation.host.name] = None
+    if question.take:
+        port = question.hosted.port
+        delivery = await port.reserve(question.here(limit), question.holder)
+        if delivery is not None:
+            result.add(delivery)
+    else:
+        result.entries += await question.read_here(limit)
+
+
+async def _get_from(
+    federation: Federation,
+    peer: EngagedPeer,
+    question: FederatedQuery,
+    limit: int | None,
+    result: FederatedResult,
+) -> None:
+    get = _take_from if question.take else read_from
+    answered = await get(federation, peer, question, limit, result)
+    (result.covered if answered else result.missing)[peer.name] = None
+
+
+async def _take_from(
+    federation: Federation,
+    peer: EngagedPeer,
+    question: FederatedQuery,
+    limit: int | None,
+    result: FederatedResult,
+) -> bool:
+    """Take up to `limit` entries of one host. False if it does not answer."""
+    at_once = limit
+    while True:
+        message = question.ask(peer, federation.host.next_call(), "take", at_once, None)
+        delivery = await federation.claim(peer, question, message)
+        if delivery is None:
+            return False
+        result.add(delivery)
+        got = len(delivery.entries)
+        limit = None if limit is None else limit - got
+        if not got or limit == 0 or not (delivery.cut or got == at_once):
+            return True
+        at_once = got if limit is None else min(limit, got)
+
+
+async def read_from(
+    federation: Federation,
+    peer: EngagedPeer,
+    question: FederatedQuery,
+    limit: int | None,
+    result: FederatedResult,
+) -> bool:
+    """Add the entries of one host to `result`; the caller chooses among them. False if the host
+    does not answer."""
+    read = None
+    while read is None:  # A host that has forgotten the session is asked again, with all of it.
+        message = question.ask(peer, federation.host.next_call(), "read", limit, None)
+        future = peer.talk.call(message, "read")
+        try:
+            async with asyncio.timeout(federation.host.answer_seconds):
+                answer = await future
+            read = question.read_answer(peer, message, answer)
+        except (TupeloError, TimeoutError):
+            return False
+    entries, cut = read
+    result.entries += entries
+    if cut:
+        result.cut.add(peer.id)
+    return True
+
+
 class _AskedHost:
-    """A host that is asked, and how it stands."""
+    """A host that a search has asked, and the state of its answer."""
 
     def __init__(self, peer: EngagedPeer, watch: int) -> None:
         self.peer = peer
         self.watch = watch
         self.state: Literal["asking", "empty", "ready", "missing"] = "asking"
         self.entries: list[Entry] = []
-        self.outdated = False  # Is there something to be read again that we said we had seen?
-        self.watched = False  # Had it nothing, so that our watch stands there?
+        self.outdated = False  # Were entries given back that the question listed as seen?
+        self.watched = False  # Did it have no match, so that it has set up our watch?
 
 
 class Search:
-    """One search. `run` is awaited once."""
+    """A read or take of one match, or of the first matches, over several hosts. Call `run` once."""
 
     def __init__(
         self,
@@ -64,8 +216,8 @@ class Search:
         self.ended = asyncio.Event()
         self._changed = asyncio.Event()
         self._watching: SpaceWatch | None = None
-        self._waiting: asyncio.Task[Delivery | list[Entry] | None] | None = None  # here
-        self._ticket: int | None = None  # its place among those who wait here
+        self._waiting: asyncio.Task[Delivery | list[Entry] | None] | None = None  # at this host
+        self._ticket: int | None = None  # its place in the queue of this host
         self._hinted_here = False
         self._timed_out = False
         self._impatient = False
@@ -77,6 +229,8 @@ class Search:
         self._result = FederatedResult(question.hosted, None if question.take else question.record)
 
     async def run(self) -> FederatedResult:
+        """Search until there is a match or the deadline of the query is over. Hosts that did not
+        answer are listed as missing in the result."""
         federation, hosted = self._federation, self._question.hosted
         if self._here and await self._look_here():
             return self._result
@@ -95,11 +249,11 @@ class Search:
         try:
             if not self._timed_out and (self._question.take or self._question.session is None):
                 self._wait_here()
-            if await self._look_where_the_last_was():
+            if await self._ask_last_source():
                 return self._result
             for peer in list(federation.host.peers.values()):
                 self.engaged(peer)
-            # Who does not wait need not hear of what comes here until the others have nothing.
+            # Without waiting, a watch here is needed only once the others have no match.
             if not self._timed_out and await self._watch_here():
                 return self._result
             self._require_open()
@@ -129,7 +283,7 @@ class Search:
         self._changed.set()
 
     def stop(self, error: TupeloError | None = None) -> None:
-        """The host is closed, or the session is over: whoever waits is told."""
+        """End the search with this error; by default, the host was closed."""
         self._stopped = error or HostClosed("the host was closed")
         self._changed.set()
 
@@ -137,14 +291,14 @@ class Search:
         if self._stopped is not None:
             raise self._stopped
 
-    # Here
+    # At this host
 
     def _hint_here(self) -> None:
         self._hinted_here = True
         self._changed.set()
 
     def _wait_here(self) -> None:
-        """Get the first match that comes here and is not for others who have waited longer."""
+        """Start to wait in the queue of this host."""
         if self._here:
             question = self._question
             port = question.hosted.port
@@ -156,7 +310,7 @@ class Search:
             self._waiting.add_done_callback(lambda task: self._changed.set())
 
     def _came_here(self) -> bool:
-        """Has the one that waits here been served? Its error is raised, if it has one."""
+        """Has the queue of this host served the search? Raises the error of the wait."""
         waiting = self._waiting
         if waiting is None or not waiting.done():
             return False
@@ -170,7 +324,7 @@ class Search:
         return self.found_here
 
     async def _watch_here(self) -> bool:
-        """Hear of what comes here from now on. True if something has come before."""
+        """Set up a watch at this host. True if there is a match now."""
         if self._waiting is not None:
             return self._came_here()
         if not self._here or self._watching is not None:
@@ -192,13 +346,13 @@ class Search:
             with question.held():
                 entries = await question.read_here(question.limit)
                 self._result.entries += question.choose(entries, question.limit)
-            if entries and not self._result.entries:  # Another reader was quicker.
+            if entries and not self._result.entries:  # Another reader of the session has them.
                 self._hint_here()
         self.found_here = bool(self._result.entries)
         return self.found_here
 
     def look_again(self) -> None:
-        """What another reader of the session did not get, after all, is to be had again."""
+        """From any thread: another reader of the session has given an entry back."""
         with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._outdate)
 
@@ -210,9 +364,10 @@ class Search:
             if place.state == "empty":
                 self._ready(place)
 
-    # Elsewhere
+    # At other hosts
 
-    async def _look_where_the_last_was(self) -> bool:
+    async def _ask_last_source(self) -> bool:
+        """Ask the host of the session's last entry alone, before all others."""
         question, record = self._question, self._question.record
         if record is None or question.take or question.query.many:
             return False
@@ -232,7 +387,7 @@ class Search:
         return bool(there.entries)
 
     def engaged(self, peer: EngagedPeer) -> None:
-        """This host is there to be asked, now or from now on."""
+        """Ask this host, which is engaged now."""
         if (
             self._wanted(peer)
             and self._question.hosted.shared
@@ -281,7 +436,7 @@ class Search:
                     read = self._question.read_answer(place.peer, message, answer.result())
                     place.entries = [] if read is None else read[0]
                     self._hold()
-                # Who has forgotten the session is told all of it, and asked again.
+                # A host that has forgotten the session must be asked again.
                 found_there = read is None or bool(place.entries)
         except TupeloError:
             self._lose(place)
@@ -309,7 +464,7 @@ class Search:
         return self._question.query.verb
 
     async def _round(self) -> bool:
-        """Look wherever there may be a match now. True if one was had."""
+        """Look at every host that may have a match now. True if one was found."""
         self._changed.clear()
         if self._came_here():
             return True
@@ -338,21 +493,21 @@ class Search:
         return False
 
     async def _claim(self, place: _AskedHost) -> bool:
-        """Ask one host to reserve, and keep what it delivers. Meanwhile nothing is reserved here:
-        what is not wanted would be out of sight for others."""
+        """Ask one host to reserve and deliver. Meanwhile the search does not wait at this host: a
+        second reservation would hide an entry from others."""
         waits = self._waiting is not None
         if await self._stop_waiting():
             return True
         place.state = "asking"
         call = self._next_call()
         message = self._question.ask(place.peer, call, "take", self._question.limit, place.watch)
-        brought = await self._federation.claim(place.peer, self._question, message)
-        if waits and not (brought is not None and brought.entries):
+        delivery = await self._federation.claim(place.peer, self._question, message)
+        if waits and not (delivery is not None and delivery.entries):
             self._wait_here()
-        if brought is None:
+        if delivery is None:
             self._lose(place)
-        elif brought.entries:
-            self._result.add(brought)
+        elif delivery.entries:
+            self._result.add(delivery)
             place.state = "ready"
             return True
         else:
@@ -362,7 +517,7 @@ class Search:
         return False
 
     def _hold(self) -> None:
-        """While we have entries which we have yet to choose from, the session forgets none."""
+        """Let the session forget no entry while there are fetched entries to choose from."""
         record = self._question.record
         holding = any(place.entries for place in self._places.values())
         if record is not None and holding != self._holding:
@@ -384,8 +539,8 @@ class Search:
         return "asking" not in states
 
     async def _nothing_came(self) -> bool:
-        """Was there a moment at which there was no match anywhere? If not, look again. True also
-        if there is one here."""
+        """Was there a moment without a match at any host? If not, ask again. Also True if there is
+        a match at this host by now."""
         if self._places and await self._watch_here():
             return True
         empty = [place for place in self._places.values() if place.state == "empty"]
@@ -408,7 +563,7 @@ class Search:
             return True
         if quiet and not self._hinted_here and self._all_have_answered():
             return True
-        for place in empty:  # Nobody watches there any more.
+        for place in empty:  # Its watch has ended.
             if place.state == "empty" and not place.peer.talk.over:
                 self._begin(place.peer)
         return False
@@ -436,14 +591,14 @@ class Search:
             waiting.cancel()
 
     def _give_back(self, waiting: asyncio.Task[Delivery | list[Entry] | None]) -> None:
-        """What came here at the last moment is not wanted."""
+        """Give back an entry that was reserved here after the search had ended."""
         if not waiting.cancelled() and waiting.exception() is None:
             got = waiting.result()
             if got is not None and not isinstance(got, list):
                 give_back(self._question.hosted, got)
 
     async def _stop_waiting(self) -> bool:
-        """Wait here no more. True if something came just before, which is had now."""
+        """Leave the queue of this host. True if it has served the search just before."""
         if self._waiting is not None:
             self._waiting.cancel()
             await asyncio.wait([self._waiting])
@@ -452,6 +607,7 @@ class Search:
         return self._came_here()
 
 
-def look_away(answer: asyncio.Future[Any]) -> None:
+def ignore_error(answer: asyncio.Future[Any]) -> None:
+    """A callback of futures whose errors do not matter."""
     if not answer.cancelled():
         answer.exception()

@@ -1,9 +1,9 @@
-"""A space of a host, as programs use it there: it spans every engaged host that has a space of
-that name. One text for both doors.
+"""`host.space()`: a space of a host that spans all engaged hosts with a space of that name. One
+implementation serves the blocking and the async API.
 
-Writes stay here, with their agent. Reads and takes look here first, and then everywhere else, as
-far as `scope=` reaches; those that wait also hear of what is written elsewhere, and of hosts that
-engage later. Operations within a transaction look here only.
+Writes stay at this host. Reads and takes look at this host first, then at the other hosts in their
+`scope`; if they wait, they also see later writes at other hosts, and hosts that engage later.
+Operations within a transaction look at this host only.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tupelo.federation.spanning.handles import (
     FederatedMatchSet,
     FederatedNotices,
     FederatedSession,
+    FederatedSubscription,
 )
 from tupelo.federation.spanning.question import FederatedResult
 from tupelo.federation.spanning.records import SeenRecord
-from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space import asynchronous, blocking
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.log import Actor
@@ -46,27 +46,27 @@ from tupelo.values.lease import Lease, check_lease
 from tupelo.values.scope import Coverage, Scope, check_coverage, check_scope
 
 if TYPE_CHECKING:
-    from tupelo.federation.spanning.loops import OnLoop, SpanningHost
+    from tupelo.federation.spanning.peers import OnLoop, SpanningHost
 
 T = TypeVar("T")
 
 
 class FederatedSpaceLike(SpaceLike, Protocol):
-    """A space of a host, for threads: what `host.space` returns."""
+    """A space of a host, blocking: the result of `Host.space`."""
 
     @property
     def here(self) -> blocking.Space: ...
 
 
 class AsyncFederatedSpaceLike(AsyncSpaceLike, Protocol):
-    """A space of a host, for coroutines."""
+    """A space of a host, for coroutines: the result of `aio.Host.space`."""
 
     @property
     def here(self) -> asynchronous.Space: ...
 
 
 class FederatedSpace(Closing, SpaceLike):
-    """One space of a host, and of all that are engaged with it."""
+    """One space of a host, together with those of the same name at all engaged hosts."""
 
     _get_fast = staticmethod(takes_longer)
     _write_fast = staticmethod(takes_longer_to_write)
@@ -79,33 +79,34 @@ class FederatedSpace(Closing, SpaceLike):
         self._port = hosted.port
         self._local: Any = hosted.door if is_async else hosted.space
         self._federation = host.core.federation
-        self._calls: set[asyncio.Task[Any]] = set()  # that wait, on the host's loop
-        self._given: WeakSet[Any] = WeakSet()  # sessions and subscriptions
+        self._calls: set[asyncio.Task[Any]] = set()  # waiting, on the host's loop
+        self._handles: WeakSet[Any] = WeakSet()  # sessions and subscriptions
         self._txns: WeakSet[TransactionHandle] = WeakSet()
         self._closed = False
 
     @property
     def name(self) -> str:
+        """The name of the space."""
         return self._hosted.name
 
     @property
     def host_core(self) -> SpanningHost:
-        """The host, for transactions that it decides."""
+        """The host, as the decider of transactions."""
         return self._core
 
     # Writing
 
     @dual_api
     async def _write(self, entry: object, *how: Any) -> Any:
-        """It stays here, unless it is for an agent: to that it goes, when the agent is engaged;
-        until then it is here, misplaced."""
-        return await self._written("write", entry, *how)
+        """The entry stays at this host. With `to` it moves to the host of that agent once it is
+        engaged; until then it is here, misplaced."""
+        return await self._write_here("write", entry, *how)
 
     @dual_api
     async def _write_all(self, entries: Iterable[object], *how: Any) -> Any:
-        return await self._written("write_all", entries, *how)
+        return await self._write_here("write_all", entries, *how)
 
-    async def _written(
+    async def _write_here(
         self,
         verb: str,
         what: object,
@@ -116,29 +117,25 @@ class FederatedSpace(Closing, SpaceLike):
         to: str | None,
     ) -> Any:
         self._require_open()
-        write = self._patient if wait != 0 else self._at_once
-        written = await write(verb, what, lease=lease, txn=txn, at=at, wait=wait, to=to)
-        self._move(to)
-        return written
-
-    async def _at_once(self, verb: str, *args: Any, **how: Any) -> Any:
-        return await maybe_await(getattr(self._local, verb)(*args, **how))
-
-    async def _patient(self, verb: str, *args: Any, **how: Any) -> Any:
-        """A write that may wait, on the host's loop: it ends when this is closed."""
-        written = await self._host.on_loop(
-            self._until_closed(getattr(self._hosted.door, verb), *args, **how)
-        )
-        if self.is_async:
-            return written
-        if isinstance(written, list):
-            return [Lease(one.landlord, one.thing) for one in written]
-        return Lease(written.landlord, written.thing)
+        options = {"lease": lease, "txn": txn, "at": at, "wait": wait, "to": to}
+        if wait == 0:
+            leases = await maybe_await(getattr(self._local, verb)(what, **options))
+        else:  # On the host's loop, so that closing this space ends the wait.
+            write = getattr(self._hosted.door, verb)
+            leases = await self._host.on_loop(self._until_closed(write, what, **options))
+            if not self.is_async:
+                if isinstance(leases, list):
+                    leases = [Lease(one.landlord, one.thing) for one in leases]
+                else:
+                    leases = Lease(leases.landlord, leases.thing)
+        if to is not None:
+            self._host.soon(self._core.mover.arrived)
+        return leases
 
     async def _until_closed(
         self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any, **how: Any
     ) -> T:
-        """On the host's loop: SpaceClosed when this is closed meanwhile."""
+        """On the host's loop: run `work`; SpaceClosed if this space is closed meanwhile."""
         task = asyncio.current_task()
         assert task is not None
         self._calls.add(task)
@@ -151,10 +148,6 @@ class FederatedSpace(Closing, SpaceLike):
             raise
         finally:
             self._calls.discard(task)
-
-    def _move(self, to: str | None) -> None:
-        if to is not None:
-            self._host.soon(self._core.mover.arrived)
 
     # Reading and taking
 
@@ -187,7 +180,7 @@ class FederatedSpace(Closing, SpaceLike):
             return await maybe_await(
                 verb(template, wait=wait, txn=txn, order=order, if_exists=if_exists, **most)
             )
-        if scope is None and not many:  # What is here is had without the host's loop.
+        if scope is None and not many:  # A match here needs no work on the host's loop.
             value = await maybe_await(verb(template, wait=0, order=order))
             if value is not None:
                 self._covers_here(coverage)
@@ -209,7 +202,7 @@ class FederatedSpace(Closing, SpaceLike):
         session: SessionState | None = None,
         actor: Actor | None = None,
     ) -> Query:
-        """What is asked of all hosts in the scope."""
+        """The query for all hosts in the scope."""
         if order is not None:
             check_order(order)
         return Query(
@@ -225,7 +218,7 @@ class FederatedSpace(Closing, SpaceLike):
         )
 
     async def _anywhere(self, query: Query, coverage: Coverage | None) -> list[Any]:
-        """Ask the federation, on the host's loop, and keep what it brings."""
+        """Run a query over all hosts, on the host's loop, and return the values."""
 
         async def get() -> FederatedResult:
             taken = await self._until_closed(
@@ -251,7 +244,7 @@ class FederatedSpace(Closing, SpaceLike):
 
         taken: FederatedResult = await self._host.on_loop(get(), undo)
         if query.take:
-            with suppress(RuntimeError):  # The host is closed: it has told the others before.
+            with suppress(RuntimeError):  # A closed host has confirmed it before.
                 self._host.soon(taken.received)
         return [value_of(entry) for entry in taken.entries]
 
@@ -378,10 +371,10 @@ class FederatedSpace(Closing, SpaceLike):
                 self._federation, self._hosted, template, here=here, wanted=wanted, **how
             )
 
-        made: FederatedSubscription = self._host.now(make())
+        subscription: FederatedSubscription = self._host.now(make())
         if not self.is_async:
-            self._host.now(made.stands())
-        return made
+            self._host.now(subscription.stands())
+        return subscription
 
     def _react(
         self,
@@ -403,12 +396,12 @@ class FederatedSpace(Closing, SpaceLike):
         self._host.run_apart(reaction.run)
         return reaction
 
-    # Here
+    # This host
 
     @property
     def here(self) -> Any:
-        """What is at this host, as a space of its own: with reactions inside the step, leases on
-        sessions and subscriptions, and transactions."""
+        """The part of the space at this host, as a local space: there, reactions run inside the
+        step, and no operation looks at other hosts."""
         return self._local
 
     def changes(self, *, since: int = 0, limit: int | None = None) -> Any:
@@ -425,8 +418,8 @@ class FederatedSpace(Closing, SpaceLike):
 
     @dual_api
     async def close(self) -> None:
-        """Let go of the space: who waits through this gets SpaceClosed, and transactions, sessions
-        and subscriptions that were opened through it are over. The host keeps the space."""
+        """Close this handle of the space: waiting calls get SpaceClosed, and its transactions,
+        sessions and subscriptions end. The host keeps the space."""
 
         async def end() -> None:
             for task in list(self._calls):
@@ -441,8 +434,8 @@ class FederatedSpace(Closing, SpaceLike):
         with suppress(SpaceClosed):
             for txn in list(self._txns):
                 self._port.leave(txn)
-        for given in list(self._given):
-            await maybe_await(given.close())
+        for handle in list(self._handles):
+            await maybe_await(handle.close())
 
     def _require_open(self) -> None:
         self._port.refuse_inside()

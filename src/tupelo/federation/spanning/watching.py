@@ -1,19 +1,26 @@
-"""Watching: being called, on the host's loop, when there may be a match that was not there."""
+"""Watches on one space of this host, for searches and subscriptions of this and other hosts."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from tupelo.errors import CannotSend
+from tupelo.federation.links.wire import WatchRequest
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.space.order import Order
+from tupelo.space.asynchronous import Subscription
+from tupelo.space.order import Fifo, Order
+from tupelo.space.query import Query
+from tupelo.store.index import Accept
 from tupelo.values.change import Notice
+from tupelo.values.entry import Entry
 
 
 class PlannedWatch:
-    """A watch that will stand if it turns out that there is nothing."""
+    """The place of a watch that is set up only if there is no match now."""
 
     hits = 0
 
@@ -21,8 +28,7 @@ class PlannedWatch:
 
 
 class SpaceAwaited:
-    """A watch for a space that this host does not have yet. `made` is called when the space is
-    made, for there may be something in it then."""
+    """A watch on a space that this host does not have yet; `made` is called when it is created."""
 
     def __init__(self, space: str, made: Callable[[HostedSpace], None]) -> None:
         self.space = space
@@ -37,9 +43,9 @@ class SpaceAwaited:
 
 
 class SpaceWatch:
-    """A watch over one space. `hits` counts what came, or is shown now by an order that left it out
-    before; `hint` is called once, and again only after `arm`, so that a busy space does not talk to
-    one who is slow to ask."""
+    """Calls `hint`, on the host's loop, when a space may have a new match. `hits` counts entries
+    that came, and those that the order has revealed. After one hint the next follows only after
+    `arm`, so that a busy space does not flood a slow listener."""
 
     def __init__(
         self,
@@ -66,7 +72,7 @@ class SpaceWatch:
         self._armed = True
 
     def wake(self) -> bool:
-        """Something came, on whichever thread, under the space's lock."""
+        """Called on any thread, under the space's lock, when something came."""
         try:
             if get_ident() == self._thread:
                 self._loop.call_soon(self.listen)
@@ -81,6 +87,7 @@ class SpaceWatch:
         self.wake()
 
     def listen(self) -> None:
+        """Count the notices that have come, and call `hint`."""
         with self.hosted.port.atomic():
             came, self._shown = self._shown, 0
         while not self._over:
@@ -99,3 +106,90 @@ class SpaceWatch:
             self._over = True
             self._end_peek()
             self.hosted.port.end_subscription(self._state)
+
+
+logger = logging.getLogger("tupelo")
+
+WINDOW = 256
+"""How many entries may be sent and not acknowledged."""
+BACKLOG_MAX = 10_000
+
+
+class RemoteWatch:
+    """A subscription for another host: calls `tell` with matching entries, the oldest first, at
+    most `WINDOW` ahead of its acknowledgements. Other notices wait; dropped ones are counted."""
+
+    hits = 0
+
+    def __init__(
+        self,
+        hosted: HostedSpace,
+        template: Any,
+        message: WatchRequest,
+        only: Accept | None,
+        tell: Callable[[str, Entry, int], None],
+    ) -> None:
+        self._tell = tell
+        self._missed = 0
+        self._room = asyncio.Semaphore(WINDOW)
+        state = hosted.port.subscribe(
+            template,
+            None,
+            None,
+            None,
+            None,
+            BACKLOG_MAX,
+            message.available,
+            message.returned,
+            unleased=True,
+        )
+        self._hosted = hosted
+        self._state = state
+        self._subscription = Subscription(hosted.port, state, None)
+        existing = (template, only) if message.existing else None
+        self._progress = asyncio.Event()
+        self.task = asyncio.ensure_future(self._run(existing))
+        self.task.add_done_callback(lambda task: self._progress.set())
+
+    async def _run(self, existing: tuple[Any, Accept | None] | None) -> None:
+        if existing is not None:
+            template, only = existing
+            query = Query(template, many=True, limit=None, order=Fifo(), known=False, only=only)
+            query = query.replace(in_slices=True)
+            for entry in await self._hosted.port.fetch(query):
+                await self._send("visible", entry, 0)
+        self._progress.set()
+        async for notice in self._subscription:
+            await self._send(notice.kind, notice.subject, notice.missed)
+            self._progress.set()
+
+    async def caught_up(self) -> None:
+        """Wait until `tell` was called for everything that has come."""
+        while not (self.task.done() or self._hosted.port.awaits_notice(self._state)):
+            self._progress.clear()
+            await self._progress.wait()
+
+    def stop(self) -> None:
+        """From any thread: accept no new notices; `task` ends after those that wait."""
+        self._hosted.port.end_subscription(self._state)
+
+    async def _send(self, kind: str, entry: Entry, missed: int) -> None:
+        """Send one entry. One that cannot be sent counts as missed in the next notice."""
+        await self._room.acquire()
+        self._missed += missed
+        try:
+            self._tell(kind, entry, self._missed)
+            self._missed = 0
+        except CannotSend as error:
+            self._missed += 1
+            self._room.release()
+            logger.warning("an entry of %r is not told of: %s", self._hosted.name, error)
+
+    def arrived(self, entries: int) -> None:
+        """The listener has acknowledged so many entries."""
+        for _ in range(min(entries, WINDOW)):
+            self._room.release()
+
+    def end(self) -> None:
+        self.task.cancel()
+        self._hosted.port.end_subscription(self._state)

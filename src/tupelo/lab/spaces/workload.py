@@ -20,7 +20,7 @@ from tupelo.errors import TupeloError
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.channel import ConnectionConfig
 from tupelo.federation.client.space import RemoteSpace, opened
-from tupelo.federation.commits.deciding import branch_id, spanning_id
+from tupelo.federation.hosts.decisions import branch_id, spanning_id
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import Address
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
@@ -45,10 +45,9 @@ from tupelo.lab.world import PORT, ProgramLife
 from tupelo.space.asynchronous import Subscription
 from tupelo.space.dual_api import maybe_await
 from tupelo.values.codec import entry_to_wire
-from tupelo.values.scope import Coverage
 from tupelo.values.entry import freeze
 from tupelo.values.parts import ANY
-from tupelo.values.scope import HERE
+from tupelo.values.scope import HERE, Coverage
 
 SPACE = "s"
 KEYS = ("red", "green")

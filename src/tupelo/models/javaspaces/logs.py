@@ -12,9 +12,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tupelo.errors import LinkError
-from tupelo.federation.client.reach import RemoteOperations
-from tupelo.federation.commits.deciding import branch_id, decider_of
-from tupelo.federation.deciders import Decider, DeciderElsewhere
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.hosts.decisions import branch_id, decider_of
+from tupelo.federation.transactions import Decider, DeciderElsewhere
 from tupelo.space.blocking import Space
 from tupelo.space.twophase import DecisionLog, Outcome
 from tupelo.values.parts import ANY
@@ -99,7 +99,7 @@ class SpanningLog:
         return txn_id.startswith(f"{self._decider.id}|")
 
 
-async def ask_decider(log: ManagerLog, space: RemoteOperations) -> int:
+async def ask_decider(log: ManagerLog, space: RemoteSpace) -> int:
     """Learn from the host of a space what was decided there before a crash; how many transactions
     that was."""
     learnt, decider = 0, DeciderElsewhere(space)

@@ -42,9 +42,8 @@ from tupelo.errors import (
     TransactionEnded,
     UnknownTransaction,
 )
-from tupelo.federation.client.reach import RemoteOperations
-from tupelo.federation.deciders import Decider, DeciderElsewhere
-from tupelo.federation.transactions import SpanningTransaction
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.transactions import Decider, DeciderElsewhere, SpanningTransaction
 from tupelo.models.javaspaces.leases import FOREVER, Lease, lease_of, seconds_asked
 from tupelo.models.javaspaces.logs import ManagerLog, SpanningLog, ask_decider
 from tupelo.models.javaspaces.space import JavaSpace
@@ -171,7 +170,7 @@ class Transaction(SpanningTransaction):
         self.guests: dict[str, int] = {}
         super().__init__(*args, **options)
 
-    def decider_for(self, space: RemoteOperations) -> Decider:
+    def decider_for(self, space: RemoteSpace) -> Decider:
         """The host of the first space elsewhere that takes part decides."""
         *_, root = self.line()
         if self.decider is None and isinstance(root, Transaction):
@@ -428,7 +427,7 @@ class TransactionManager:
         number = 0
         for participant in participants:
             space = participant.space if isinstance(participant, JavaSpace) else participant
-            if isinstance(space, RemoteOperations):
+            if isinstance(space, RemoteSpace):
                 number += await ask_decider(self._decisions, space)
             else:
                 number += self._recover(space)

@@ -21,7 +21,7 @@ from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.spaces.doubts import give_back
+from tupelo.federation.spaces.hosted import give_back
 from tupelo.models.lime import packing
 from tupelo.models.lime.directory import AgentCard, Directory
 from tupelo.models.lime.locations import HostLocation

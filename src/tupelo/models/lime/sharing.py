@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from tupelo.federation.spaces.doubts import give_back
+from tupelo.federation.spaces.hosted import give_back
 from tupelo.models.lime.directory import AgentCard
 from tupelo.models.lime.reactions import Reactions
 from tupelo.models.lime.spaces import AgentState, InterfaceSpace, Spaces, TupleStore

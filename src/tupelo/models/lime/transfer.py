@@ -29,8 +29,7 @@ from tupelo.errors import (
 )
 from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.spaces.doubts import DoubtfulDeliveries, confirm, give_back
-from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spaces.hosted import DoubtfulDeliveries, HostedSpace, confirm, give_back
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.messages import (
     ConfirmTake,

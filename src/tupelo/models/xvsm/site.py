@@ -28,12 +28,8 @@ from tupelo.errors import (
 )
 from tupelo.federation.client.arguments import listed, parts
 from tupelo.federation.client.handles import RemoteLandlord
-from tupelo.federation.client.services import (
-    HostConnection,
-    connect_to_host,
-    connect_to_host_async,
-    invoke,
-)
+from tupelo.federation.client.services import connect_to_host, connect_to_host_async, invoke
+from tupelo.federation.client.space import HostConnection
 from tupelo.federation.links import wire as links
 from tupelo.federation.links.address import Address
 from tupelo.models.xvsm.aspects import Point, Registration

@@ -23,12 +23,8 @@ from tupelo.errors import (
     UnknownType,
 )
 from tupelo.federation.client.arguments import listed, parts
-from tupelo.federation.client.services import (
-    HostConnection,
-    connect_to_host,
-    connect_to_host_async,
-    invoke,
-)
+from tupelo.federation.client.services import connect_to_host, connect_to_host_async, invoke
+from tupelo.federation.client.space import HostConnection
 from tupelo.federation.links.address import Address, parse_url
 from tupelo.models.javaspaces.event_sender import ListenerThread, target_of
 from tupelo.models.javaspaces.events import EventRegistration, RemoteEvent, Retry, check_retry

@@ -1,15 +1,15 @@
-"""Deciding: two-phase commit across hosts.
+"""Two-phase commit across hosts, at the host that decides and at those that have promised.
 
-A transaction that spans hosts names one of them in its id, where its decision is recorded: the
-decider; and its coordinator there, a client's session or a life of that host. A decision to commit
-stands once it is recorded, and only the coordinator can make it, while it is known at the decider.
-So once it is gone, what is not recorded never will be, and was aborted. Whoever has promised to
-commit and hears nothing more asks the decider.
+The id of a transaction over several hosts names its decider, the host that records the decision,
+and its coordinator there: the session of a client, or one run of that host. A decision to commit
+takes effect once it is recorded. Only the coordinator can make it, and only while the decider knows
+the coordinator; so once the coordinator is gone, a transaction without a record is aborted. A
+participant that has promised to commit and hears nothing more asks the decider.
 
-A record is kept for each participant until that has committed, and for a coordinator elsewhere
-until it has heard of its own decision: the answer may be lost, and all participants told, before it
-asks. Each of them is kept under the id of a branch, which is a secret: no participant, and nobody
-else, can say that another one knows what was decided.
+The decision is recorded once for each participant, until that has committed, and once for a remote
+coordinator, until it has received the answer: the answer may be lost, and all participants
+informed, before it asks again. Each record is kept under the id of a branch, which is a secret, so
+that nobody can remove the record of another participant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tupelo.errors import (
     BadFrame,
@@ -28,7 +28,6 @@ from tupelo.errors import (
     TransactionEnded,
     TupeloError,
 )
-from tupelo.federation.commits.host import DecidingHost
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, RemoteCaller
@@ -40,54 +39,58 @@ from tupelo.space.port import port_of
 from tupelo.space.transaction import Txn
 from tupelo.space.twophase import DecisionLog, Outcome
 
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
+
 logger = logging.getLogger("tupelo")
 
 T = TypeVar("T")
 C = TypeVar("C", bound=RemoteCaller)
 Told = list[tuple[str, str]]
+"""The branches and participants that must learn of a decision."""
 Question = wire.AskOutcome | wire.Forget
 _PREFIX = "shared"
 COORDINATOR = "coordinator"
 """The name under which a decision is recorded for the coordinator itself."""
 COORDINATOR_SECONDS = 24 * 3600.0
-"""So long is it kept for a coordinator that is gone, and may come back and ask."""
+"""How long a decision is kept for a coordinator that is gone, and may come back and ask."""
 
 
 def spanning_id(host_id: str, address: str, coordinator: str, number: str) -> str:
-    """The id of a transaction that is decided at this host, by this coordinator."""
+    """The id of a transaction with this decider and coordinator."""
     return "|".join((_PREFIX, host_id, address, coordinator, number))
 
 
 def branch_id(txn: str, key: str | int) -> str:
-    """The id of one branch. A host may have several of the same transaction, over several links.
-    The key is a secret of the branch, its coordinator and the decider; see
-    `TransactionDecisions.forget`."""
+    """The id of one branch of a transaction. A host may have several, over several links. The key is
+    a secret of the branch, its coordinator and the decider: see `TransactionDecisions.forget`."""
     return f"{txn}|{key}"
 
 
 def is_spanning(txn: str) -> bool:
-    """Is this the id of a transaction that spans hosts, or of its branch in one place?"""
+    """Is this the id of a transaction over several hosts, or of a branch of one?"""
     return bool(_part(txn, 1))
 
 
 def decider_of(txn: str) -> str:
-    """The id of the host that decides this transaction, or branch; empty if none does."""
+    """The id of the host that decides this transaction or branch; empty if there is none."""
     return _part(txn, 1)
 
 
 class TransactionDecisions:
-    """The decisions that are recorded at one host, and those that it waits for."""
+    """The decisions recorded at this host, and the prepared transactions here that wait for a
+    decision."""
 
-    def __init__(self, host: DecidingHost, space: blocking.Space) -> None:
+    def __init__(self, host: HostCore, space: blocking.Space) -> None:
         self._host = host
         self.space = space
         self._port = port_of(space)
         self._log = DecisionLog(space)
-        # A decision, and the answer that none was made, must not cross each other.
+        # Serialises decisions with the answers that there is none.
         self._lock = threading.Lock()
-        self._given_up: dict[str, set[str]] = {}
+        self._given_up: dict[str, set[str]] = {}  # transactions, by coordinator
         self._gone_since: dict[str, float] = {}  # transactions whose coordinators were lost
-        self._unsaid: set[tuple[str, str]] = set()
+        self._unacknowledged: set[tuple[str, str]] = set()  # of commits here, to their deciders
         self._has_forgotten = False
         self._task: asyncio.Task[None] | None = None
 
@@ -106,17 +109,18 @@ class TransactionDecisions:
     # The decider
 
     def register(self, handlers: Handlers[C], coordinator_of: Callable[[C], str]) -> None:
-        """Answer callers that speak as such a coordinator, or take part."""
+        """Handle the messages of coordinators and participants; `coordinator_of` names the
+        coordinator as which a caller speaks."""
 
         async def decide(caller: C, message: wire.Decide) -> bool | None:
-            speaker = coordinator_of(caller)
-            return await self._in_thread(lambda: self.decide(message.txn, message.told, speaker))
+            sender = coordinator_of(caller)
+            return await self._in_thread(lambda: self.decide(message.txn, message.told, sender))
 
         async def outcome(caller: C, message: wire.AskOutcome) -> Outcome | None:
             return await self._in_thread(lambda: self.outcome(message.txn))
 
         def forget(caller: C, message: wire.Forget) -> None:
-            # At once: a client that leaves says this just before its goodbye.
+            # At once: a client that leaves sends this just before its Goodbye.
             self.forget(message.txn, message.participant)
             caller.talk.say(wire.Answer(message.call))
 
@@ -129,63 +133,67 @@ class TransactionDecisions:
         return self.forget(message.txn, message.participant)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """The disk is waited for elsewhere, where there is one."""
+        """Run this in a thread if it may wait for the disk."""
         if not self.durable or self._host.commits_in_place:
             return work()
         return await asyncio.to_thread(work)
 
-    def decide(self, txn: str, told: Told, speaker: str) -> bool | None:
-        """Record that it is committed, and who must be told; or, if that is nobody, that it is
-        given up. False if this cannot be, since the opposite stands; None if that is not known."""
-        if decider_of(txn) != self._host.id or any(_whole(branch) != txn for branch, _ in told):
+    def decide(self, txn: str, told: Told, sender: str) -> bool | None:
+        """Record that a transaction is committed, with the participants in `told`; if `told` is
+        empty, that it is given up. False if the opposite was decided before; None if that is not
+        known."""
+        if decider_of(txn) != self._host.id or any(
+            _transaction_of(branch) != txn for branch, _ in told
+        ):
             raise BadFrame("a decision is about one transaction that is decided here")
         coordinator = _part(txn, 3)
         with self._lock:
             known = self._is_known(coordinator)
             if told:
-                if not known or speaker != coordinator or txn in self._given_up_by(coordinator):
+                if not known or sender != coordinator or txn in self._given_up_by(coordinator):
                     return False
                 self._log.record(told)
                 return True
-            if known and speaker != coordinator:
-                raise NotAllowed("decide a transaction of another", self.space.name, speaker)
-            if txn in map(_whole, self._log.decided()):
+            if known and sender != coordinator:
+                raise NotAllowed("decide a transaction of another", self.space.name, sender)
+            if txn in map(_transaction_of, self._log.decided()):
                 self._log.flush()
                 return False
-            if known:  # Else nobody can commit it any more, and that need not be kept.
+            if known:  # Otherwise nobody can commit it any more.
                 self._given_up.setdefault(coordinator, set()).add(txn)
-            # A record that is not on disk may have been lost, with an earlier life of this host.
+            # A record in memory may have been lost with an earlier run of this host.
             return True if known or self.durable else None
 
     def outcome(self, txn: str) -> Outcome | None:
-        """What became of this branch; None while its coordinator may yet decide."""
+        """The outcome of this branch; None while its coordinator may still decide."""
         coordinator = _part(txn, 3)
         with self._lock:
             if self._log.committed(txn):
                 self._log.flush()
                 return "committed"
-            if self._is_known(coordinator) and _whole(txn) not in self._given_up_by(coordinator):
+            if self._is_known(coordinator) and _transaction_of(txn) not in self._given_up_by(
+                coordinator
+            ):
                 return None
             return "aborted"
 
     def forget(self, txn: str, participant: str) -> None:
-        """This participant knows that its branch was committed. Whoever says so has named the
-        branch, whose id is a secret of the participant, its coordinator and this host; the other
-        participants know only their own. The disk is not waited for: if we crash before, a record
-        too many is kept."""
+        """Remove the record for a participant that has committed its branch. The caller proves its
+        right by the id of the branch, a secret of the participant, its coordinator and this host.
+        Does not wait for the disk: after a crash a record too many is kept."""
         self._log.forget_soon(txn, participant)
         self._has_forgotten = True
 
     def _is_known(self, coordinator: str) -> bool:
-        """May it yet decide? One that is gone never comes back under the same name."""
+        """May this coordinator still decide? A lost one never comes back under the same name."""
         return coordinator in self._host.servings or coordinator == self._host.incarnation
 
     def _given_up_by(self, coordinator: str) -> set[str]:
         return self._given_up.get(coordinator, set())
 
-    def _let_go(self) -> None:
-        """Of coordinators that are gone it need not be kept what they gave up; nor for ever what
-        was decided, if they never ask."""
+    def _clean_up(self) -> None:
+        """Forget what lost coordinators gave up, and, after `COORDINATOR_SECONDS`, the decisions
+        that they have not asked for."""
         with self._lock:
             self._given_up = {c: t for c, t in self._given_up.items() if self._is_known(c)}
         now = self._port.clock.now()
@@ -195,7 +203,7 @@ class TransactionDecisions:
             if now - since >= COORDINATOR_SECONDS:
                 self.forget(txn, COORDINATOR)
 
-    # Those who have promised
+    # Prepared transactions at this host
 
     async def _run(self) -> None:
         while True:
@@ -207,19 +215,19 @@ class TransactionDecisions:
 
     async def _settle_all(self) -> None:
         if self._given_up or self.space.count():
-            await self._in_thread(self._let_go)
+            await self._in_thread(self._clean_up)
         for hosted in list(self._host.spaces.values()):
             with suppress(TupeloError):  # It was closed.
                 asked = [txn for txn in hosted.port.in_doubt() if decider_of(txn.id)]
                 await asyncio.gather(*(self._settle(hosted, txn) for txn in asked))
-        for txn_id, participant in list(self._unsaid):
-            await self._say_told(txn_id, participant)
+        for txn_id, participant in list(self._unacknowledged):
+            await self._acknowledge(txn_id, participant)
         if self._has_forgotten:
             self._has_forgotten = False
             await self._in_thread(self._log.flush)
 
     async def _settle(self, hosted: HostedSpace, txn: Txn) -> None:
-        """Ask what became of a transaction in which this space has promised to commit."""
+        """Ask for the outcome of a transaction that is prepared in this space, and carry it out."""
         try:
             async with asyncio.timeout(self._host.answer_seconds):
                 outcome = await self._ask(wire.AskOutcome(self._host.next_call(), txn.id))
@@ -230,18 +238,18 @@ class TransactionDecisions:
             return
         logger.info("transaction %s in %r was %s", txn.id, hosted.name, outcome)
         end = hosted.port.commit if outcome == "committed" else hosted.port.abort
-        with suppress(TransactionEnded):  # Its coordinator was faster.
+        with suppress(TransactionEnded):  # The coordinator has ended it meanwhile.
             end(txn)
         await hosted.flush(hosted.port.position)
         if outcome == "committed":
-            await self._say_told(txn.id, hosted.port.id)
+            await self._acknowledge(txn.id, hosted.port.id)
 
-    async def _say_told(self, txn: str, participant: str) -> None:
-        """The decider may forget us, since what we did is on disk: tell it, now or later."""
-        self._unsaid.add((txn, participant))
+    async def _acknowledge(self, txn: str, participant: str) -> None:
+        """Tell the decider that the commit is on disk here, now or at the next round."""
+        self._unacknowledged.add((txn, participant))
         with suppress(TupeloError):
             await self._ask(wire.Forget(self._host.next_call(), txn, participant))
-            self._unsaid.discard((txn, participant))
+            self._unacknowledged.discard((txn, participant))
 
     async def _ask(self, question: Question) -> Any:
         decider, address = decider_of(question.txn), _part(question.txn, 2)
@@ -255,20 +263,20 @@ class TransactionDecisions:
         return await self._ask_at(address, decider, question)
 
     async def _ask_at(self, address: str, decider: str, question: Question) -> Any:
-        """Of a host with which we are not engaged."""
+        """Ask a host that is not engaged, over a new link."""
         host = self._host
         greeting = await Greeting.dial(host.network, address)
         link = greeting.link
         try:
             hello = wire.Hello(wire.VERSION, "client", host.id, host.name, host.incarnation)
             welcome = await greeting.welcome(hello)
-            # Another one knows nothing of it, and would say that it was aborted.
-            shown = welcome.id if link.identity is None else id_of(link.identity)
-            if (welcome.id, shown) != (decider, decider):
+            # Another host would not know the transaction, and answer that it was aborted.
+            proven = welcome.id if link.identity is None else id_of(link.identity)
+            if (welcome.id, proven) != (decider, decider):
                 raise CannotReach(address, f"it is not the host {decider}")
             talk = Conversation(
                 link,
-                serve=lambda said: None,
+                serve=lambda message: None,
                 ended=lambda reason: None,
                 next_call=host.next_call,
                 heartbeat=welcome.heartbeat,
@@ -282,8 +290,8 @@ class TransactionDecisions:
             link.close()
 
 
-def _whole(branch: str) -> str:
-    """The transaction of which this is a branch."""
+def _transaction_of(branch: str) -> str:
+    """The id of the transaction to which a branch belongs."""
     return "|".join(branch.split("|")[:5])
 
 

@@ -1,1 +1,0 @@
-"""Transactions over several hosts, and who decides them."""
