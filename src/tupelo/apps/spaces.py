@@ -312,7 +312,7 @@ def _about_host(url: str, trust: str | None) -> dict[str, Any]:
     from tupelo.space.dual_api import run_sync
 
     with connect_to_host(url, **credentials(trust)) as host:
-        about: dict[str, Any] = run_sync(host.told)
+        about: dict[str, Any] = run_sync(host.describe_host)
         return about
 
 

@@ -40,7 +40,7 @@ from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.dual_api import run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch, SharedTransaction
-from tupelo.space.twophase import Decisions, Outcome, Participant, Vote
+from tupelo.space.twophase import DecisionLog, Decisions, Outcome, Participant, Vote
 
 
 class LoopBridge:
@@ -257,7 +257,7 @@ def _is_async(space: Any) -> bool:
 
 
 def _choose(spaces: tuple[Any, ...]) -> Decider | None:
-    """The decider: the first host with durable decisions, or else the first host, if there is one."""
+    """The decider: the first host with durable decisions, or else the first host if any."""
     remote = [space for space in spaces if isinstance(space, RemoteSpace)]
     # Other hosts must be able to reach the decider.
     hosts = [

@@ -19,8 +19,8 @@ import tupelo
 from tupelo.apps.console.inspection import SERVICE
 from tupelo.apps.console.json_values import entry_to_json, fields_to_json
 from tupelo.errors import BadArgument, LimitReached, LogTrimmed, TupeloError
-from tupelo.federation.client.services import HostConnection, connect_to_host_async, invoke
-from tupelo.federation.client.space import opened
+from tupelo.federation.client.services import connect_to_host_async, invoke
+from tupelo.federation.client.space import HostConnection, RemoteSpace
 from tupelo.values.change import Change
 from tupelo.values.kind import always_stand_in
 from tupelo.values.template import Template
@@ -116,7 +116,7 @@ class Gateway:
             async with self._opening:
                 found = self._spaces.get(name)
                 if found is None:
-                    found = await opened(self.host.channel, name, self._password)
+                    found = await RemoteSpace.opened(self.host.channel, name, self._password)
                     self._spaces[name] = found
         return found
 

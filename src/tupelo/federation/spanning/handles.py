@@ -15,7 +15,6 @@ from tupelo.errors import BadFrame, CannotSend, LeaseLost, TupeloError, UnknownT
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_seen, read_whole
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.handles import FederatedSubscription
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import no_peer
 from tupelo.federation.spanning.records import SeenRecord

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from tupelo.errors import TupeloError
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.channel import ConnectionConfig
-from tupelo.federation.client.space import RemoteSpace, opened
+from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts.decisions import branch_id, spanning_id
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import Address
@@ -337,7 +337,7 @@ async def connect(member: SpacesHost, name: str, rng: Random, life: ProgramLife)
     config = ConnectionConfig(address, name, name, name, None, lambda key: None, RECONNECT_SECONDS)
     while True:
         try:
-            return await opened(await AsyncChannel.made(config, rng, life), SPACE, None)
+            return await RemoteSpace.opened(await AsyncChannel.made(config, rng, life), SPACE, None)
         except TupeloError:
             await asyncio.sleep(0.5)
 
