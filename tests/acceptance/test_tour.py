@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tupelo import Space
 from tupelo.apps import tour, workshop
 from tupelo.apps.commands import app
-from tupelo.apps.tour import FileFacts, Heard, examine, look
+from tupelo.apps.tour import FileFacts, Reports, examine, look
 
 PARTS = (
     "1. Producers write jobs",
@@ -114,15 +114,15 @@ GOOD = FileFacts(
 @pytest.mark.parametrize(
     ("what", "heard", "found"),
     [
-        ("every write that", Heard(written={4}), GOOD),
-        ("every job that a worker", Heard(finished={3}), GOOD),
-        ("no job is lost", Heard(), replace(GOOD, waiting=Counter())),
-        ("no job is repeated", Heard(), replace(GOOD, results=Counter([1, 2, 2]), tally=3)),
-        ("no job is repeated", Heard(), replace(GOOD, taken=Counter([1, 2, 2]))),
-        ("no job is repeated", Heard(), replace(GOOD, waiting=Counter([2, 3]))),
-        ("the tally", Heard(), replace(GOOD, tally=1)),
+        ("every write that", Reports(written={4}), GOOD),
+        ("every job that a worker", Reports(finished={3}), GOOD),
+        ("no job is lost", Reports(), replace(GOOD, waiting=Counter())),
+        ("no job is repeated", Reports(), replace(GOOD, results=Counter([1, 2, 2]), tally=3)),
+        ("no job is repeated", Reports(), replace(GOOD, taken=Counter([1, 2, 2]))),
+        ("no job is repeated", Reports(), replace(GOOD, waiting=Counter([2, 3]))),
+        ("the tally", Reports(), replace(GOOD, tally=1)),
     ],
 )
 def test_the_audit_finds_what_must_not_be(what, heard, found):
-    assert all(holds for _, holds in examine(Heard(written={1, 2, 3}, finished={1, 2}), GOOD))
+    assert all(holds for _, holds in examine(Reports(written={1, 2, 3}, finished={1, 2}), GOOD))
     assert what in {text[: len(what)] for text, holds in examine(heard, found) if not holds}

@@ -215,7 +215,7 @@ def test_the_logs_are_read_once(spark, tmp_path, monkeypatch):
             steps.append(step)
 
         (tmp_path / "out").mkdir()
-        reports.write_report(spark, [str(file)], {}, tmp_path / "out", NOON, told=told)
+        reports.write_report(spark, [str(file)], {}, tmp_path / "out", NOON, begun=told)
     assert steps == ["reading the logs", "throughput"]
     page = Page((tmp_path / "out" / PAGE).read_text())
     assert page.rows["logs-1"][1][2] == "10" and page.rows["throughput-1"][1][1] == "10"

@@ -118,7 +118,7 @@ def test_sealing_goes_on_where_it_ended(space, log, archive):
     assert seal(log, archive) == [] and Archive(archive).logs() == []
     fill(space, 10)
     told: list[Segment] = []
-    assert [s.last for s in seal(log, archive, upto=4, told=told.append)] == [4]
+    assert [s.last for s in seal(log, archive, upto=4, completed=told.append)] == [4]
     assert [s.last for s in told] == [4]
     assert seal(log, archive, upto=4) == seal(log, archive, upto=2) == []
     assert [s.first for s in seal(log, archive)] == [5]
@@ -467,7 +467,7 @@ from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
 def told(segment):
     print(segment.last, flush=True)
-seal(JournalLog(sys.argv[1]), sys.argv[2], rows_max=500, told=told)
+seal(JournalLog(sys.argv[1]), sys.argv[2], rows_max=500, completed=told)
 """
 
 

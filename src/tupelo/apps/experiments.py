@@ -116,8 +116,8 @@ class Coordinator:
             outcomes[client].stopped = client in late
         # Each client stored its lines before DONE, and the oldest come first.
         for client, key in self._clients.items():
-            told = self._melon.take_all((RESULT, experiment, client, str), wait=0, sender=key)
-            outcomes[client].lines += [line for *_, line in told]
+            results = self._melon.take_all((RESULT, experiment, client, str), wait=0, sender=key)
+            outcomes[client].lines += [line for *_, line in results]
         return outcomes
 
     def _command(self, experiment: str, programs: Mapping[str, Program]) -> None:
@@ -133,14 +133,14 @@ class Coordinator:
     ) -> dict[str, int]:
         """The messages of these clients that come in time."""
         until = None if wait is None else monotonic() + wait
-        said: dict[str, int] = {}
+        answers: dict[str, int] = {}
         for client in clients:
             left = None if until is None else max(0.0, until - monotonic())
             template = (word, experiment, client, int)
             found = self._melon.take(template, wait=left, sender=self._clients[client])
             if found is not None:
-                said[client] = found[3]
-        return said
+                answers[client] = found[3]
+        return answers
 
     def dismiss(self, *kinds: str) -> None:
         """End the clients of these kinds."""

@@ -80,11 +80,11 @@ def run_host(
     stop, reload, wake = threading.Event(), threading.Event(), threading.Event()
 
     def on(number: int, event: threading.Event) -> None:
-        def heard(*_: object) -> None:
+        def on_signal(*_: object) -> None:
             event.set()
             wake.set()
 
-        signal.signal(number, heard)
+        signal.signal(number, on_signal)
 
     on(signal.SIGINT, stop)
     on(signal.SIGTERM, stop)
@@ -104,10 +104,12 @@ def run_host(
         print(f"{host.name} listens at {host.url}SPACE", flush=True)
         if host.identity is not None:
             print(f"identity {host.identity}", flush=True)
-        said = _PeerLines(host.id)
-        host.presence.subscribe(tupelo.HostPresence(), lambda notice: said.print(notice.entry))
+        peer_lines = _PeerLines(host.id)
+        host.presence.subscribe(
+            tupelo.HostPresence(), lambda notice: peer_lines.print(notice.entry)
+        )
         for seen in host.presence.read_all(tupelo.HostPresence()):
-            said.print(seen)  # It may have come before the subscription.
+            peer_lines.print(seen)  # It may have come before the subscription.
         with ExitStack() as beside, suppress(KeyboardInterrupt):
             if console is not None:
                 page = beside.enter_context(opened_console(host.url, console))

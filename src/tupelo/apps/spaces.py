@@ -146,10 +146,10 @@ def write(
 
     Example: tupelo write tupelo://127.0.0.1:7700/jobs '("job", 7, "resize")' --lease 3600
     """
-    with clear_errors(), opened(space, trust) as there:
+    with clear_errors(), opened(space, trust) as target:
         texts = (line for one in entry for line in (sys.stdin if one == "-" else [one]))
         entries = [read_entry(text) for text in texts if text.strip()]
-        there.write_all(entries, lease=lease, to=to)
+        target.write_all(entries, lease=lease, to=to)
         say(f"{len(entries)} written")
 
 
@@ -158,8 +158,8 @@ def count(space: Where, template: What = "ANY", trust: TrustHow = None) -> None:
 
     Example: tupelo count tupelo://127.0.0.1:7700/jobs '("job", int, ANY)'
     """
-    with clear_errors(), opened(space, trust) as there:
-        print(there.count(read_template(template)))
+    with clear_errors(), opened(space, trust) as target:
+        print(target.count(read_template(template)))
 
 
 def watch(
@@ -175,9 +175,9 @@ def watch(
     """
     with (
         clear_errors(),
-        opened(space, trust) as there,
+        opened(space, trust) as target,
         suppress(KeyboardInterrupt),
-        there.subscribe(read_template(template)) as notices,
+        target.subscribe(read_template(template)) as notices,
     ):
         for notice in islice(notices, limit):
             if notice.missed:
@@ -195,9 +195,9 @@ def show(
 
     Example: tupelo show jobs.tupelo
     """
-    with clear_errors(), opened(space, trust) as there:
-        name, in_doubt = there.name, len(there.in_doubt())
-        found = entries_of(there)
+    with clear_errors(), opened(space, trust) as target:
+        name, in_doubt = target.name, len(target.in_doubt())
+        found = entries_of(target)
         if in_json(json):
             print_entries(found, True)
             return
@@ -239,11 +239,11 @@ def log(
 
     Example: tupelo log tupelo://127.0.0.1:7700/jobs --follow --kind taken
     """
-    with clear_errors(), opened(space, trust) as there, suppress(KeyboardInterrupt):
+    with clear_errors(), opened(space, trust) as target, suppress(KeyboardInterrupt):
         as_lines = in_json(json)
         if not as_lines:
             print(f"{'position':>8}  {'time':23}  {'kind':9}  {'waited':>8}  {'txn':8}  entry")
-        wanted = (one for one in changes(there, since, follow) if not kind or one.kind in kind)
+        wanted = (one for one in changes(target, since, follow) if not kind or one.kind in kind)
         for change in islice(wanted, limit):
             print(change_json(change) if as_lines else change_text(change), flush=follow)
 
@@ -259,8 +259,8 @@ def spaces(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
         rows = []
         for name in about["spaces"]:
             try:
-                with opened(f"{base}/{name}", trust) as there:
-                    rows.append({"space": name, "entries": there.count(scope=tupelo.HERE)})
+                with opened(f"{base}/{name}", trust) as target:
+                    rows.append({"space": name, "entries": target.count(scope=tupelo.HERE)})
             except TupeloError as error:  # It may have a password, or access rules.
                 rows.append({"space": name, "entries": None, "refused": str(error)})
         for row in rows:
@@ -293,13 +293,13 @@ def _get(
     take: bool,
 ) -> None:
     seconds = None if wait == -1 else wait
-    with clear_errors(), opened(space, trust) as there:
+    with clear_errors(), opened(space, trust) as target:
         wanted = read_template(template)
         if all_ or limit is not None:
-            get_all = there.take_all if take else there.read_all
+            get_all = target.take_all if take else target.read_all
             found = get_all(wanted, wait=seconds, limit=limit)
         else:
-            one = there.take(wanted, wait=seconds) if take else there.read(wanted, wait=seconds)
+            one = target.take(wanted, wait=seconds) if take else target.read(wanted, wait=seconds)
             found = [] if one is None else [one]
         print_entries(found, json)
         if not found:
@@ -365,8 +365,8 @@ def changes(space: tupelo.SpaceLike, since: int | None, follow: bool = False) ->
         page = space.changes(since=last, limit=PAGE)
 
 
-def in_json(asked: bool | None) -> bool:
-    return not sys.stdout.isatty() if asked is None else asked
+def in_json(choice: bool | None) -> bool:
+    return not sys.stdout.isatty() if choice is None else choice
 
 
 def print_entries(entries: Iterable[Any], json: bool | None) -> None:
@@ -390,7 +390,7 @@ def print_row(row: dict[str, Any], json: bool | None) -> None:
 
 
 def change_json(change: Change) -> str:
-    said: dict[str, Any] = {
+    record: dict[str, Any] = {
         "position": change.position,
         "time": change.time,
         "kind": change.kind,
@@ -400,9 +400,9 @@ def change_json(change: Change) -> str:
     }
     if change.shape is not None and change.fields is not None:
         kind, fields = change.shape.kind, change.fields
-        said["entry"] = as_json(fields if kind is None else Typed(kind, fields))
-        said["entry_kind"] = None if kind is None else kind.name
-    return _json(said)
+        record["entry"] = as_json(fields if kind is None else Typed(kind, fields))
+        record["entry_kind"] = None if kind is None else kind.name
+    return _json(record)
 
 
 def change_text(change: Change) -> str:
@@ -418,8 +418,8 @@ def change_text(change: Change) -> str:
     return f"{change.position:>8}  {moment}  {change.kind:9}  {waited:>8}  {txn:8}  {entry}"
 
 
-def _json(said: Any) -> str:
-    return msgspec.json.encode(said).decode()
+def _json(record: Any) -> str:
+    return msgspec.json.encode(record).decode()
 
 
 def say(what: object) -> None:

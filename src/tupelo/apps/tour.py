@@ -36,9 +36,9 @@ class TourFailed(Exception):
 
 
 class Child:
-    """A process that owns the space's file. Its reports are added to `heard`."""
+    """A process that owns the space's file. Its reports are added to `reports`."""
 
-    def __init__(self, path: Path, seed: int, pace: Pace, heard: Heard) -> None:
+    def __init__(self, path: Path, seed: int, pace: Pace, reports: Reports) -> None:
         arguments = [str(path), str(seed), msgspec.json.encode(pace).decode()]
         self._process = subprocess.Popen(
             [sys.executable, "-m", workshop.__name__, *arguments],
@@ -46,7 +46,7 @@ class Child:
             stdout=subprocess.PIPE,
         )
         self.pid = self._process.pid
-        self._heard = heard
+        self._reports = reports
         self._inbox = Space("inbox")
         self._listener = workshop.start(self._listen)
 
@@ -58,7 +58,7 @@ class Child:
 
     def events(self) -> Iterator[tuple[str, int, str]]:
         """Its reports, as they come."""
-        return events(self._inbox, self._heard)
+        return events(self._inbox, self._reports)
 
     def kill(self) -> int:
         """Send SIGKILL, and read its remaining reports. Returns the exit code."""
@@ -66,7 +66,7 @@ class Child:
         code = self._process.wait()
         self._listener.join()
         for event in self._inbox.take_all(EVENT):
-            self._heard.note(*event)
+            self._reports.note(*event)
         return code
 
     def _listen(self) -> None:
@@ -80,8 +80,8 @@ class Child:
         self._inbox.write(("ended", self._process.wait(), ""))
 
 
-def events(inbox: Space, heard: Heard) -> Iterator[tuple[str, int, str]]:
-    """The reports in the inbox, also added to `heard`."""
+def events(inbox: Space, reports: Reports) -> Iterator[tuple[str, int, str]]:
+    """The reports in the inbox, also added to `reports`."""
     while True:
         event = inbox.take(EVENT, wait=SILENCE_MAX_SECONDS)
         if event is None:
@@ -89,12 +89,12 @@ def events(inbox: Space, heard: Heard) -> Iterator[tuple[str, int, str]]:
         what, job, by = event
         if what == "ended":
             raise TourFailed(f"the workshop's process ended by itself, with exit code {job}")
-        heard.note(what, job, by)
+        reports.note(what, job, by)
         yield what, job, by
 
 
 @dataclass
-class Heard:
+class Reports:
     """The reports of producers and workers, each made after the acknowledgement."""
 
     written: set[int] = field(default_factory=set)
@@ -153,18 +153,18 @@ def look(space: Space) -> FileFacts:
     )
 
 
-def examine(heard: Heard, found: FileFacts) -> list[tuple[str, bool]]:
+def examine(reports: Reports, found: FileFacts) -> list[tuple[str, bool]]:
     """The invariants, and whether they hold."""
     return [
         (
             "every write that a producer saw acknowledged is in the log",
-            heard.written <= set(found.written),
+            reports.written <= set(found.written),
         ),
         (
             "every job that a worker saw acknowledged as finished has its result",
-            heard.finished <= set(found.results),
+            reports.finished <= set(found.results),
         ),
-        ("no job is lost: each one is waiting or done", not found.lost(heard.written)),
+        ("no job is lost: each one is waiting or done", not found.lost(reports.written)),
         ("no job is repeated: none is done twice, or done and waiting", not found.repeated),
         (
             "the tally that the reaction keeps equals the number of results",
@@ -193,7 +193,7 @@ class Tour:
         self.seed = seed
         self.pace = FAST if fast else CALM
         self.pause_seconds = 0.0 if fast else 1.5
-        self.heard = Heard()
+        self.reports = Reports()
         self.began = time.monotonic()
 
     def run(self) -> bool:
@@ -218,7 +218,7 @@ class Tour:
 
     @contextmanager
     def _child(self) -> Iterator[Child]:
-        child = Child(self.path, self.seed, self.pace, self.heard)
+        child = Child(self.path, self.seed, self.pace, self.reports)
         try:
             yield child
         finally:
@@ -287,20 +287,20 @@ class Tour:
                 break
 
     def _lose_the_process(self, child: Child) -> None:
-        heard = self.heard
+        reports = self.reports
         self._part(
             "4. The process dies",
             "Now the child is killed, with SIGKILL, in the middle of its work.",
         )
-        goal = len(heard.finished) + random.Random(self.seed).randint(3, 6)
+        goal = len(reports.finished) + random.Random(self.seed).randint(3, 6)
         for what, job, by in child.events():
             self._show_notice(what, job, by)
-            if len(heard.finished) >= goal and len(heard.in_hand) >= 2:
+            if len(reports.finished) >= goal and len(reports.in_hand) >= 2:
                 break
         code = child.kill()
-        hands = ", ".join(f"{by} {job}" for job, by in sorted(heard.in_hand.items()))
+        hands = ", ".join(f"{by} {job}" for job, by in sorted(reports.in_hand.items()))
         self._say(f"  killed pid {child.pid} (exit code {code})", "yellow")
-        told = f"{len(heard.written)} jobs written and {len(heard.finished)} finished"
+        told = f"{len(reports.written)} jobs written and {len(reports.finished)} finished"
         self._say(f"  it had told us of {told},")
         self._say(f"  and in hand: {hands or 'none'}")
 
@@ -311,15 +311,15 @@ class Tour:
             " was in someone's hands must be free again: its transaction died with the process.",
         )
         found = look(space)
-        back = set(self.heard.in_hand) & set(found.waiting)
+        back = set(self.reports.in_hand) & set(found.waiting)
         self._say(
             f"  {found.written.total()} jobs in the log, {found.results.total()} results,"
             f" {found.waiting.total()} jobs waiting, {len(back)} of which were in hand"
         )
-        unheard = len(set(found.written) - self.heard.written)
-        unheard += len(set(found.results) - self.heard.finished)
-        if unheard:
-            self._say(f"  {unheard} more reached the disk, but nobody lived to hear of it")
+        unreported = len(set(found.written) - self.reports.written)
+        unreported += len(set(found.results) - self.reports.finished)
+        if unreported:
+            self._say(f"  {unreported} more reached the disk, but nobody lived to hear of it")
         self._check(found)
         return found
 
@@ -338,7 +338,7 @@ class Tour:
             for name in WORKERS:
                 workshop.start(workshop.work, space, name, self.pace, report, to_the_end=True)
             working = len(WORKERS)
-            for what, _, _ in events(inbox, self.heard):
+            for what, _, _ in events(inbox, self.reports):
                 progress.advance(task, what == "finished")
                 working -= what == "left"
                 if not working:
@@ -349,7 +349,7 @@ class Tour:
 
     def _check(self, found: FileFacts) -> None:
         wrong = 0
-        for text, holds in examine(self.heard, found):
+        for text, holds in examine(self.reports, found):
             self._say(
                 f"  ok    {text}" if holds else f"  WRONG {text}", "green" if holds else "red"
             )
@@ -361,7 +361,7 @@ class Tour:
             )
 
     def _summarise(self, after_crash: FileFacts, at_end: FileFacts) -> None:
-        heard = self.heard
+        reports = self.reports
         recovered = set(after_crash.waiting) & set(at_end.results)
         table = Table(title="Summary", title_justify="left", box=box.SIMPLE, show_header=False)
         table.add_column()
@@ -369,10 +369,10 @@ class Tour:
         for label, figure in (
             ("Jobs written", at_end.written.total()),
             ("Jobs finished", at_end.results.total()),
-            ("Lost", len(at_end.lost(heard.written))),
+            ("Lost", len(at_end.lost(reports.written))),
             ("Done twice", len(at_end.repeated)),
-            ("Begun more than once", sum(times > 1 for times in heard.begun.values())),
-            ("Recovered from a dead worker", len(set(heard.died) & set(at_end.results))),
+            ("Begun more than once", sum(times > 1 for times in reports.begun.values())),
+            ("Recovered from a dead worker", len(set(reports.died) & set(at_end.results))),
             ("Recovered after the crash", len(recovered)),
             ("Changes in the log", at_end.changes),
             ("Time", f"{time.monotonic() - self.began:.1f} s"),

@@ -257,8 +257,8 @@ def _about_distinct(
     if "type" in columns:
         found["type"] = _chosen([look.type for look in known], places)
     if "fields" in columns:
-        said = values if all(look.native for look in known) else list(map(as_json, values))
-        found["fields"] = _json(said)
+        plain = values if all(look.native for look in known) else list(map(as_json, values))
+        found["fields"] = _json(plain)
     if entry is not None and TYPED in columns:
         found[TYPED] = entry.column(values)
     return found
@@ -286,7 +286,7 @@ def decode_many(payloads: pa.Array) -> list[Any]:
         pass
     for payload in payloads.to_pylist():
         decode_entry(payload)  # raises the error of the damaged one
-    raise BadBytes("these bytes do not spell entries")
+    raise BadBytes("these bytes do not encode entries")
 
 
 def _json(values: list[Any]) -> pa.Array:

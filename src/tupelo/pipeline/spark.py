@@ -64,8 +64,8 @@ def java_home() -> Path:
 def _candidates() -> list[tuple[str, Path]]:
     """Java homes to try, the user's choice first."""
     found = []
-    if said := os.environ.get("JAVA_HOME"):
-        found.append(("JAVA_HOME", Path(said)))
+    if configured := os.environ.get("JAVA_HOME"):
+        found.append(("JAVA_HOME", Path(configured)))
     if java := shutil.which("java"):
         found.append(("PATH", Path(java).resolve().parent.parent))
     try:
@@ -172,8 +172,8 @@ logger.query.level = off
 
 def start(master: str | None, options: Mapping[str, str | int | bool]) -> SparkSession:
     """Start a Spark session with the format "tupelo"."""
-    said = {key: _encoded(value) for key, value in options.items()}
-    made = _connected(master, said) if _is_connect(master) else _own(master, said)
+    settings = {key: _encoded(value) for key, value in options.items()}
+    made = _connected(master, settings) if _is_connect(master) else _own(master, settings)
     made.dataSource.register(TupeloSource)
     return made
 
@@ -214,8 +214,8 @@ def _own(master: str | None, options: dict[str, str]) -> SparkSession:
     chosen = defaults(master)
     chosen.update(options)
     # Before the user's Java options, so that the user's take precedence.
-    said = chosen.get(_JAVA_OPTIONS, "")
-    chosen[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()} {said}".strip()
+    configured = chosen.get(_JAVA_OPTIONS, "")
+    chosen[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()} {configured}".strip()
     for key, value in chosen.items():
         builder = builder.config(key, value)
     if SparkSession.getActiveSession() is not None:

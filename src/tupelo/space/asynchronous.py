@@ -180,8 +180,8 @@ class Space(AsyncSpaceLike):
         self._port.require_here(scope, coverage)
         return self._port.count(template, txn)
 
-    async def _match_set(self, *asked: Any) -> MatchSet[Any]:
-        return MatchSet(self._port, self._port.open_match_set(*asked))
+    async def _match_set(self, *arguments: Any) -> MatchSet[Any]:
+        return MatchSet(self._port, self._port.open_match_set(*arguments))
 
     async def _flush_got(self, entries: list[Entry], position: int, query: Query) -> None:
         port = self._port

@@ -363,8 +363,8 @@ class Space(ClosingHandle, SpaceLike):
         self._port.require_here(scope, coverage)
         return self._port.count(template, txn)
 
-    def _match_set(self, *asked: Any) -> MatchSet[Any]:
-        return MatchSet(self._port, self._port.open_match_set(*asked))
+    def _match_set(self, *arguments: Any) -> MatchSet[Any]:
+        return MatchSet(self._port, self._port.open_match_set(*arguments))
 
     def _value(self, query: Query) -> Any:
         """The result of a query for one entry."""

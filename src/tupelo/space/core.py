@@ -26,7 +26,7 @@ from tupelo.space.search import SlicedSearch, search, stores_of
 from tupelo.space.session import Pruning, SessionState, read_unread
 from tupelo.space.subscription import Subscriptions, SubscriptionState
 from tupelo.space.transaction import Txn
-from tupelo.space.waiting import Asked, Items, Places, Signal, Waiting, WriteOutcome
+from tupelo.space.waiting import Items, Places, RequestedLease, Signal, Waiting, WriteOutcome
 from tupelo.store.index import Store
 from tupelo.store.watchers import Watchers
 from tupelo.values.codec import encode_entry
@@ -194,7 +194,7 @@ class Core:
     def write_all(
         self,
         items: Items,
-        lease: Asked = None,
+        lease: RequestedLease = None,
         txn: Txn | None = None,
         at: Places = None,
         mark: WriteOutcome | None = None,
@@ -205,8 +205,8 @@ class Core:
         if txn is not None:
             txn.require("active")
         payloads = [encode_entry(*item) for item in items] if self._encodes else None
-        asked = lease if isinstance(lease, list) else [lease] * len(items)
-        expires = leases.grant_entries(self.lease_policy, items, asked, now)
+        requested = lease if isinstance(lease, list) else [lease] * len(items)
+        expires = leases.grant_entries(self.lease_policy, items, requested, now)
         entries = []
         for (shape, fields), until in zip(items, expires, strict=True):
             self.arrivals = n = self.arrivals + 1
@@ -237,9 +237,9 @@ class Core:
         if txn.agenda is not None:
             txn.agenda.extend(entries)
         self.locks_changed = True
-        self.told_within(txn, entries)
+        self.notify_within(txn, entries)
 
-    def told_within(self, txn: Txn, entries: list[Entry]) -> None:
+    def notify_within(self, txn: Txn, entries: list[Entry]) -> None:
         """Notify the subscriptions and waiters of a transaction that wrote these entries. The
         effects of reactions are not visible before the step ends."""
         if self.watched and txn.id and txn.agenda is None:
@@ -508,8 +508,8 @@ class Core:
         self.serve()
         return now
 
-    def grant(self, kind: str, asked: float | None, now: float) -> float | None:
-        return leases.grant(self.lease_policy, kind, asked, now)
+    def grant(self, kind: str, requested: float | None, now: float) -> float | None:
+        return leases.grant(self.lease_policy, kind, requested, now)
 
     # Endings
 

@@ -96,31 +96,33 @@ def kind_of(thing: object) -> str:
     return _KINDS.get(type(thing), "")
 
 
-def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float) -> float | None:
+def grant(
+    policy: LeasePolicy | None, kind: str, requested: float | None, now: float
+) -> float | None:
     """The end of a lease: as requested, unless the policy grants less."""
-    if asked == ANY_LEASE:
+    if requested == ANY_LEASE:
         preferred = getattr(policy, "preferred", None)
-        asked = None if preferred is None else check_lease(preferred(kind), "lease_policy")
+        requested = None if preferred is None else check_lease(preferred(kind), "lease_policy")
     if policy is not None:
-        granted = check_lease(policy(kind, asked), "lease_policy")
-        if granted is not None and (asked is None or granted < asked):
-            asked = granted
-    return None if asked is None else now + asked
+        granted = check_lease(policy(kind, requested), "lease_policy")
+        if granted is not None and (requested is None or granted < requested):
+            requested = granted
+    return None if requested is None else now + requested
 
 
 def grant_entries(
-    policy: LeasePolicy | None, items: Items, asked: list[float | None], now: float
+    policy: LeasePolicy | None, items: Items, requested: list[float | None], now: float
 ) -> list[float | None]:
     """The ends of the leases of these entries; the policy does not apply to protected entries."""
-    expires = [grant(policy, "entry", seconds, now) for seconds in asked]
+    expires = [grant(policy, "entry", seconds, now) for seconds in requested]
     if policy is not None:
         for i, (shape, _) in enumerate(items):
             if is_protected(shape):
-                expires[i] = grant(None, "entry", asked[i], now)
+                expires[i] = grant(None, "entry", requested[i], now)
     return expires
 
 
-def renew(core: Core, thing: HasDeadline, asked: float | None) -> None:
+def renew(core: Core, thing: HasDeadline, requested: float | None) -> None:
     now = core.expire()
     kind = _KINDS[type(thing)]
     if thing.ended or (thing.expires is not None and thing.expires <= now):
@@ -129,7 +131,7 @@ def renew(core: Core, thing: HasDeadline, asked: float | None) -> None:
         raise LeaseLost("a prepared transaction has no lease; it waits for the decision")
     if isinstance(thing, Entry):
         _require_undecided(thing)
-    thing.expires = grant(core.lease_policy, kind, asked, now)
+    thing.expires = grant(core.lease_policy, kind, requested, now)
     core.deadlines.add(thing)
     if isinstance(thing, Entry) and transaction.was_published(thing):
         core.log.add("renewed", thing)

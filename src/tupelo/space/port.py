@@ -49,7 +49,7 @@ from tupelo.space.session import Seen, SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
 from tupelo.space.transaction import Txn, Vote
-from tupelo.space.waiting import Asked, Items, Places, Signal, Waiter, WriteOutcome, Writer
+from tupelo.space.waiting import Items, Places, RequestedLease, Signal, Waiter, WriteOutcome, Writer
 from tupelo.store.index import Accept
 from tupelo.store.sqlite import SqliteJournal
 from tupelo.store.tail import Tail
@@ -393,7 +393,7 @@ class Port:
     def write_all(
         self,
         entries: Iterable[object],
-        lease: Asked,
+        lease: RequestedLease,
         txn: Transactional | None,
         at: Sequence[Any] | None,
         signal: Callable[[], Signal],
@@ -406,7 +406,7 @@ class Port:
     def write_items(
         self,
         items: Items,
-        lease: Asked,
+        lease: RequestedLease,
         txn: Transactional | None,
         at: Places,
         signal: Callable[[], Signal],
@@ -578,12 +578,12 @@ class Port:
 
     async def count_in_slices(self, template: Any, txn: Transactional | None) -> int:
         """`count` for a remote request: the number of matches in the step that ends the search."""
-        asked = Query(template, many=True, limit=None, txn=self.state_of(txn), in_slices=True)
+        sliced = Query(template, many=True, limit=None, txn=self.state_of(txn), in_slices=True)
 
         def step(query: Query) -> int:
             return self._step(lambda: self._core.count(template, query.txn, query.survey))[0]
 
-        return await self._in_slices(asked, step, plain=True)
+        return await self._in_slices(sliced, step, plain=True)
 
     def give_up(self, waiter: Waiter) -> bool:
         """The deadline has passed. True if the result came just before."""
@@ -654,7 +654,7 @@ class Port:
         """The matches, waiting until the deadline, and the position that must be durable."""
         if query.in_slices:
             found, position = await self._in_slices(
-                query, lambda asked: self.get(asked, TaskSignal, reserve)
+                query, lambda sliced: self.get(sliced, TaskSignal, reserve)
             )
         else:
             found, position = self.get(query, TaskSignal, reserve)
@@ -733,8 +733,8 @@ class Port:
             self.flush_undone(self.vanish(waiter))
             raise
         if query.many and query.if_exists:  # only the present matches
-            asked = query.replace(deadline=NOW, if_exists=False, survey=None)
-            return await self.answer(asked, reserve)
+            retry = query.replace(deadline=NOW, if_exists=False, survey=None)
+            return await self.answer(retry, reserve)
         return [], 0
 
     async def reserve(self, query: Query, holder: Holder) -> Delivery | None:
@@ -1086,7 +1086,7 @@ class Port:
         """Renew many leases in one step; for each, None or the error."""
 
         def work() -> list[TupeloError | None]:
-            return [_tried(leases.renew, self._core, thing, asked) for thing, asked in wanted]
+            return [_tried(leases.renew, self._core, thing, seconds) for thing, seconds in wanted]
 
         outcomes, position = self._step(work)
         self._engine.flush(position)
@@ -1230,22 +1230,22 @@ class Port:
     ) -> tuple[list[Entry], bool, int]:
         """`unread` for a remote request; the query has the template, limit and actor."""
 
-        def step(asked: Query) -> tuple[list[Entry], bool, int]:
+        def step(sliced: Query) -> tuple[list[Entry], bool, int]:
             with self.acting(query.actor):
                 return self.unread(
-                    query.template, state, query.limit, agent, bytes_max, asked.survey
+                    query.template, state, query.limit, agent, bytes_max, sliced.survey
                 )
 
-        asked = query.replace(session=state, order=None, only=None)
-        return await self._in_slices(asked, step, agent=agent)
+        sliced = query.replace(session=state, order=None, only=None)
+        return await self._in_slices(sliced, step, agent=agent)
 
     async def room_for(self, query: Query, bytes_max: int) -> tuple[int | None, bool]:
         """The number of matches, of the requested number, that fit into so many bytes; and whether
         these are fewer than requested."""
 
-        def step(asked: Query) -> tuple[int | None, bool]:
+        def step(sliced: Query) -> tuple[int | None, bool]:
             def work() -> tuple[int | None, bool]:
-                found, cut = fitting(self._core.find(asked), bytes_max)
+                found, cut = fitting(self._core.find(sliced), bytes_max)
                 return (len(found), True) if cut else (query.limit, False)
 
             return self._step(work)[0]
@@ -1288,7 +1288,7 @@ class Port:
         query = self._query_of_match_set(template, limit, txn)
         lease = check_lease(lease)
         return await self._in_slices(
-            query, lambda asked: self._step(lambda: matchset.begin(self._core, asked, lease))[0]
+            query, lambda sliced: self._step(lambda: matchset.begin(self._core, sliced, lease))[0]
         )
 
     def _query_of_match_set(
@@ -1489,7 +1489,7 @@ def find_port(thing: Any) -> Port | None:
     return port if isinstance(port, Port) else None
 
 
-def check_entries(entries: Any, lease: Asked, at: Any) -> tuple[Items, Asked]:
+def check_entries(entries: Any, lease: RequestedLease, at: Any) -> tuple[Items, RequestedLease]:
     """The frozen entries of a `write_all`, and their leases. Raises BadArgument or BadEntry for
     entries, leases or places that cannot be used."""
     if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):

@@ -134,8 +134,8 @@ class SessionState:
             self._stamp = stamp
         cursor = self._cursors.get(question, 0)
         if self._ahead is not None:
-            asked, arrival, found = self._ahead
-            if asked == question and self.seen.holds(found):
+            key, arrival, found = self._ahead
+            if key == question and self.seen.holds(found):
                 self._ahead = None
                 cursor = self._cursors[question] = max(cursor, arrival)
         return cursor
@@ -254,8 +254,8 @@ def _look(
     before, core.running = core.running, "a template"  # `user_code` would cost more than the rest
     try:
         question = store.question(raw)
-        asked = (question, agent)
-        after = session.cursor(asked, core.returns)
+        key = (question, agent)
+        after = session.cursor(key, core.returns)
         if survey is not None:
             survey.advance(accept)
             found, cut = fitting(islice(survey.matches(store, accept), limit), bytes_max)
@@ -270,7 +270,7 @@ def _look(
         core.running = before
     latest = core.log.position if core.log.on else core.arrivals
     upto = found[-1].arrival if found and (cut or len(found) == limit) else latest
-    return found, asked, upto, cut
+    return found, key, upto, cut
 
 
 def end(core: Core, session: SessionState) -> None:

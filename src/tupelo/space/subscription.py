@@ -143,7 +143,7 @@ class Subscriptions:
         the entry. A `returned` entry was announced before."""
         if not self.watchers:
             return
-        told: dict[PendingNotice, int] = {}
+        sequences: dict[PendingNotice, int] = {}
         with self._core.user_code("a template"):
             within = None if txn is None else lambda subscription: subscription.txn is txn
             wanting = list(self.watchers.wanting(entry, within))
@@ -153,14 +153,14 @@ class Subscriptions:
             if returned and not subscription.returned:
                 continue
             event = subscription.event
-            if event not in told:
+            if event not in sequences:
                 event.sequence += 1
-                told[event] = event.sequence
+                sequences[event] = event.sequence
             if len(subscription.backlog) >= subscription.backlog_max:
                 subscription.backlog.popleft()
                 subscription.missed += 1
             subscription.backlog.append(
-                Notice(event.id, told[event], kind, entry, subscription.handback)
+                Notice(event.id, sequences[event], kind, entry, subscription.handback)
             )
             if subscription.waiting:
                 self._core.woken.append(subscription.waiting.popleft())

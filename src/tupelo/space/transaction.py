@@ -224,7 +224,7 @@ def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
         entry.txn = parent
         entry.arrival = core.next_arrival()
         parent.store.add(entry)
-    core.told_within(parent, written)
+    core.notify_within(parent, written)
 
 
 def _require_no_children(txn: Txn) -> None:

@@ -61,12 +61,12 @@ class Participant(Protocol):
 class Decisions(Protocol):
     """Records decisions to commit until all participants are notified."""
 
-    def record(self, told: list[tuple[str, str]]) -> None:
+    def record(self, participants: list[tuple[str, str]]) -> None:
         """Record that these participants will commit: (their transaction id, their name) for
         each."""
         ...
 
-    def recorded(self, told: list[tuple[str, str]]) -> bool: ...
+    def recorded(self, participants: list[tuple[str, str]]) -> bool: ...
 
     def forget(self, txn_id: str, participant: str) -> None: ...
 
@@ -126,11 +126,11 @@ class Ballot:
         if self._only is not None and self._only not in self.promised:
             committed = self._only.has_committed()
             return "unknown" if committed is None else "committed" if committed else "aborted"
-        told = self.lasting
-        if not (self.complete and told and decisions is not None):
+        participants = self.lasting
+        if not (self.complete and participants and decisions is not None):
             return "aborted"
         try:
-            return "committed" if decisions.recorded(told) else "aborted"
+            return "committed" if decisions.recorded(participants) else "aborted"
         except Exception:
             return "unknown"
 
@@ -184,13 +184,13 @@ class DecisionLog:
     def __init__(self, space: Space) -> None:
         self.space = space
 
-    def record(self, told: list[tuple[str, str]]) -> None:
+    def record(self, participants: list[tuple[str, str]]) -> None:
         """Record the decision: from now on the transaction is committed."""
-        self.space.write_all([(_DECIDED, txn_id, name) for txn_id, name in told])
+        self.space.write_all([(_DECIDED, txn_id, name) for txn_id, name in participants])
 
-    def recorded(self, told: list[tuple[str, str]]) -> bool:
+    def recorded(self, participants: list[tuple[str, str]]) -> bool:
         """Whether the decision is recorded; it was written in one step, so one entry suffices."""
-        if not self.space.count((_DECIDED, *told[0])):
+        if not self.space.count((_DECIDED, *participants[0])):
             return False
         self.flush()
         return True

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 Items = list[tuple[Shape, tuple[Any, ...]]]
-Asked = float | None | list[float | None]
+RequestedLease = float | None | list[float | None]
 """The requested lease: one for all entries, or one for each."""
 Places = Sequence[Any] | None
 """The place of each entry, for orders with places."""
@@ -99,7 +99,7 @@ class Writer:
     def __init__(
         self,
         items: Items,
-        lease: Asked,
+        lease: RequestedLease,
         txn: Txn | None,
         at: Places,
         signal: Signal,
@@ -143,7 +143,7 @@ class Writers:
     def park(
         self,
         items: Items,
-        lease: Asked,
+        lease: RequestedLease,
         txn: Txn | None,
         at: Places,
         signal: Signal,
@@ -298,7 +298,7 @@ class Choosing:
             offers = self._offers(fresh)
             self._serve_readers(offers, left)
             served = self._serve_first_taker(offers, left)
-            self._waiting.fail_those_who_raised()
+            self._waiting.fail_raised()
             if not served:
                 break
             left = True
@@ -325,11 +325,11 @@ class Choosing:
         return list(offers)
 
     def _serve_readers(self, offers: list[Entry], left: bool) -> None:
-        asked = {waiter: None for entry in offers for waiter in self._readers_of(entry)}
-        asked.update(
-            (one, None) for one in self._others if not one.query.take and _is_asked(one, left)
+        readers = {waiter: None for entry in offers for waiter in self._readers_of(entry)}
+        readers.update(
+            (one, None) for one in self._others if not one.query.take and _is_tried(one, left)
         )
-        for waiter in sorted(asked, key=_ticket):
+        for waiter in sorted(readers, key=_ticket):
             self._waiting.deliver(waiter)
 
     def _readers_of(self, entry: Entry) -> Iterator[Waiter]:
@@ -337,7 +337,7 @@ class Choosing:
 
     def _serve_first_taker(self, offers: list[Entry], left: bool) -> bool:
         """False if none can be served."""
-        others = [one for one in self._others if one.query.take and _is_asked(one, left)]
+        others = [one for one in self._others if one.query.take and _is_tried(one, left)]
         takers = self._waiting.takers
         wanting = [takers.wanting(entry, partial(self._may_have, entry)) for entry in offers]
         before = None
@@ -362,7 +362,7 @@ def _head(waiter: Waiter) -> Head:
     return type(order) if type(order) in (Queue, Stack) else order, waiter.query.txn
 
 
-def _is_asked(waiter: Waiter, left: bool) -> bool:
+def _is_tried(waiter: Waiter, left: bool) -> bool:
     assert waiter.order is not None
     return left or waiter.order.keeps_books
 
@@ -523,9 +523,9 @@ class Waiting:
                     self._serve_takers(fresh)
         finally:
             core.running = before
-        self.fail_those_who_raised()
+        self.fail_raised()
 
-    def fail_those_who_raised(self) -> None:
+    def fail_raised(self) -> None:
         """Fail the waiters whose templates raised an error while entries were matched."""
         for watchers in (self.readers, self.takers):
             while watchers.failures:

@@ -50,7 +50,7 @@ _SINCE = {"dest": "NULL", "session": "NULL", "lease": "expires"}
 """Columns that older formats lack, with substitutes; without the columns of checksums."""
 _WRITTEN = KINDS.index("written")
 _SPLITS_MAX = 10_000  # how often an unreadable part of a file is halved
-_TOLD_MAX = 20  # reported errors of SQLite
+_REPORTED_MAX = 20  # reported errors of SQLite
 _LISTED = 5  # damages listed in one message
 _BESIDE = ("", "-wal", "-shm", ENDING)
 
@@ -176,7 +176,7 @@ class _Locked:
         self._lock.release()
 
 
-class _Told(NamedTuple):
+class _EntryHistory(NamedTuple):
     """What the log says about an entry: the row that wrote it, the position at which it ended, its
     lease, and the last change about it."""
 
@@ -196,7 +196,7 @@ class _Examiner:
         self._lost_upto = 0  # the last position of a lost change
         self._splits = 0
         self._newest = 0
-        self._told: dict[int, _Told] = {}
+        self._histories: dict[int, _EntryHistory] = {}
         self._living: dict[int, float | None] = {}
         self._unclear: set[int] = set()
         self._promises: dict[str, SavedPromise] = {}
@@ -249,7 +249,7 @@ class _Examiner:
             self._add("nothing", str(error))
         try:
             (self._format,) = self._db.execute("PRAGMA user_version").fetchone()
-            for (text,) in self._db.execute(f"PRAGMA integrity_check({_TOLD_MAX})"):
+            for (text,) in self._db.execute(f"PRAGMA integrity_check({_REPORTED_MAX})"):
                 if text != "ok":
                     self._add("nothing", f"SQLite: {' '.join(text.split())}")
         except sqlite3.Error as error:
@@ -349,8 +349,10 @@ class _Examiner:
         if first > last:
             return
         self._lost_upto = last
-        told = [d for d in self._found if d.lost == "change" and first <= d.first <= d.last <= last]
-        if sum(d.last - d.first + 1 for d in told) < last - first + 1:
+        reported = [
+            d for d in self._found if d.lost == "change" and first <= d.first <= d.last <= last
+        ]
+        if sum(d.last - d.first + 1 for d in reported) < last - first + 1:
             self._add("change", f"{_span(first, last)} not there", first, last)
 
     # Entries
@@ -360,14 +362,14 @@ class _Examiner:
         position, arrival, expires = row[0], row[_PLACE["arrival"]], row[_PLACE["expires"]]
         kind = KINDS[row[2]]
         if kind == "written":
-            self._told[position] = _Told(row, None, expires, position)
-        elif arrival in self._told:
-            told = self._told[arrival]
+            self._histories[position] = _EntryHistory(row, None, expires, position)
+        elif arrival in self._histories:
+            history = self._histories[arrival]
             ended = position if kind in ENDINGS else None
-            lease = expires if kind in ("renewed", "returned") else told.lease
-            self._told[arrival] = _Told(told.row, ended, lease, position)
-            if ended is not None and ended == told.row[_PLACE["ended"]]:
-                del self._told[arrival]  # consistent
+            lease = expires if kind in ("renewed", "returned") else history.lease
+            self._histories[arrival] = _EntryHistory(history.row, ended, lease, position)
+            if ended is not None and ended == history.row[_PLACE["ended"]]:
+                del self._histories[arrival]  # consistent
         elif arrival is not None and self._is_lost(arrival):
             text = f"the change at {position} ({kind}) is of the entry at {arrival}, which is lost"
             self._add("change", text, position)
@@ -382,18 +384,20 @@ class _Examiner:
     def _settle(self) -> None:
         """Decide which entries live: by the log, where no change about them can be missing;
         otherwise by their rows, unless these are damaged; otherwise it is not known."""
-        for arrival, told in self._told.items():
-            ended, lease, of_lease = told.row[_PLACE["ended"] :]
+        for arrival, history in self._histories.items():
+            ended, lease, of_lease = history.row[_PLACE["ended"] :]
             good = not self._checked or _is_lease_crc(of_lease, arrival, lease)
-            if told.at > self._lost_upto or self._lost_upto < self._first:
-                if told.ended is None:
-                    self._living[arrival] = told.lease
-                if ended != told.ended or (ended is None and not (good and lease == told.lease)):
+            if history.at > self._lost_upto or self._lost_upto < self._first:
+                if history.ended is None:
+                    self._living[arrival] = history.lease
+                if ended != history.ended or (
+                    ended is None and not (good and lease == history.lease)
+                ):
                     text = f"the row of the entry at {arrival} is wrong; the log has what is right"
                     self._add("nothing", text, arrival)
-            elif ended is None and told.ended is None and good:
+            elif ended is None and history.ended is None and good:
                 self._living[arrival] = lease
-            elif ended is None or ended > self._lost_upto or told.ended is not None:
+            elif ended is None or ended > self._lost_upto or history.ended is not None:
                 self._unclear.add(arrival)
                 text = f"whether the entry at {arrival} lives is not known; it is left out"
                 self._add("entry", text, arrival)
@@ -463,15 +467,15 @@ class _Examiner:
             arrival = row[0]
             if arrival in self._unclear:
                 continue
-            if arrival in self._told:
+            if arrival in self._histories:
                 lease = self._living.get(arrival)
                 ended = None if arrival in self._living else self._ended(arrival)
                 row = (*row[: _PLACE["ended"]], ended, lease, lease_crc(arrival, lease))
             yield row
 
     def _ended(self, arrival: int) -> int | None:
-        told = self._told[arrival]
-        return told.ended or told.row[_PLACE["ended"]]
+        history = self._histories[arrival]
+        return history.ended or history.row[_PLACE["ended"]]
 
 
 def _is_lease_crc(crc: object, arrival: int, lease: Any) -> bool:

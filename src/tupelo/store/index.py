@@ -392,7 +392,7 @@ class Store:
             for shape, positions, _, _ in question[0].meet():
                 bucket = self.buckets[shape]
                 if positions and len(bucket.items) > INDEX_AT_ONCE:
-                    for position in positions:  # spelled out: this is called before every read
+                    for position in positions:  # unrolled: this is called before every read
                         if position in bucket.indexes:
                             break
                     else:
@@ -419,10 +419,10 @@ class Store:
     ) -> Entry | None:
         shape, positions, fixed, check = target
         bucket = self.buckets[shape]
-        asked = values if fixed is None else fixed
+        required = values if fixed is None else fixed
         if check is None and accept is None:
-            return bucket.first_match(positions, asked) if positions else bucket.first()
-        return next(bucket.search(positions, asked, check, accept, after=after), None)
+            return bucket.first_match(positions, required) if positions else bucket.first()
+        return next(bucket.search(positions, required, check, accept, after=after), None)
 
     def matches(
         self,
@@ -448,9 +448,9 @@ class Store:
         plan, values = question
         for shape, positions, fixed, check in plan.meet():
             if shape == entry.shape:
-                asked = values if fixed is None else fixed
+                required = values if fixed is None else fixed
                 fields = entry.fields
-                return holds(fields, positions, asked) and (check is None or check(fields))
+                return holds(fields, positions, required) and (check is None or check(fields))
         return False
 
     def count(self, question: Question) -> int:
@@ -461,8 +461,8 @@ class Store:
             if not positions and check is None:
                 total += len(bucket)
             else:
-                asked = values if fixed is None else fixed
-                total += sum(1 for _ in bucket.search(positions, asked, check, None))
+                required = values if fixed is None else fixed
+                total += sum(1 for _ in bucket.search(positions, required, check, None))
         return total
 
     def __iter__(self) -> Iterator[Entry]:

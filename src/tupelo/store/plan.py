@@ -122,12 +122,12 @@ class Planner:
 
     def _flat_plan(self, skeleton: _Skeleton, raw: tuple[Any, ...]) -> Plan:
         """The plan for the types of this template, with any values at its positions."""
-        asked = [(p, type(raw[p])) for p in skeleton.positions]
+        fixed = [(p, type(raw[p])) for p in skeleton.positions]
         rest = Template(tuple([ANY if type(r) in INDEXABLE else as_part(r, "field") for r in raw]))
 
         def bind(shape: Shape) -> Target | None:
             found: Binding | None = rest.bind(shape)
-            if found is None or any(shape.types[p] is not cls for p, cls in asked):
+            if found is None or any(shape.types[p] is not cls for p, cls in fixed):
                 return None
             return shape, skeleton.positions, None, found.check
 
@@ -135,23 +135,23 @@ class Planner:
 
     def _typed_plan(self, cls: type, kinds: tuple[type, ...]) -> tuple[Plan, Picker]:
         """The plan for a dataclass with values in these fields; None is a wildcard."""
-        asked = [(i, kind) for i, kind in enumerate(kinds) if kind is not NoneType]
+        fixed = [(i, kind) for i, kind in enumerate(kinds) if kind is not NoneType]
         names = kind_of(cls).names
 
         def bind(shape: Shape) -> Target | None:
             if shape.kind is None or not is_kind(shape.kind, cls):
                 return None
             places = {name: i for i, name in enumerate(shape.kind.names)}
-            if not all(names[i] in places for i, _ in asked):
+            if not all(names[i] in places for i, _ in fixed):
                 return None
-            positions = tuple([places[names[i]] for i, _ in asked])
+            positions = tuple([places[names[i]] for i, _ in fixed])
             if any(
-                shape.types[p] is not kind for p, (_, kind) in zip(positions, asked, strict=True)
+                shape.types[p] is not kind for p, (_, kind) in zip(positions, fixed, strict=True)
             ):
                 return None
             return shape, positions, None, None
 
-        known = Plan(bind, self.shapes), _picker(tuple([i for i, _ in asked]))
+        known = Plan(bind, self.shapes), _picker(tuple([i for i, _ in fixed]))
         return _remember(self._typed, (cls, kinds), known)
 
 

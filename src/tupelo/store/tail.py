@@ -38,14 +38,14 @@ _OF_ENTRY = {"origin": "w.origin", "n": "w.n", "to": "w.dest", "payload": "w.pay
 def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
     """Columns of the first changes between two positions, from a file."""
     _check(names)
-    asked = [_OF_ENTRY.get(name, f"c.{name}") for name in names]
+    selected = [_OF_ENTRY.get(name, f"c.{name}") for name in names]
     joined = (
         ""
         if _OF_ENTRY.keys().isdisjoint(names)
         else " LEFT JOIN change w ON w.position = c.arrival"
     )
     query = (
-        f"SELECT {', '.join(asked)} FROM change c{joined}"
+        f"SELECT {', '.join(selected)} FROM change c{joined}"
         " WHERE c.position BETWEEN ? AND ? ORDER BY c.position"
     )
     try:

@@ -144,12 +144,14 @@ class Watchers(Generic[W]):
         places = self._watches[watch]
         targets = plan.meet()
         for shape, positions, fixed, check in targets[len(places) :]:
-            asked = values if fixed is None else fixed
-            if asked and _has_nan(asked):  # NaN matches nothing; a dict would find it by identity.
+            required = values if fixed is None else fixed
+            if required and _has_nan(
+                required
+            ):  # NaN matches nothing; a dict would find it by identity.
                 places.append(None)
                 continue
             groups = self._groups.setdefault(shape, {})
-            key = asked[0] if len(asked) == 1 else asked
+            key = required[0] if len(required) == 1 else required
             table = groups.setdefault(positions, {})
             waiting = table.get(key)
             if waiting is None:

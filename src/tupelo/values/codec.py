@@ -120,7 +120,7 @@ def decode_entry(payload: bytes) -> tuple[Shape, tuple[Any, ...]]:
         _check_values(typed.values)
         return shape_of(typed.kind, types_of(typed.values)), typed.values
     except (msgspec.DecodeError, ValueError, TypeError, IndexError, ArithmeticError) as error:
-        raise BadBytes(f"these bytes do not spell an entry: {error}") from error
+        raise BadBytes(f"these bytes do not encode an entry: {error}") from error
     except RecursionError as error:
         raise BadBytes(f"nested deeper than {DEPTH_MAX} levels") from error
 
@@ -174,7 +174,7 @@ def _encode(value: Any) -> Any:
         return Ext(UUID_, value.bytes)
     if cls is Decimal:
         return Ext(DECIMAL, str(value).encode())
-    raise TypeError(f"{cls.__name__} has no spelling")
+    raise TypeError(f"{cls.__name__} has no encoding")
 
 
 def _encode_typed(kind: Any, values: tuple[Any, ...]) -> Ext:

@@ -91,7 +91,7 @@ _shapes: WeakValueDictionary[tuple[Kind | None, tuple[type, ...]], Shape] = Weak
 
 
 def types_of(fields: tuple[Any, ...]) -> tuple[type, ...]:
-    """The types of the fields. Short entries are spelled out, which halves the cost."""
+    """The types of the fields. Unrolled for short entries, which halves the cost."""
     length = len(fields)
     if length == 4:
         a, b, c, d = fields

@@ -109,7 +109,7 @@ def longest(seconds: float) -> LeasePolicy:
     if limit is None:
         raise BadArgument("seconds", "a number of seconds above 0", seconds)
 
-    def grant(kind: str, asked: float | None) -> float | None:
-        return limit if asked is None else min(asked, limit)
+    def grant(kind: str, requested: float | None) -> float | None:
+        return limit if requested is None else min(requested, limit)
 
     return grant

@@ -204,7 +204,7 @@ def _compile(raw: Any) -> Callable[[Shape], Binding | None]:
     if isinstance(raw, Named):
         return lambda shape: _bind_named(raw.fields, shape)
     if isinstance(raw, (tuple, Part, type, UnionType)) or is_typed(raw):
-        return _whole(as_part(raw, "field"))
+        return _bind_whole(as_part(raw, "field"))
     hint = "; write tuple(template)" if isinstance(raw, list) else ""
     raise BadTemplate(
         "a template is a tuple, a dataclass instance or class, ANY, Named(...), Where(...) or a "
@@ -212,7 +212,7 @@ def _compile(raw: Any) -> Callable[[Shape], Binding | None]:
     )
 
 
-def _whole(part: Part) -> Callable[[Shape], Binding | None]:
+def _bind_whole(part: Part) -> Callable[[Shape], Binding | None]:
     """Convert a part that is used as a whole template."""
     match part:
         case AnyPart():

@@ -82,7 +82,7 @@ def read_template(encoded: Any) -> Template:
     except BadTemplate as error:
         raise BadBytes(f"this is no template: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise BadBytes(f"this does not spell a template: {error}") from error
+        raise BadBytes(f"this does not encode a template: {error}") from error
 
 
 def template_to_wire(raw: Any) -> Any:

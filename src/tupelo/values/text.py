@@ -54,7 +54,7 @@ _UNREADABLE = (SyntaxError, LookupError, ValueError, TypeError, ArithmeticError,
 def read_template(text: str) -> Template:
     """Parse a template. Raises BadTemplate."""
     try:
-        return _whole(ast.parse(text.strip(), mode="eval").body)
+        return _template(ast.parse(text.strip(), mode="eval").body)
     except BadTemplate:
         raise
     except _UNREADABLE as error:
@@ -139,8 +139,8 @@ def as_json(value: Any) -> Any:
     if cls is list or cls is tuple:
         return [as_json(inner) for inner in value]
     if cls is dict:
-        said = {_key(key): as_json(inner) for key, inner in value.items()}
-        return said if len(said) == len(value) else as_json(list(value.items()))
+        keys = {_key(key): as_json(inner) for key, inner in value.items()}
+        return keys if len(keys) == len(value) else as_json(list(value.items()))
     if cls is datetime:
         return value.isoformat()
     if cls is UUID or cls is Decimal:
@@ -151,8 +151,8 @@ def as_json(value: Any) -> Any:
 def _key(key: Any) -> str:
     if type(key) is str:
         return key
-    said = as_json(key)
-    return said if type(said) is str else msgspec.json.encode(said).decode()
+    encoded = as_json(key)
+    return encoded if type(encoded) is str else msgspec.json.encode(encoded).decode()
 
 
 def _value(node: ast.expr) -> Any:
@@ -186,7 +186,7 @@ def _read(node: ast.expr) -> Any:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
-            return ~_whole(operand)
+            return ~_template(operand)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return _read(left) | _read(right) if _are_parts(left, right) else _or(left, right)
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
@@ -210,8 +210,8 @@ def _read(node: ast.expr) -> Any:
             if args:
                 raise BadTemplate(f"{_dotted(function)}(...) names its fields: field=value")
             kind = _dotted(function)
-            asked = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
-            return NestedTyped(kind, asked)
+            conditions = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
+            return NestedTyped(kind, conditions)
     raise BadTemplate(f"{ast.unparse(node)!r} is no part of a template")
 
 
@@ -226,17 +226,17 @@ def _are_parts(*nodes: ast.expr) -> bool:
     )
 
 
-def _whole(node: ast.expr) -> Template:
+def _template(node: ast.expr) -> Template:
     read = _read(node)
     return read if isinstance(read, Template) else Template(read)
 
 
 def _or(left: ast.expr, right: ast.expr) -> Template:
-    return _whole(left) | _whole(right)
+    return _template(left) | _template(right)
 
 
 def _and(left: ast.expr, right: ast.expr) -> Template:
-    return _whole(left) & _whole(right)
+    return _template(left) & _template(right)
 
 
 def _dotted(node: ast.expr) -> str:

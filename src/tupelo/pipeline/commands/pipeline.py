@@ -82,11 +82,11 @@ def report(
         with place_for(to, found) as folder, progress, complaints():
             bar = progress.add_task("starting Spark", total=STEPS + 1)
 
-            def told(step: str) -> None:
+            def begun(step: str) -> None:
                 progress.update(bar, description=step, advance=1)
 
             faults = write_report(
-                session(master), logs, options, folder, datetime.now(UTC), skew, told
+                session(master), logs, options, folder, datetime.now(UTC), skew, begun
             )
         console.print(f"{to / PAGE}", markup=False)
         if faults:
@@ -141,10 +141,10 @@ def archive(
                 before = sealed_upto(log, to)
                 bar = progress.add_task(f"{log.space!r}", total=max(0, log.bounds()[1] - before))
 
-                def told(segment: Segment, bar: int = bar) -> None:
+                def completed(segment: Segment, bar: int = bar) -> None:
                     progress.advance(bar, segment.rows)  # type: ignore[arg-type]
 
-                segments = seal(log, to, told=told)
+                segments = seal(log, to, completed=completed)
                 rows = sum(segment.rows for segment in segments)
                 upto = segments[-1].last if segments else before
                 progress.print(
@@ -203,11 +203,11 @@ class PipelineCommand:
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
-        asked = ReadOptions.read({**self._options, "paths": json.dumps(self._logs)})
-        if asked.spaces is not None:
-            there = {log.space for log in resolve(asked)}
-            missing = [repr(name) for name in asked.spaces if name not in there]
-            if missing or not there:
+        parsed = ReadOptions.read({**self._options, "paths": json.dumps(self._logs)})
+        if parsed.spaces is not None:
+            existing = {log.space for log in resolve(parsed)}
+            missing = [repr(name) for name in parsed.spaces if name not in existing]
+            if missing or not existing:
                 expected = "spaces of which there is a log here"
                 raise BadArgument("space", expected, ", ".join(missing) or None)
 

@@ -179,16 +179,16 @@ def ask(
 
 def _table(parts: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
     """The table of this name, ignoring case, as Spark does."""
-    said = ".".join(part.replace("``", "`") for part in parts)
-    alike = [name for name in known if name.casefold() == said.casefold()]
+    table = ".".join(part.replace("``", "`") for part in parts)
+    alike = [name for name in known if name.casefold() == table.casefold()]
     if ALL in alike:
         alike = [ALL]
     if not alike or len(parts) > 1:
-        raise UnknownTable(said, sorted(known), quote=bool(alike))
+        raise UnknownTable(table, sorted(known), quote=bool(alike))
     if len(alike) > 1:
         raise PipelineError(
             f"SQL cannot tell the spaces {', '.join(sorted(alike))} from each other:"
-            f" ask {ALL} where space = '{said}'"
+            f" ask {ALL} where space = '{table}'"
         )
     return alike[0]
 
@@ -198,13 +198,13 @@ def _make(
 ) -> None:
     from tupelo.pipeline import changes
 
-    asked = dict(options)
-    whole = name == ALL
+    table_options = dict(options)
+    all_logs = name == ALL
     listed = name == name.strip() and "," not in name  # otherwise the option could not express it
-    if not whole and listed:
-        asked["space"] = name
-    table = changes(spark, *locations, **asked)
-    if not whole and not listed:
+    if not all_logs and listed:
+        table_options["space"] = name
+    table = changes(spark, *locations, **table_options)
+    if not all_logs and not listed:
         table = table.where(table["space"] == name)
     quoted = name.replace("`", "``")
     table.createOrReplaceTempView(f"`{quoted}`")

@@ -73,7 +73,7 @@ def audit(
         "n",
         nowhere.cast("long").alias("first"),
         nowhere.cast("long").alias("last"),
-        _told().alias("told"),
+        _description().alias("told"),
     )
     late = reordered(changes).select(
         f.lit("reordered").alias("fault"),
@@ -117,14 +117,14 @@ def _remembered(changes: DataFrame) -> DataFrame:
     return sunk.select(*ENTRY).distinct().withColumn("remembered", f.lit(True))
 
 
-def _told() -> Column:
+def _description() -> Column:
     """The changes of an entry in words: written 2, taken 1."""
-    said = [
+    counts = [
         f.when(f.col(kind) > 0, f.concat(f.lit(f"{kind} "), f.col(kind).cast("string")))
         for kind in _TALLY
     ]
     places = f.concat(f.col("stays").cast("string"), f.lit(" stays"))
-    return f.concat_ws(", ", *said, f.when(f.col("stays") > 1, places))
+    return f.concat_ws(", ", *counts, f.when(f.col("stays") > 1, places))
 
 
 def tally() -> list[Column]:

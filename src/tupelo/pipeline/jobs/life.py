@@ -69,7 +69,7 @@ def lives(changes: DataFrame, skew_seconds: float = 0.0) -> DataFrame:
 def _placed(changes: DataFrame) -> DataFrame:
     """The stays, combined with the other logs."""
     known = logs(changes)
-    whole = known.where("first = 1").select(
+    complete = known.where("first = 1").select(
         "space", f.xxhash64("host").alias("goes"), f.lit(True).alias("known")
     )
     ended = sum((f.col(kind) for kind in ENDINGS), f.lit(0)) - f.col("returned")
@@ -78,7 +78,7 @@ def _placed(changes: DataFrame) -> DataFrame:
     return (
         stays(changes)
         .join(f.broadcast(known), ["host", "space"])
-        .join(f.broadcast(whole), ["space", "goes"], "left")
+        .join(f.broadcast(complete), ["space", "goes"], "left")
         .select(
             *(*ENTRY, "host", "arrival", "written", "returned", *ENDINGS, "astray", "lapsed"),
             *("read", "began", "left", "taken_at", "left_at", "goes", "bytes"),

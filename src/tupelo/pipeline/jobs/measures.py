@@ -155,16 +155,16 @@ def overhead(changes: DataFrame) -> DataFrame:
     """One row per log and kind of change: `payload` is the size of the entries, which are stored
     once, with their writing; `log` is the size of the changes, uncompressed, with 8 bytes per
     number; and `overhead` is the part of `log` beyond `payload`, per byte of the log's entries."""
-    said = sum((f.coalesce(f.octet_length(name), f.lit(0)) for name in _TEXTS), f.lit(_NUMBERS))
+    size = sum((f.coalesce(f.octet_length(name), f.lit(0)) for name in _TEXTS), f.lit(_NUMBERS))
     payload = f.when(of_kind("written"), f.coalesce("bytes", f.lit(0))).otherwise(0)
     each = changes.groupBy("host", "space", "kind").agg(
         f.count("*").alias("changes"),
         f.sum(payload).alias("payload"),
-        f.sum(said + payload).alias("log"),
+        f.sum(size + payload).alias("log"),
     )
-    whole = each.groupBy("host", "space").agg(f.sum("payload").alias("entries"))
+    totals = each.groupBy("host", "space").agg(f.sum("payload").alias("entries"))
     share = f.when(f.col("entries") > 0, (f.col("log") - f.col("payload")) / f.col("entries"))
-    return each.join(whole, ["host", "space"]).withColumn("overhead", share).drop("entries")
+    return each.join(totals, ["host", "space"]).withColumn("overhead", share).drop("entries")
 
 
 def presence(changes: DataFrame) -> DataFrame:

@@ -79,7 +79,7 @@ def load(folder: Path) -> Manifest | None:
         encoded = path.read_bytes()
     except FileNotFoundError:
         return None
-    with whole(path):
+    with damage_of(path):
         version = msgspec.json.decode(encoded, type=_Versioned).schema
         if version != SCHEMA_VERSION:
             raise WrongSchema(str(path), version, SCHEMA_VERSION)
@@ -105,7 +105,7 @@ class _Versioned(msgspec.Struct):
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[None]:
+def damage_of(path: Path) -> Iterator[None]:
     """Errors in this block are reported as damage of this file."""
     try:
         yield
@@ -209,28 +209,28 @@ class ArchivedLog:
         """The changes of one segment, optionally between two positions."""
         columns = check_columns(columns, entry)
         path = self.folder / segment.file
-        with whole(path):
+        with damage_of(path):
             if path.stat().st_size != segment.bytes:
                 raise CorruptSegment(
                     str(path), f"it has {path.stat().st_size} bytes of {segment.bytes}"
                 )
             file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
         with file:
-            with whole(path):
+            with damage_of(path):
                 _check_schema(path, file.schema_arrow)
                 if file.metadata.num_rows != segment.rows:
                     raise CorruptSegment(str(path), f"{file.metadata.num_rows} rows")
                 self._check_own(path, file, segment)
             cut = first > segment.first or last < segment.last
             named = [name for name in columns if name != TYPED]
-            asked = list(dict.fromkeys([*named, *(["position"] if cut or not named else [])]))
-            if entry is not None and TYPED in columns and "payload" not in asked:
-                asked.append("payload")
+            needed = list(dict.fromkeys([*named, *(["position"] if cut or not named else [])]))
+            if entry is not None and TYPED in columns and "payload" not in needed:
+                needed.append("payload")
             found = file.iter_batches(
-                batch_size=GROUP_ROWS, row_groups=_groups(file, first, last), columns=asked
+                batch_size=GROUP_ROWS, row_groups=_groups(file, first, last), columns=needed
             )
             while True:
-                with whole(path):
+                with damage_of(path):
                     batch = next(found, None)
                     if batch is None:
                         return

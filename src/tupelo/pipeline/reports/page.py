@@ -61,8 +61,8 @@ def page_of(
 ) -> str:
     """The whole page, which begins with a summary."""
     changes, number = sum(logs.rows.column("changes").to_pylist()), logs.rows.num_rows
-    of_what = f"{_counted(changes, 'change')} in {_counted(number, 'log')}"
-    title = f"What happened: {of_what}"
+    subject = f"{_counted(changes, 'change')} in {_counted(number, 'log')}"
+    title = f"What happened: {subject}"
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     links = "".join(f'<li><a href="#{part.name}">{escape(part.name)}</a></li>' for part in sections)
     lines = [
@@ -78,7 +78,7 @@ def page_of(
         "<body>",
         "<header>",
         f"<h1>{escape(title)}</h1>",
-        _verdict(faults, of_what),
+        _verdict(faults, subject),
         f'<nav aria-label="Sections"><ul><li><a href="#logs">logs</a></li>{links}</ul></nav>',
         "</header>",
         "<main>",
@@ -100,17 +100,17 @@ def page_of(
     return "\n".join(lines) + "\n"
 
 
-def verdict_of(faults: dict[str, int], of_what: str) -> str:
+def verdict_of(faults: dict[str, int], subject: str) -> str:
     """The summary in plain words."""
     if not faults:
-        return f"Sound: nothing in {of_what} says what cannot be."
-    told = ", ".join(f"{fault} {times:,}" for fault, times in faults.items())
-    return f"Not sound: {_counted(sum(faults.values()), 'fault')} in {of_what}: {told}."
+        return f"Sound: nothing in {subject} says what cannot be."
+    counts = ", ".join(f"{fault} {times:,}" for fault, times in faults.items())
+    return f"Not sound: {_counted(sum(faults.values()), 'fault')} in {subject}: {counts}."
 
 
-def _verdict(faults: dict[str, int], of_what: str) -> str:
+def _verdict(faults: dict[str, int], subject: str) -> str:
     kind = "faulty" if faults else "sound"
-    return f'<p class="verdict {kind}"><strong>{escape(verdict_of(faults, of_what))}</strong></p>'
+    return f'<p class="verdict {kind}"><strong>{escape(verdict_of(faults, subject))}</strong></p>'
 
 
 def _counted(number: int, what: str) -> str:

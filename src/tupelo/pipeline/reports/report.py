@@ -54,12 +54,12 @@ def write_report(
     folder: Path,
     made_at: datetime,
     skew_seconds: float = 0.0,
-    told: Callable[[str], None] = lambda step: None,
+    begun: Callable[[str], None] = lambda step: None,
 ) -> dict[str, int]:
     """Write the tables and the page into this folder. Returns the number of each fault.
     `skew_seconds` is the largest difference between the clocks of the hosts. The callback gets each
     of the `STEPS` when it begins."""
-    told("reading the logs")
+    begun("reading the logs")
     changes = changes_of(spark, locations, {**options, "columns": _ASKED})
     changes = changes.persist(StorageLevel.MEMORY_AND_DISK)  # The logs are read once.
     try:
@@ -68,7 +68,7 @@ def write_report(
         faults: dict[str, int] = {}
         of_users = changes.where(f.col("space") != PRESENCE)
         for job in JOBS.values():
-            told(job.name)
+            begun(job.name)
             if (by_clocks := _BY_CLOCKS.get(job.name)) is not None:
                 job = replace(job, run=partial(by_clocks, skew_seconds=skew_seconds))
             answer = _kept(job, changes if job.name in _OF_HOSTS else of_users, folder)

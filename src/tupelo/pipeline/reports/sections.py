@@ -122,9 +122,9 @@ def _draw_bars(
         rows, which = _greatest(answer, by)
         values = {part: [float(row[part] or 0) for row in rows] for part in parts}
         svg = plots.bars(name, _labels(rows, labels), values, axis)
-        said = " and ".join(parts)
+        described = " and ".join(parts)
         most = f"{rows[0][by]:,.4g} for {_label(rows[0], labels)}"
-        return Plot(svg, f"Bars: {said}, {which}. The greatest {by} is {most}.")
+        return Plot(svg, f"Bars: {described}, {which}. The greatest {by} is {most}.")
 
     return draw
 

@@ -78,11 +78,11 @@ def changes_of(
     spark: SparkSession, locations: Sequence[str], options: Mapping[str, str]
 ) -> DataFrame:
     given = {**options, "paths": json.dumps([str(location) for location in locations])}
-    asked = ReadOptions.read(given)
+    parsed = ReadOptions.read(given)
     through_us = spark.read.format("tupelo").options(**given)
-    if asked.after or asked.entry or asked.template or asked.as_of is not None:
+    if parsed.after or parsed.entry or parsed.template or parsed.as_of is not None:
         return through_us.load()  # Spark cannot decode entries.
-    logs = resolve(asked)
+    logs = resolve(parsed)
     sealed = {name_of(log): found for log in logs if (found := _sealed(log)) is not None}
     files = [file for log in sealed.values() for file in _files(log)]
     if not files or any(not _PATTERN.isdisjoint(file) for file in files):
@@ -90,9 +90,9 @@ def changes_of(
     if len({name_of(log) for log in logs}) < len(logs):
         return through_us.load()  # With equal names the rest could not be told apart.
     table = spark.read.options(**_CHECKED).schema(ddl_of(CHANGES)).parquet(*files)
-    if asked.kinds is not None:
-        table = table.where(table["kind"].isin(*asked.kinds))
-    table = table.select(*(asked.columns or COLUMNS))
+    if parsed.kinds is not None:
+        table = table.where(table["kind"].isin(*parsed.kinds))
+    table = table.select(*(parsed.columns or COLUMNS))
     if all(isinstance(log, ArchivedLog) for log in logs):
         return table
     after = {name: log.last for name, log in sealed.items()}

@@ -44,13 +44,13 @@ class RowFilter:
     between: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     filters: list[spark.Filter] = field(default_factory=list)
 
-    def add(self, wish: spark.Filter) -> bool:
+    def add(self, pushed: spark.Filter) -> bool:
         """Add a filter. False if it cannot be applied here."""
-        if _expression(wish) is None:
+        if _expression(pushed) is None:
             return False
-        column = _column(wish)
-        value: Any = getattr(wish, "value", None)
-        match wish:
+        column = _column(pushed)
+        value: Any = getattr(pushed, "value", None)
+        match pushed:
             case spark.EqualTo() if isinstance(value, str):
                 self.only(column, [value])
                 return True
@@ -65,7 +65,7 @@ class RowFilter:
                 self._narrow(column, value, None)
             case spark.LessThan() | spark.LessThanOrEqual() if not isinstance(value, str):
                 self._narrow(column, None, value)
-        self.filters.append(wish)
+        self.filters.append(pushed)
         return True
 
     def only(self, column: str, values: Iterable[str]) -> None:
@@ -89,47 +89,47 @@ class RowFilter:
 
     def expression(self) -> pc.Expression | None:
         """The filter of every row; None if there is none."""
-        asked = [e for f in self.filters if (e := _expression(f)) is not None]
-        asked += [_is_in(column, sorted(values)) for column, values in self.among.items()]
-        return reduce(and_, asked) if asked else None
+        expressions = [e for f in self.filters if (e := _expression(f)) is not None]
+        expressions += [_is_in(column, sorted(values)) for column, values in self.among.items()]
+        return reduce(and_, expressions) if expressions else None
 
     @property
     def columns(self) -> set[str]:
         """The columns that the filter needs."""
-        return {_column(wish) for wish in self.filters} | set(self.among)
+        return {_column(pushed) for pushed in self.filters} | set(self.among)
 
 
-def _column(wish: spark.Filter) -> str:
-    if isinstance(wish, spark.Not):
-        return _column(wish.child)
-    path: tuple[str, ...] = wish.attribute  # type: ignore[attr-defined]
+def _column(pushed: spark.Filter) -> str:
+    if isinstance(pushed, spark.Not):
+        return _column(pushed.child)
+    path: tuple[str, ...] = pushed.attribute  # type: ignore[attr-defined]
     return path[0] if len(path) == 1 else ""
 
 
-def _expression(wish: spark.Filter) -> pc.Expression | None:
+def _expression(pushed: spark.Filter) -> pc.Expression | None:
     """The filter as an Arrow expression; None if its meaning would differ."""
-    column = _column(wish)
+    column = _column(pushed)
     kind = _TYPES.get(column)
     if kind is None or column in _LEFT:
         return None
-    if isinstance(wish, spark.Not):
-        inner = _expression(wish.child)
+    if isinstance(pushed, spark.Not):
+        inner = _expression(pushed.child)
         return None if inner is None else ~inner
-    if isinstance(wish, spark.IsNull):
+    if isinstance(pushed, spark.IsNull):
         return pc.field(column).is_null()
-    if isinstance(wish, spark.IsNotNull):
+    if isinstance(pushed, spark.IsNotNull):
         return pc.field(column).is_valid()
-    if isinstance(wish, spark.In):
-        values = [_scalar(value, kind) for value in wish.value]
+    if isinstance(pushed, spark.In):
+        values = [_scalar(value, kind) for value in pushed.value]
         if not values or None in values:
             return None
         return _is_in(column, [v.as_py() for v in values if v])
-    value = _scalar(getattr(wish, "value", None), kind)
+    value = _scalar(getattr(pushed, "value", None), kind)
     if value is None:
         return None
-    if type(wish) in _FOUND_IN and pa.types.is_string(kind):
-        return _FOUND_IN[type(wish)](pc.field(column), value.as_py())
-    compare = _COMPARED.get(type(wish))
+    if type(pushed) in _FOUND_IN and pa.types.is_string(kind):
+        return _FOUND_IN[type(pushed)](pc.field(column), value.as_py())
+    compare = _COMPARED.get(type(pushed))
     return None if compare is None else compare(pc.field(column), value)
 
 

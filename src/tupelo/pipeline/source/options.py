@@ -25,22 +25,22 @@ from tupelo.values.template_encoding import (
 )
 from tupelo.values.text import read_template
 
-_SPELLED = "spelled:"
+_ENCODED = "spelled:"
 _decode = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
 
 
 def as_option(template: object) -> str:
     """A template as the string of an option. Raises BadTemplate if it contains a function."""
     wired = msgspec.msgpack.encode(template_to_wire(template))
-    return _SPELLED + b64encode(wired).decode()
+    return _ENCODED + b64encode(wired).decode()
 
 
 def from_option(text: str) -> Template:
     """The template in an option."""
-    if not text.startswith(_SPELLED):
+    if not text.startswith(_ENCODED):
         return read_template(text)
     try:
-        wired = _decode(b64decode(text.removeprefix(_SPELLED), validate=True))
+        wired = _decode(b64decode(text.removeprefix(_ENCODED), validate=True))
         found = template_from_wire(wired)
     except (ValueError, TypeError, BadBytes, RecursionError) as error:
         raise BadTemplate(f"template={text!r} cannot be read: {error}") from error

@@ -48,8 +48,8 @@ def living(
         last = moment
     if first > 1:
         _check_known(log, moment, first, last)
-    asked = list(dict.fromkeys([*columns, "arrival", "position", "kind", "expires"]))
-    before = list(_before(log, first, asked, entry))
+    needed = list(dict.fromkeys([*columns, "arrival", "position", "kind", "expires"]))
+    before = list(_before(log, first, needed, entry))
     history = _History(before)
     for batch in log.batches(first, last, _ABOUT):
         history.add(batch)
@@ -57,25 +57,25 @@ def living(
     for batch in before:
         yield from alive.of(batch, columns)
     for begin, end in alive.ranges(first, last):
-        for batch in log.batches(begin, end, asked, entry):
+        for batch in log.batches(begin, end, needed, entry):
             yield from alive.of(batch, columns)
 
 
 def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) -> None:
     """Raise LogTrimmed if the log begins too late. Its file has the entries that existed when the
     log begins, but not since when: a time must be within the log."""
-    told = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
+    message = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
     if not isinstance(log, JournalLog):
-        raise LogTrimmed(f"{told}, and what was there before is not known", first)
+        raise LogTrimmed(f"{message}, and what was there before is not known", first)
     if isinstance(moment, int):
         if last < first - 1:
-            raise LogTrimmed(told, first)
+            raise LogTrimmed(message, first)
         return
     begun = [time for b in log.batches(first, first, ["time"]) for time in b.column("time")]
     if not begun:
-        raise LogTrimmed(f"{told}, and nothing has happened since", first)
+        raise LogTrimmed(f"{message}, and nothing has happened since", first)
     if pa.scalar(moment, TIME).value < begun[0].value:
-        raise LogTrimmed(f"{told}, with what happened at {begun[0]}", first)
+        raise LogTrimmed(f"{message}, with what happened at {begun[0]}", first)
 
 
 def _before(
@@ -216,9 +216,9 @@ class Rows:
 
     def read(self, parts: Iterable[LogPart]) -> Iterator[pa.RecordBatch]:
         for part in parts:
-            yield from self.chosen(self._whole(part))
+            yield from self.chosen(self._all_rows(part))
 
-    def _whole(self, part: LogPart) -> Iterator[pa.RecordBatch]:
+    def _all_rows(self, part: LogPart) -> Iterator[pa.RecordBatch]:
         """All rows of a part. Raises an error if the log ends too early."""
         rows = 0
         for batch in part.log.batches(part.first, part.last, self.needed, self.entry):
@@ -231,11 +231,11 @@ class Rows:
             )
 
     def chosen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        asked: pc.Expression | None = self.wanted.expression()
+        expression: pc.Expression | None = self.wanted.expression()
         template = None if self.template is None else from_option(self.template)
         for batch in batches:
-            if asked is not None:
-                batch = batch.filter(asked)
+            if expression is not None:
+                batch = batch.filter(expression)
             if template is not None and batch.num_rows:
                 batch = batch.filter(matching(template, batch.column("payload")))
             if batch.num_rows:
@@ -253,9 +253,9 @@ class TableReader(DataSourceReader):
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
         """The filters that are left to Spark. Only applied on request: up to 4.3, Spark uses the
         filters of one use of a table for all its other uses, which then miss rows."""
-        for wish in filters:
-            if not (self._options.pushdown and self._wanted.add(wish)):
-                yield wish
+        for pushed in filters:
+            if not (self._options.pushdown and self._wanted.add(pushed)):
+                yield pushed
 
     def partitions(self) -> Sequence[ReadTask]:
         found = resolve(self._options)

@@ -88,9 +88,9 @@ TEMPLATES: list[Any] = [
     Template.any_of([Job(name="b"), (int,), ()]),
     Not(Job),
     OneOf(Job, tuple),
-    OfKind("tests.values.test_spelling.Job", ("name", "size")),
-    ~Template(OfKind("tests.values.test_spelling.Job", ("name", "size"))),
-    ("job", OfKind("tests.values.test_spelling.Urgent", ("name", "size", "why"))),
+    OfKind("tests.values.test_template_encoding.Job", ("name", "size")),
+    ~Template(OfKind("tests.values.test_template_encoding.Job", ("name", "size"))),
+    ("job", OfKind("tests.values.test_template_encoding.Urgent", ("name", "size", "why"))),
 ]
 
 
