@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -49,7 +50,7 @@ _given_name: dict[type, str] = {}
 _values_of_class: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 _stand_ins: dict[Kind, type] = {}
 _OF_STAND_IN = "__tupelo_kind__"
-_only_stand_ins = False
+_only_stand_ins = ContextVar("only stand-ins", default=False)
 _PRESENCE = ("tupelo.host", "tupelo.agent", "tupelo.space")
 """Kinds of entries in the presence space, whose classes are loaded when first needed."""
 
@@ -132,7 +133,7 @@ def class_of(kind: Kind) -> type:
     """The class of a kind. Raises UnknownType if this program does not have it, or it differs."""
     cls = _class_of_name.get(kind.name) or _find_class(kind.name)
     if cls is None:
-        if _only_stand_ins:
+        if _only_stand_ins.get():
             return stand_in(kind)
         raise UnknownType(kind.name, fields=kind.names)
     known = kind_of(cls)
@@ -145,7 +146,7 @@ def class_of(kind: Kind) -> type:
             and field.default_factory is dataclasses.MISSING
         ]
         extra = [name for name in kind.names if name not in known.names]
-        if (missing or extra) and _only_stand_ins:
+        if (missing or extra) and _only_stand_ins.get():
             return stand_in(kind)
         if missing or extra:
             raise UnknownType(
@@ -199,10 +200,9 @@ def stand_in(kind: Kind) -> type:
 
 
 def always_stand_in() -> None:
-    """From now on build entries of unknown classes as stand-ins. For tools such as the command
-    line, which have no classes of their own."""
-    global _only_stand_ins
-    _only_stand_ins = True
+    """From now on build entries of unknown classes as stand-ins, in this thread or task and in tasks
+    that it creates. For tools such as the command line, which have no classes of their own."""
+    _only_stand_ins.set(True)
 
 
 def class_if_known(kind: Kind) -> type | None:

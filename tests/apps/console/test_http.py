@@ -19,7 +19,7 @@ from tupelo.apps.console import Console
 from tupelo.apps.console.http import SECURITY_HEADERS
 from tupelo.apps.console.json_values import entry_from_json, entry_to_json
 from tupelo.apps.console.openapi import OPERATIONS, describe_api
-from tupelo.errors import BadArgument, BadEntry, CannotReach
+from tupelo.errors import BadArgument, BadEntry, CannotReach, UnknownType
 
 JOBS = "/api/spaces/jobs"
 
@@ -388,3 +388,11 @@ def test_addresses_and_tokens_are_checked(host):
         with pytest.raises(BadArgument, match="token="):
             Console(host.url, token="short")
     assert "tupelo console" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_entries_of_unknown_classes_are_shown_and_stay_unknown_to_the_program(http, host):
+    kind = {"$kind": "away.Thing", "fields": {"a": 1}}
+    http.ok(f"{JOBS}/write", {"entry": kind})
+    assert http.ok(f"{JOBS}/read", {}) == {"entry": kind}
+    with pytest.raises(UnknownType):
+        host.space("jobs").read(wait=0)

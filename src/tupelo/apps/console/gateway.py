@@ -22,7 +22,6 @@ from tupelo.errors import BadArgument, LimitReached, LogTrimmed, TupeloError
 from tupelo.federation.client.services import connect_to_host_async, invoke
 from tupelo.federation.client.space import HostConnection, RemoteSpace
 from tupelo.values.change import Change
-from tupelo.values.kind import always_stand_in
 from tupelo.values.template import Template
 from tupelo.values.text import one_line
 
@@ -105,7 +104,6 @@ class Gateway:
     @classmethod
     async def connect(cls, url: str, password: str | None = None, **options: Any) -> Gateway:
         """A gateway to the host at this URL, with the options of `tupelo.connect`."""
-        always_stand_in()  # Entries of any class can be shown.
         host = await connect_to_host_async(url, **({"name": "console"} | options))
         return cls(host, password)
 

@@ -15,6 +15,7 @@ from tupelo.apps.console.gateway import Gateway
 from tupelo.apps.console.http import LOOPBACK, HttpApi
 from tupelo.errors import BadArgument, CannotReach, DiscoveryFailed, TupeloError
 from tupelo.federation.links.address import is_loopback
+from tupelo.values.kind import always_stand_in
 
 START_SECONDS = 60.0
 
@@ -85,6 +86,7 @@ class Console:
             raise
 
     def _run(self) -> None:
+        always_stand_in()  # Entries of any class can be shown.
         try:
             self._server.run(sockets=[self._socket])
         except BaseException as error:
