@@ -16,11 +16,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TupeloError
-from tupelo.space.ranking import Rank, Ranking
+from tupelo.space.ranking import Ranking
 from tupelo.values.entry import Entry, thaw_value
 
 if TYPE_CHECKING:
     import random
+
+    from tupelo.space.transaction import Txn
 
 
 class Order:
@@ -57,6 +59,11 @@ class Order:
         matches are then found without asking for all. None if it has not."""
         return None
 
+    def select(self, txn: Txn | None, locked: Iterable[Entry]) -> list[Entry] | None:
+        """What `arrange` would choose of all entries that a transaction sees, without the `locked`
+        ones, which others hold; None if the order must be given the matches."""
+        return None
+
     def admit(self, entry: Entry, at: Any) -> None:
         """The space now holds this entry, which was written `at` a place, if one was given.
 
@@ -67,6 +74,10 @@ class Order:
     def readmit(self, entry: Entry) -> None:
         """The entry has come back, or was read from a file: this cannot be refused."""
         self.admit(entry, None)
+
+    def taken(self, entry: Entry) -> None:
+        """The entry was taken, and may come back: its transaction may abort, or its taker vanish.
+        If it does not, `forget` follows."""
 
     def forget(self, entry: Entry) -> None:
         """The space holds this entry no more."""
@@ -204,24 +215,25 @@ class Vector(Order):
 
     def __init__(self) -> None:
         self._list = Ranking()
-        self._ranks: dict[Entry, Rank] = {}
 
     def walk(self) -> Iterable[Entry] | None:
         return self._list.entries
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        return sorted(found, key=self._ranks.__getitem__)
+        return sorted(found, key=self._list.rank_of)
 
     def admit(self, entry: Entry, at: Any) -> None:
         is_index = at is None or (type(at) is int and at >= 0)
         rank = self._list.rank_at(at if is_index else sys.maxsize, entry.txn)
         if isinstance(rank, int):
             raise BadArgument("at", f"an index from 0 to {rank}", at)
-        self._ranks[entry] = rank
         self._list.add(entry, rank)
 
+    def taken(self, entry: Entry) -> None:
+        self._list.hide(entry)
+
     def forget(self, entry: Entry) -> None:
-        self._list.remove(entry, self._ranks.pop(entry))
+        self._list.remove(entry)
 
 
 def hides(order: Order | None) -> bool:

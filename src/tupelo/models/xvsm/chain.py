@@ -16,6 +16,7 @@ from tupelo.space.order import Order
 from tupelo.space.port import Port
 from tupelo.space.query import Query
 from tupelo.space.shared import SharedTransaction
+from tupelo.space.transaction import Txn
 from tupelo.values.entry import Entry, Shape, Typed, shape_of, types_of
 from tupelo.values.parts import ANY
 from tupelo.values.template import Binding, Check, Template, as_template
@@ -135,12 +136,22 @@ class Chain(Order):
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         self.short = None
         if self.backwards:  # Only the last stage is left to do, and they come in its order.
-            stage = self._stages[-1]
-            return self._cut(stage, found)
-        for stage in self._stages:
-            found = self._cut(stage, stage.choose(found))
+            return self._cut(self._stages[-1], found)
+        return self._through(self._stages, found)
+
+    def select(self, txn: Txn | None, locked: Iterable[Entry]) -> list[Entry] | None:
+        first, *rest = self._stages
+        found = first.coordinator.select_by(first.selector, txn, locked)
+        if found is None:
+            return None
+        self.short = None
+        return self._through(rest, self._cut(first, found))
+
+    def _through(self, stages: list[Stage], found: list[Entry]) -> list[Entry]:
+        for stage in stages:
             if self.short is not None:
                 return []
+            found = self._cut(stage, stage.choose(found))
         return found
 
     def _cut(self, stage: Stage, found: list[Entry]) -> list[Entry]:

@@ -101,6 +101,10 @@ class Books(Order):
         for coordinator in self._coordinators:
             coordinator.readmit(entry)
 
+    def taken(self, entry: CoreEntry) -> None:
+        for coordinator in self._coordinators:
+            coordinator.taken(entry)
+
     def forget(self, entry: CoreEntry) -> None:
         for coordinator in self._coordinators:
             coordinator.forget(entry)

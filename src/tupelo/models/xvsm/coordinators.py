@@ -147,6 +147,13 @@ class Coordinator(Order):
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         return found
 
+    def select_by(
+        self, selector: Selector, txn: Txn | None, locked: Iterable[Entry]
+    ) -> list[Entry] | None:
+        """What `choose` would choose of all entries that a transaction sees, without the `locked`
+        ones, at most as many as the selector wants; None if it must be given the entries."""
+        return None
+
     def needs_all(self, selector: Selector) -> bool:
         """Must it see all matches, or are the first ones enough?"""
         return True
@@ -546,8 +553,7 @@ class VectorCoordinator(Coordinator):
                 found=rank,
             )
         fields, position = entry.fields, self.position or 0
-        stamped = (*fields[:position], rank, *fields[position + 1 :])
-        entry.fields = stamped
+        entry.fields = (*fields[:position], rank, *fields[position + 1 :])
         self._list.add(entry, rank)
 
     def readmit(self, entry: Entry) -> None:
@@ -555,10 +561,11 @@ class VectorCoordinator(Coordinator):
         if rank:
             self._list.add(entry, rank)
 
+    def taken(self, entry: Entry) -> None:
+        self._list.hide(entry)
+
     def forget(self, entry: Entry) -> None:
-        rank = self._rank_of(entry)
-        if rank:
-            self._list.remove(entry, rank)
+        self._list.remove(entry)
 
     def _rank_of(self, entry: Entry) -> Rank | None:
         """None for what is not in the list, for it was optional or came by another door."""
@@ -566,11 +573,16 @@ class VectorCoordinator(Coordinator):
         return rank if is_rank(rank) else None
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        wanted = set(found)
-        return [entry for entry in self._list.entries if entry in wanted]
+        return sorted([e for e in found if e in self._list], key=self._list.rank_of)
 
     def choose(self, found: list[Entry], selector: Any) -> list[Entry]:
         return list(self.arrange(found))[selector.index or 0 :]
+
+    def select_by(
+        self, selector: Any, txn: Txn | None, locked: Iterable[Entry]
+    ) -> list[Entry] | None:
+        start = selector.index or 0
+        return self._list.window(start, start + selector.high, txn, locked)
 
     def not_met(self, selector: Any, found: int) -> CountNotMet:
         if found:
