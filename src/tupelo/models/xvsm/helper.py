@@ -36,8 +36,12 @@ logger = logging.getLogger("tupelo")
 
 
 class Helper(Closing):
-    """Computes tasks of a container elsewhere until it is closed. `done` counts the results that it
-    has given; `error` says why it has ended, if it was not closed."""
+    """Computes tasks of a container elsewhere until it is closed.
+
+    `done` counts the results that the site has recorded. `unconfirmed` counts the results that were
+    computed here while the link was lost: the site may have recorded them, or gives the tasks to
+    another program. `error` says why the helper has ended, if it was not closed.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class Helper(Closing):
         self.is_async = is_async
         self.container = cref
         self.done = 0
+        self.unconfirmed = 0
         self.error: TupeloError | None = None
         self._functions = {name_of_task(function, "functions"): function for function in functions}
         self._workers = Workers(check_count(workers, "workers"), self._take, self._do)
@@ -114,6 +119,9 @@ class Helper(Closing):
     def _finish(self, task: int, ok: bool | None, value: Any) -> None:
         try:
             self._call("finish_task", task, ok, value)
-        except (LeaseLost, PeerLost):
-            return  # Another program has it, or will.
+        except (LeaseLost, PeerLost) as error:
+            if ok is not None:
+                self.unconfirmed += 1
+                logger.warning("a result for %r may be computed again: %s", self.container, error)
+            return
         self.done += ok is not None
