@@ -23,10 +23,9 @@ from tupelo.errors import (
     SpaceClosed,
     UnknownEvent,
 )
-from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.events import Retry
 from tupelo.models.javaspaces.leases import FOREVER, FixedLeasePeriodPolicy, Lease, LeaseMap
-from tupelo.models.javaspaces.lookup import LookupService, ServiceRegistration
+from tupelo.models.javaspaces.lookup import LookupLocator, LookupService, ServiceRegistration
 from tupelo.models.javaspaces.mailbox import EventMailbox
 from tupelo.models.javaspaces.registry import (
     TRANSITION_MATCH_MATCH,
@@ -829,7 +828,7 @@ def test_bad_listeners_are_refused(lookup):
 
 
 def test_a_slow_listener_has_a_bounded_backlog(lookup, until, monkeypatch):
-    monkeypatch.setattr("tupelo.models.javaspaces.event_sender.BACKLOG_MAX", 5)
+    monkeypatch.setattr("tupelo.models.javaspaces.events.BACKLOG_MAX", 5)
     entered, go_on = threading.Event(), threading.Event()
     numbers: list[int] = []
 

@@ -559,8 +559,9 @@ def test_work_of_javaspaces_elsewhere_goes_through_two_spaces_of_a_host():
             mover.start()
         with (
             JavaSpace05(tupelo.connect(host.url + "given")) as jobs,
-            JavaSpace05(tupelo.connect(host.url + "done")) as results,
+            JavaSpace05(tupelo.connect(host.url + "done")) as done_space,
         ):
+            results: Any = done_space
             lost = TransactionManager().create().transaction
             jobs.write(Squares([9]), lost)
             lost.abort()

@@ -226,14 +226,14 @@ def test_an_index_is_the_same_beside_transactions_that_hold_entries(deeds):
     with Capi() as capi:
         cref = container(capi, VectorCoordinator())
         capi.write(cref, 0, None, *"abcdef")
-        txs = [capi.create_transaction(None, None) for _ in range(2)]
+        txs: list[Any] = [capi.create_transaction(None, None) for _ in range(2)]
         for number, (verb, who, index) in enumerate(deeds):
             tx = None if who is None else txs[who]
             try:
                 if verb == "write":
                     capi.write(cref, 0, tx, at(number, index))
                 elif verb == "end" and who is not None:
-                    (capi.commit_transaction if index % 2 else capi.rollback_transaction)(tx)
+                    (capi.commit_transaction if index % 2 else capi.rollback_transaction)(txs[who])
                     txs[who] = capi.create_transaction(None, None)
                 elif verb != "end":
                     getattr(capi, verb)(cref, 0, tx, VectorSelector(index))

@@ -67,7 +67,6 @@ from tupelo.models.xvsm.coordinators import (
     TypeCoordinator,
     VectorCoordinator,
 )
-from tupelo.models.xvsm.helper import Helper
 from tupelo.models.xvsm.notifications import Notification
 from tupelo.models.xvsm.selectors import (
     COUNT_ALL,
@@ -89,7 +88,7 @@ from tupelo.models.xvsm.selectors import (
     TypeSelector,
     VectorSelector,
 )
-from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction
+from tupelo.models.xvsm.site import Helper, RemoteContainer, RemoteTransaction
 from tupelo.space.shared import SharedTransaction as Transaction
 
 __all__ = [

@@ -34,7 +34,6 @@ from tupelo.models.xvsm.chain import ChainQuery, template_for
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.coordinators import AnyCoordinator, Coordinator, VectorCoordinator
 from tupelo.models.xvsm.embedded import row_of
-from tupelo.models.xvsm.helper import Helper
 from tupelo.models.xvsm.notifications import Listener, ListenerQueue, Notification, check_operations
 from tupelo.models.xvsm.selectors import (
     READ_COMMITTED,
@@ -45,7 +44,7 @@ from tupelo.models.xvsm.selectors import (
     check_isolation,
     check_tested,
 )
-from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction, Site
+from tupelo.models.xvsm.site import Helper, RemoteContainer, RemoteTransaction, Site
 from tupelo.models.xvsm.wire import is_uri, parse_uri
 from tupelo.space.blocking import Space, fetch
 from tupelo.space.dual_api import Closing, dual_api, maybe_await

@@ -12,7 +12,8 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from tupelo.errors import (
@@ -25,6 +26,7 @@ from tupelo.errors import (
     TransactionEnded,
     TupeloError,
     UnknownService,
+    UnknownType,
 )
 from tupelo.federation.client.arguments import listed, parts
 from tupelo.federation.client.handles import RemoteLandlord
@@ -36,6 +38,7 @@ from tupelo.federation.client.services import (
 )
 from tupelo.federation.links import wire as links
 from tupelo.federation.links.address import Address
+from tupelo.models.xvsm.active import Workers, computed, described, name_of_task
 from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.notifications import Listener, ListenerQueue, check_operations
 from tupelo.models.xvsm.wire import (
@@ -46,12 +49,18 @@ from tupelo.models.xvsm.wire import (
     Token,
     context_to_wire,
     parse_uri,
+    payload_from_wire,
     payloads_from_wire,
     require_unicode,
     uri_of,
 )
-from tupelo.space.dual_api import maybe_await
+from tupelo.space.checks import check_count
+from tupelo.space.dual_api import Closing, dual_api, maybe_await, run_sync
 from tupelo.values.lease import AsyncLease, Lease
+
+if TYPE_CHECKING:
+    from tupelo.models.xvsm.capi import Capi
+
 
 logger = logging.getLogger("tupelo")
 
@@ -446,3 +455,95 @@ def _address(site: object) -> Address:
 
 def _as_it_is(answer: Any) -> Any:
     return answer
+
+
+class Helper(Closing):
+    """Computes tasks of a container elsewhere until it is closed.
+
+    `done` counts the results that the site has recorded. `unconfirmed` counts the results that were
+    computed here while the link was lost: the site may have recorded them, or gives the tasks to
+    another program. `error` says why the helper has ended, if it was not closed.
+    """
+
+    def __init__(
+        self,
+        sites: Sites,
+        is_async: bool,
+        cref: RemoteContainer,
+        functions: tuple[Callable[..., Any], ...],
+        workers: int,
+    ) -> None:
+        from tupelo.models.xvsm.capi import Capi
+
+        if not functions:
+            raise BadArgument("functions", "one function or more that is computed here", functions)
+        self.is_async = is_async
+        self.container = cref
+        self.done = 0
+        self.unconfirmed = 0
+        self.error: TupeloError | None = None
+        self._functions = {name_of_task(function, "functions"): function for function in functions}
+        self._workers = Workers(check_count(workers, "workers"), self._take, self._do)
+        self._outer = sites
+        self._capi = Capi()
+        self._capi.sites = sites.for_threads()
+        sites.endings[self._close] = None
+        self._workers.hire()
+
+    @property
+    def active(self) -> bool:
+        """Does it still help?"""
+        return not self._workers.closed
+
+    @dual_api
+    async def close(self) -> None:
+        """Help no more: what is being computed here is given to others."""
+        await asyncio.to_thread(self._close) if self.is_async else self._close()
+
+    def _close(self) -> None:
+        self._workers.closed = True
+        self._outer.endings.pop(self._close, None)
+        self._capi.close()
+
+    def _place(self) -> tuple[Capi, RemoteContainer]:
+        return self._capi, self.container
+
+    def _call(self, name: str, *args: Any) -> Any:
+        site = run_sync(partial(self._capi.sites.at, self.container.address))
+        return run_sync(partial(site.call, name, {}, *args))
+
+    def _take(self) -> Any:
+        try:
+            return self._call("next_task", self.container, None, list(self._functions))
+        except TupeloError as error:
+            if self.active:
+                self.error = error
+                logger.warning("%r is helped no more: %s", self.container, error)
+            raise SpaceClosed("this helper has ended") from error
+
+    def _do(self, found: Any) -> None:
+        task, name, encoded = parts(found, 3)
+        try:
+            arguments = payload_from_wire(encoded)
+        except UnknownType as error:
+            logger.warning("%s is not computed here any more: %s", name, error)
+            self._functions.pop(name, None)
+            self._finish(task, None, None)
+            return
+        ok, value = computed(self._functions.__getitem__, name, arguments, self._place)
+        try:
+            self._finish(task, ok, value)
+        except SpaceClosed:
+            raise
+        except TupeloError as error:  # It cannot be sent.
+            self._finish(task, False, described(error))
+
+    def _finish(self, task: int, ok: bool | None, value: Any) -> None:
+        try:
+            self._call("finish_task", task, ok, value)
+        except (LeaseLost, PeerLost) as error:
+            if ok is not None:
+                self.unconfirmed += 1
+                logger.warning("a result for %r may be computed again: %s", self.container, error)
+            return
+        self.done += ok is not None

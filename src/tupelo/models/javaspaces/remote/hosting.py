@@ -30,7 +30,7 @@ from tupelo.models.javaspaces.lookup import LookupService
 from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
 from tupelo.models.javaspaces.registry import RegisteredService, ServiceEvent
 from tupelo.models.javaspaces.remote import wire
-from tupelo.models.javaspaces.remote.locations import (
+from tupelo.models.javaspaces.remote.wire import (
     HERE,
     SERVICE_NAMES,
     ServiceLocation,

@@ -21,8 +21,7 @@ from tupelo.errors import BadArgument, CannotReach, DiscoveryFailed
 from tupelo.federation.hosts.discovery import announced_addresses
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.federation.links.address import Address
-from tupelo.models.javaspaces.discovery import LookupLocator
-from tupelo.models.javaspaces.lookup import PUBLIC_GROUP, LookupService
+from tupelo.models.javaspaces.lookup import PUBLIC_GROUP, LookupLocator, LookupService
 from tupelo.models.javaspaces.services import check_groups
 from tupelo.space.checks import check_wait
 from tupelo.space.handles import ClosingHandle
