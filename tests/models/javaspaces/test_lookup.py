@@ -708,7 +708,7 @@ def test_events_that_wait_do_not_come_after_the_lease_was_cancelled(lookup, unti
     else:
         assert LeaseMap({told.lease: 1}).cancel_all().cancelled == [told.lease]
     go_on.set()
-    until(lambda: not [t for t in threading.enumerate() if t.name == "tupelo-courier"])
+    until(lambda: not [t for t in threading.enumerate() if t.name == "tupelo-events"])
     assert len(events) == 1, "it was on its way"
 
 

@@ -271,7 +271,7 @@ class MailboxRegistration(Tenant):
 
         def give_up(error: Exception) -> None:
             with self._lock:
-                if self._sender is courier:
+                if self._sender is sender:
                     self._sender, self.error = None, error
 
         with self._lock:
@@ -279,11 +279,11 @@ class MailboxRegistration(Tenant):
             self._unwanted.clear()
             self._mailbox._remove(self._mailbox._entries(UnwantedEvent(self.id)))
             retry, clock = self._mailbox._retry, self._mailbox.clock
-            courier = EventSender(
+            sender = EventSender(
                 _MailboxStore(self, turn), Notifier(tell, retry, clock, False), give_up
             )
-            self._sender, self.error = courier, None
-        courier.go()
+            self._sender, self.error = sender, None
+        sender.go()
 
     def disable_delivery(self) -> None:
         """Keep events from now on. An event that is being delivered is kept if the target fails."""
@@ -352,9 +352,9 @@ class MailboxRegistration(Tenant):
             self._count += 1
             if self._count > self._mailbox._backlog_max:
                 self._drop_oldest()
-            courier = self._sender
-        if courier is not None:
-            courier.go()
+            sender = self._sender
+        if sender is not None:
+            sender.go()
 
     def _drop_oldest(self) -> None:
         # The count is an estimate: verify it before an event is dropped.

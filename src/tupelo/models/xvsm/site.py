@@ -1,8 +1,15 @@
-"""Sites elsewhere, as a Capi sees them: a connection to a host that offers containers, and the
-references, transactions, leases and notifications that come from there.
+"""Sites elsewhere, as a Capi uses them: a connection to a host that offers containers, with
+references, transactions, leases, notifications and helpers.
 
-A lost link is dialled again. Then reads, takes and lookups are asked again; what may have been done
-or not raises PeerLost with `in_doubt=True`; transactions and notifications are over.
+A lost link is dialled again. Then reads, takes and lookups are repeated; other calls that may or
+may not have been done raise PeerLost with `in_doubt=True`; transactions and notifications have
+ended.
+
+A helper computes tasks of an ActiveCoordinator elsewhere (thesis, section 8.3). It takes a task
+when one of its workers is free, so that programs share the work by their capacity. It names the
+functions that it computes; nothing else is run, whatever the site sends. The site holds a task for
+the helper until the result is there: if the helper is closed, killed or disconnected, another
+program gets the task. So a task may be computed twice, but has one result.
 """
 
 from __future__ import annotations
@@ -65,14 +72,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 STARTING_PAUSE_SECONDS = 0.05
-"""So long is waited before a host that is starting is asked again whether it offers containers."""
+"""How many seconds to wait before a host that is starting is asked again."""
 
 
 class RemoteContainer:
     """A container at a site elsewhere: the reference (cref) that a program holds.
 
-    `address` is that of the host that offers it. One that was made of a URI has no id: it is
-    whichever container has the name.
+    `address` is that of the host. A reference that was made of a URI has no id: it means whichever
+    container has the name.
     """
 
     def __init__(self, address: Address, name: str, container_id: str | None = None) -> None:
@@ -82,7 +89,7 @@ class RemoteContainer:
 
     @classmethod
     def at(cls, uri: str) -> RemoteContainer:
-        """The container that a URI such as xvsm://host:7700/jobs names."""
+        """The reference for a URI such as xvsm://host:7700/jobs."""
         address, name = parse_uri(uri, "cref")
         if name is None:
             raise BadArgument("cref", "the URI of a container, such as xvsm://host:7700/jobs", uri)
@@ -90,11 +97,12 @@ class RemoteContainer:
 
     @property
     def site(self) -> str:
-        """The URI of its site."""
+        """The URI of the site."""
         return uri_of(self.address)
 
     @property
     def uri(self) -> str:
+        """The URI of the container."""
         return uri_of(self.address, self.name)
 
     def __eq__(self, other: object) -> bool:
@@ -113,7 +121,7 @@ class RemoteContainer:
 
 class RemoteTransaction:
     """A transaction at a site elsewhere, over any number of its containers. It ends with its
-    timeout, and with its link."""
+    timeout, or with its link."""
 
     def __init__(self, site: Site, txn_id: str, expires: float | None) -> None:
         self.site = site
@@ -124,6 +132,7 @@ class RemoteTransaction:
 
     @property
     def lease(self) -> Lease | AsyncLease:
+        """The lease of the transaction."""
         return self.site.lease_of(self)
 
     def require_active(self) -> None:
@@ -139,7 +148,7 @@ class RemoteTransaction:
 
 
 class WrittenEntry:
-    """An entry that was written at a site elsewhere, as its lease knows it."""
+    """An entry that was written at a site elsewhere, as the thing of its lease."""
 
     __slots__ = ("container", "expires", "token")
 
@@ -150,7 +159,7 @@ class WrittenEntry:
 
 
 class Leases(RemoteLandlord):
-    """The leases of entries and transactions at a site."""
+    """The landlord of entries and transactions at a site."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site.connection)
@@ -172,8 +181,7 @@ class Leases(RemoteLandlord):
 
 
 class RemoteNotification(ListenerQueue):
-    """A listener that is told of operations on a container elsewhere. It ends with its link, which
-    `error` says."""
+    """A notification of a container elsewhere. It ends with its link; then `error` is set."""
 
     def __init__(
         self,
@@ -195,12 +203,12 @@ class RemoteNotification(ListenerQueue):
         try:
             while self.active:
                 answer = await self._site.call("next", {}, self._name, None)
-                dropped, told, goes_on = parts(answer, 3)
+                dropped, reports, goes_on = parts(answer, 3)
                 self.dropped += dropped
-                for one in listed(told):
+                for one in listed(reports):
                     operation, entries = parts(one, 2)
-                    told_of = (operation, payloads_from_wire(entries))
-                    if not self.active or not await self._tell(told_of):
+                    report = (operation, payloads_from_wire(entries))
+                    if not self.active or not await self._tell(report):
                         return
                 self.active = self.active and goes_on
         except (LeaseLost, SpaceClosed):
@@ -211,7 +219,7 @@ class RemoteNotification(ListenerQueue):
                 logger.warning("a notification of %r has ended: %s", self.container, error)
 
     def destroy(self) -> None:
-        """Tell the listener no more."""
+        """End the notification: no further calls."""
         self.active = False
         if self._name is not None:
             message = links.Invoke(0, SERVICE, "unwatch", "", [self._name, None])
@@ -220,7 +228,7 @@ class RemoteNotification(ListenerQueue):
 
 
 class Site:
-    """A connection to a host that offers containers. Each operation is a call there."""
+    """A connection to a host that offers containers. Each operation is one call."""
 
     def __init__(self, address: Address, connection: HostConnection, patience: float) -> None:
         self.address = address
@@ -231,8 +239,7 @@ class Site:
         self._known: WeakValueDictionary[str, RemoteContainer] = WeakValueDictionary()
 
     async def call(self, name: str, context: dict[str, Any], *args: Any) -> Any:
-        """Call a method of the Capi at the site, with the arguments that it has there. `context`
-        is what aspects are told."""
+        """Call a method of the Capi at the site. `context` is the aspect context."""
         method = METHODS[name]
         txn: RemoteTransaction | None = None
         wait: float | None = 0
@@ -254,7 +261,7 @@ class Site:
         except PeerLost as lost:
             if txn is None:
                 raise
-            # Nothing is in doubt: the transaction is gone, and all of it.
+            # Nothing is in doubt: the whole transaction was aborted.
             txn.end("aborted", "the link to its site was lost")
             raise PeerLost(lost.peer, lost.during, "its transaction was aborted") from lost
         except TransactionEnded as ended:
@@ -266,8 +273,8 @@ class Site:
     async def _invoke(
         self, method: str, sent: list[Any], wait: float | None = 0, again: bool = False
     ) -> Any:
-        """A host that has offered containers before, and does not now, is starting again: it is
-        asked once more, for as long as a lost link is dialled."""
+        """Call the service. A host that has offered containers before, and does not now, is
+        restarting: it is asked again for as long as a lost link is dialled."""
         channel = self.connection.channel
         takes = method == "take"
         until: float | None = None
@@ -296,11 +303,11 @@ class Site:
             return AsyncLease(self._leases, thing)
         return Lease(self._leases, thing)
 
-    # What comes from there
+    # Answers
 
-    def container(self, told: Any) -> RemoteContainer:
-        """The reference to a container that the site has told of: always the same object."""
-        container_id, name = parts(told, 2)
+    def container(self, answer: Any) -> RemoteContainer:
+        """The reference for a container in an answer: always the same object."""
+        container_id, name = parts(answer, 2)
         known = self._known.get(container_id)
         if known is None:
             known = self._known[container_id] = RemoteContainer(self.address, name, container_id)
@@ -316,7 +323,7 @@ class Site:
         asked: list[Any],
         *how: Any,
     ) -> Any:
-        """Write, shift, read, test, take or destroy: entries, or what selectors choose."""
+        """Write, shift, read, test, take or destroy; `asked` are entries or selectors."""
         call = self.call(operation, context, cref, timeout, tx, asked, *how)
         if operation == "read":
             return payloads_from_wire(await call)
@@ -353,7 +360,7 @@ class Site:
         txn.end("committed" if commit else "aborted", "")
 
     def transaction(self, tx: Any) -> RemoteTransaction | None:
-        """The transaction that was given as `tx`, if it is one of this site."""
+        """The transaction given as `tx`. BadArgument if it is not one of this site."""
         if tx is None:
             return None
         if not isinstance(tx, RemoteTransaction) or tx.site is not self:
@@ -393,7 +400,7 @@ class Site:
 
 
 class Sites:
-    """The sites elsewhere that one Capi uses: connected to when they are first asked."""
+    """The connections of one Capi to sites elsewhere, opened on first use."""
 
     def __init__(self, is_async: bool, default: str | None, options: dict[str, Any]) -> None:
         self._connect = connect_to_host_async if is_async else connect_to_host
@@ -402,16 +409,16 @@ class Sites:
         self._options = options
         self._open: dict[Address, Site] = {}
         self._closed = False
-        self.endings: dict[Callable[[], object], None] = {}  # what to call when these are closed
+        self.endings: dict[Callable[[], object], None] = {}  # called when the Capi is closed
 
     def for_threads(self) -> Sites:
-        """The same sites, for a Capi of the blocking door."""
+        """The same sites and options, for a blocking Capi."""
         sites = Sites(False, None, {**self._options, "password": self._password})
         sites._default = self._default
         return sites
 
     def address_of(self, site: object) -> Address | None:
-        """The address of a site that was given as `site`; None for the Capi's own space."""
+        """The address for the argument `site`; None for the embedded space."""
         return self._default if site is None else _address(site)
 
     async def at(self, address: Address) -> Site:
@@ -432,7 +439,7 @@ class Sites:
             raise UnknownService(SERVICE, str(address)) from None
         new = Site(address, connection, self._options["reconnect"])
         site = self._open.setdefault(address, new)
-        if site is not new:  # Another thread or task was faster.
+        if site is not new:  # Another thread or task has connected meanwhile.
             await connection.leave(None)
         return site
 
@@ -492,12 +499,12 @@ class Helper(Closing):
 
     @property
     def active(self) -> bool:
-        """Does it still help?"""
+        """Whether the helper still takes tasks."""
         return not self._workers.closed
 
     @dual_api
     async def close(self) -> None:
-        """Help no more: what is being computed here is given to others."""
+        """Stop: the tasks that are being computed here are given to other programs."""
         await asyncio.to_thread(self._close) if self.is_async else self._close()
 
     def _close(self) -> None:
@@ -535,7 +542,7 @@ class Helper(Closing):
             self._finish(task, ok, value)
         except SpaceClosed:
             raise
-        except TupeloError as error:  # It cannot be sent.
+        except TupeloError as error:  # The result cannot be sent.
             self._finish(task, False, described(error))
 
     def _finish(self, task: int, ok: bool | None, value: Any) -> None:

@@ -1,5 +1,8 @@
-"""The Jini services as programs elsewhere use them: a lookup service, a mailbox and a lease renewal
-service at a host."""
+"""Clients of the Jini services at a host elsewhere: lookup service, mailbox, lease renewal service.
+
+`RemoteService` is the connection; `RemoteLeaseHolder` is something leased at the host; the `Pump`
+fetches events for listeners of this program.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +68,11 @@ from tupelo.values.kind import Kind
 _clock = SystemClock()
 
 
+logger = logging.getLogger("tupelo")
+
+
 class RemoteService(Closing):
-    """A service at a host elsewhere. Use it by `with`, or `async with`."""
+    """A connection to a service at a host elsewhere. Use it by `with`, or `async with`."""
 
     kind: ClassVar[str]
 
@@ -82,7 +88,7 @@ class RemoteService(Closing):
 
     @classmethod
     def connect(cls, url: str, **options: Any) -> Self:
-        """The service at the host with this URL, tupelo://host:7700, by the options of
+        """Connect to the service at the host with this URL, tupelo://host:7700, with the options of
         `tupelo.connect`. UnknownService if the host does not offer it."""
         connection = connect_to_host(url, **options)
         made = cls(connection, url)
@@ -95,7 +101,7 @@ class RemoteService(Closing):
 
     @classmethod
     async def connect_async(cls, url: str, **options: Any) -> Self:
-        """`connect`, for tasks of the running loop."""
+        """`connect` for the async API."""
         connection = await connect_to_host_async(url, **options)
         made = cls(connection, url)
         try:
@@ -106,22 +112,22 @@ class RemoteService(Closing):
         return made
 
     async def _open(self) -> None:
-        """Ask the host whether it offers the service, and what it is."""
+        """Ask the host for the description of the service. UnknownService if it is not offered."""
         self._described(await self.call("describe"))
 
     def _described(self, told: Any) -> None:
-        """What the host says of the service."""
+        """Store the description that the host has sent."""
 
     async def call(
         self, method: str, *args: Any, wait: float | None = 0, again: bool = True
     ) -> Any:
-        """Call a method of the service, with arguments as they are sent. What is asked `again` when
-        a link was lost does no harm if it is done twice."""
+        """Call a method of the service, with encoded arguments. With `again`, the call is repeated
+        after a lost link: it must do no harm if it is done twice."""
         name = SERVICE_NAMES[self.kind]
         return await invoke(self._connection, name, method, *args, wait=wait, again=again)
 
     async def ask(self, method: str, *args: Any, wait: float | None = 0) -> Any:
-        """Call a method; some arguments may be Rented things, or the leases of such."""
+        """Call a method. Arguments may be RemoteLeaseHolders, or their leases."""
         try:
             return await self.call(method, *map(self._encode, args), wait=wait)
         except LeaseLost:
@@ -131,52 +137,52 @@ class RemoteService(Closing):
             raise
 
     async def grant(self, method: str, *args: Any) -> RemoteLeaseHolder:
-        """Call a method that answers with something leased."""
-        rented = RemoteLeaseHolder(self)
-        rented.granted_for(*await self.ask(method, rented, *args))
-        return rented
+        """Call a method that returns something leased."""
+        held = RemoteLeaseHolder(self)
+        held.granted_for(*await self.ask(method, held, *args))
+        return held
 
     def _encode(self, argument: Any) -> Any:
         match argument:
             case RemoteLeaseHolder():
                 return argument.id
             case Lease():
-                return [self.rented_by(argument).id]
+                return [self.held_by(argument).id]
         return wire.encode(argument)
 
-    def rented_by(self, lease: object) -> RemoteLeaseHolder:
-        """What a lease is of, which a service of the same host has granted."""
+    def held_by(self, lease: object) -> RemoteLeaseHolder:
+        """The leased thing of a lease that a service of the same host has granted. BadArgument for
+        other leases."""
         landlord = lease.granted.landlord if isinstance(lease, Lease) else None
         if not isinstance(landlord, ServiceLandlord) or landlord.service.host != self.host:
             raise BadArgument("lease", f"a lease of a service at {self.host}", lease)
-        rented: RemoteLeaseHolder = lease.granted.thing  # type: ignore[attr-defined]
-        return rented
+        held: RemoteLeaseHolder = lease.granted.thing  # type: ignore[attr-defined]
+        return held
 
     @dual_api
     async def close(self) -> None:
-        """Hang up. What was registered stays until its lease ends. (To be awaited on the async
-        door.)"""
+        """Disconnect. Registrations stay until their leases end. Awaited in the async API."""
         if self._pump is not None:
             self._pump.stop()
         await self._connection.leave(None)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run this in a thread, or in a task of the loop."""
+        """Run this on a thread, or in a task of the loop."""
         self._connection.channel.start(work, "tupelo-remote-events")
 
     async def register_listener(
         self,
         listener: object,
         handback: Any,
-        rented: RemoteLeaseHolder,
+        held: RemoteLeaseHolder,
         register: Callable[[list[str], Any], Coroutine[Any, Any, Any]],
     ) -> EventRegistration:
-        """A registration whose events are fetched from the host and brought to the listener, with
-        the handback, which stays here. The host is asked by `register`, with the listener and the
-        handback that it is to use. The events for a mailbox at the same host stay there."""
+        """Register a listener of this program: its events are fetched from the host, and passed on
+        with the `handback`, which stays here. `register` is called with the listener's names and
+        the handback to send to the host. Events for a mailbox at the same host stay there."""
         tell = target_of("listener", listener)
         listening = ListenerThread(
-            lambda: rented.lease.granted, tell, handback, clock=self.clock, retry=self.retry
+            lambda: held.lease.granted, tell, handback, clock=self.clock, retry=self.retry
         )
         if isinstance(listener, MailboxListener) and listener.service.host == self.host:
             names = [listener.registration_id]
@@ -185,15 +191,15 @@ class RemoteService(Closing):
             if self._pump is None:
                 self._pump = Pump(self)
             told = await self._pump.register(listening, register)
-        rented.granted_for(*told)
-        return EventRegistration(listening, *rented.told)
+        held.granted_for(*told)
+        return EventRegistration(listening, *held.told)
 
     def read_service(self, encoded: Any) -> SentTemplate | None:
-        """A service as the host has sent it; None if it cannot be reached from here."""
+        """A service that the host has sent; None if it cannot be reached from here."""
         return SentTemplate(seen_from(wire.frozen(encoded[0]), self.url)) if encoded else None
 
     def read_event(self, payload: Any) -> RemoteEvent:
-        """An event as the host has sent it. UnknownType if it cannot be built here."""
+        """An event that the host has sent. UnknownType if its class is unknown here."""
         encoded, service = parts(payload, 2)
         event = wire.decode_event(encoded)
         if service:
@@ -217,7 +223,7 @@ class RemoteService(Closing):
 
 
 class RemoteLeaseHolder:
-    """Something leased at the host. `expires` is by the clock of this program."""
+    """Something leased at the host. `expires` is in the time of this program's clock."""
 
     def __init__(self, service: RemoteService) -> None:
         self.id = uuid4().hex
@@ -227,13 +233,13 @@ class RemoteLeaseHolder:
         self._service = service
 
     def granted_for(self, seconds: float | None, *told: Any) -> None:
-        """The host has said how long it is leased for from now, and what it is."""
+        """The host has granted so many seconds from now, and sent this data."""
         self.expires = None if seconds is None else self._service.clock.now() + seconds
         self.told = told
 
     @property
     def service_id(self) -> str:
-        """Of a registration with a lookup service."""
+        """The id of the service, for a registration with a lookup service."""
         return str(self.told[0])
 
     @property
@@ -247,7 +253,7 @@ class RemoteLeaseHolder:
 
 
 class ServiceLandlord:
-    """The leases of a service elsewhere."""
+    """The landlord of the leases that a service elsewhere has granted."""
 
     def __init__(self, service: RemoteService) -> None:
         self.service = service
@@ -260,7 +266,7 @@ class ServiceLandlord:
     async def cancel_lease_async(self, thing: RemoteLeaseHolder) -> None:
         if thing.ended:
             raise LeaseLost("it is gone; there is nothing to cancel")
-        # Not again: whoever cancels twice is told that it is gone.
+        # Not repeated: the second attempt would raise LeaseLost.
         await self.service.call("cancel", thing.id, again=False)
         thing.lost = True
 
@@ -278,8 +284,8 @@ class ServiceLandlord:
 
 
 class MailboxListener:
-    """The listener of a mailbox elsewhere: what is told to it is kept there. At the host of the
-    mailbox, those who send events do so without this program."""
+    """The listener of a mailbox elsewhere: it stores events there. Services at the host of the
+    mailbox send events to it directly."""
 
     def __init__(self, service: RemoteService, registration_id: str) -> None:
         self.service = service
@@ -291,7 +297,7 @@ class MailboxListener:
 
     @dual_api
     async def notify(self, event: RemoteEvent) -> None:
-        """Have an event kept; to be awaited on the async door."""
+        """Store an event in the mailbox; awaited in the async API."""
         try:
             await self.service.call("keep", self.registration_id, wire.encode_event(event))
         except LeaseLost:
@@ -302,7 +308,7 @@ class MailboxListener:
 
 
 class Pump:
-    """Fetches events from the host, while there are listeners, and brings them to these."""
+    """Fetches events from the host while there are listeners, and passes them on."""
 
     def __init__(self, service: RemoteService) -> None:
         self.queue_id = uuid4().hex
@@ -379,17 +385,13 @@ class Pump:
             listener.lease.thing.lost = True
 
 
-logger = logging.getLogger("tupelo")
-
-
 class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
     """A lookup service at a host elsewhere, with the methods of a LookupService; found by a
-    LookupLocator, or by LookupDiscovery. On the async door they are awaited.
+    LookupLocator or by LookupDiscovery. In the async API the methods are awaited.
 
-    A service that is registered must be a value that can be sent: a ServiceLocation, a JavaSpace at
-    a host, or any entry. What is found is such a value; attributes of classes that are not known
-    here are left out. A lease is at most what the host allows, often some minutes: see
-    LeaseRenewalManager.
+    A registered service must be a value that can be sent: a ServiceLocation, a JavaSpace at a host,
+    or any entry. Lookups return such values; attributes of unknown classes are left out. The host
+    limits leases, often to some minutes: see LeaseRenewalManager.
     """
 
     kind = "lookup"
@@ -439,12 +441,12 @@ class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
         handback: Any,
         lease: float,
     ) -> EventRegistration:
-        rented = RemoteLeaseHolder(self)
+        held = RemoteLeaseHolder(self)
 
         async def register(names: list[str], sent: Any) -> Any:
-            return await self.ask("notify", rented, wanted, transitions, names, sent, lease)
+            return await self.ask("notify", held, wanted, transitions, names, sent, lease)
 
-        return await self.register_listener(listener, handback, rented, register)
+        return await self.register_listener(listener, handback, held, register)
 
 
 # The mailbox
@@ -457,73 +459,75 @@ class RemoteEventMailbox(RemoteService):
 
     @dual_api
     async def register(self, lease: float = FOREVER) -> RemoteMailboxRegistration:
-        """A new registration, which keeps the events that its `listener` is told of. Its lease is
-        at most what the host allows."""
+        """A new registration. It keeps the events that its `listener` is called with. The host
+        limits its lease."""
         return RemoteMailboxRegistration(self, await self.grant("register", lease))
 
 
 class RemoteThing:
-    """Something that a service elsewhere has leased to this program."""
+    """Base class of things that a service elsewhere has leased to this program."""
 
-    def __init__(self, service: RemoteService, rented: RemoteLeaseHolder) -> None:
+    def __init__(self, service: RemoteService, held: RemoteLeaseHolder) -> None:
         self.is_async = service.is_async
         self._service = service
-        self._rented = rented
+        self._held = held
 
     @property
     def id(self) -> str:
-        return self._rented.id
+        return self._held.id
 
     @property
     def lease(self) -> Any:
-        return self._rented.lease
+        return self._held.lease
 
     @property
     def active(self) -> bool:
-        """Does its lease last, as far as is known here?"""
-        return not self._rented.ended
+        """Whether the lease has not ended, as far as this program knows."""
+        return not self._held.ended
 
     async def ask(self, method: str, *args: Any, wait: float | None = 0) -> Any:
-        return await self._service.ask(method, self._rented, *args, wait=wait)
+        return await self._service.ask(method, self._held, *args, wait=wait)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
 
 class RemoteMailboxRegistration(RemoteThing):
-    """Events are kept at a host elsewhere until they are fetched, or brought to a target here.
+    """A mailbox registration at a host elsewhere: it keeps events until they are fetched, or
+    delivered to a target in this program.
 
-    The host learns with the next call which event was received last; until then the mailbox keeps
-    that one. So no event is lost with a link or with the program; after a crash of the program the
-    last one may come twice.
+    Each call tells the host which event was received last; until then the mailbox keeps that event.
+    So no event is lost with a link or with the program; after a crash of the program the last event
+    may arrive twice.
     """
 
-    def __init__(self, mailbox: RemoteEventMailbox, rented: RemoteLeaseHolder) -> None:
-        super().__init__(mailbox, rented)
+    def __init__(self, mailbox: RemoteEventMailbox, held: RemoteLeaseHolder) -> None:
+        super().__init__(mailbox, held)
         self.error: Exception | None = None
         self._received = 0
-        self._courier: EventSender | None = None
+        self._sender: EventSender | None = None
 
     @property
     def listener(self) -> MailboxListener:
-        """What to register with the source of the events: a service of the same host sends them
-        without this program."""
+        """The listener to register with the source of the events; a service of the same host sends
+        them directly."""
         return MailboxListener(self._service, self.id)
 
     @property
     def delivering(self) -> bool:
-        """Are events brought to a target?"""
-        return self._courier is not None
+        """Whether events are delivered to a target."""
+        return self._sender is not None
 
     @property
     def pending(self) -> Any:
-        """How many events are kept, without one that is on its way here; to be awaited on the async
-        door."""
+        """The number of kept events, without one that is being delivered. Awaited in the async
+        API."""
         return self._counted(0)
 
     @property
     def dropped(self) -> Any:
-        """How many were dropped because too many were kept; to be awaited on the async door."""
+        """The number of events that were dropped because too many were kept. Awaited in the async
+        API."""
         return self._counted(1)
 
     @dual_api
@@ -532,7 +536,8 @@ class RemoteMailboxRegistration(RemoteThing):
 
     @dual_api
     async def add_unknown_events(self, events: object) -> None:
-        """Want no more events of the sources and ids of these: their senders are told."""
+        """Refuse further events with the sources and ids of these: their senders get
+        UnknownEvent."""
         await self.refuse(sources_of(events))
 
     async def refuse(self, unwanted: list[tuple[str, int]]) -> None:
@@ -540,7 +545,7 @@ class RemoteMailboxRegistration(RemoteThing):
 
     @dual_api
     async def get_remote_events(self, wait: float | None = 0) -> RemoteEventIterator:
-        """An iterator over the events that are kept."""
+        """An iterator over the kept events, the oldest first. Delivery is disabled."""
         check_wait(wait)
         self._stop_delivery()
         turn = await self._begin()
@@ -552,11 +557,12 @@ class RemoteMailboxRegistration(RemoteThing):
 
     @dual_api
     async def enable_delivery(self, target: object) -> None:
-        """Have events brought to a target in this program, in order, those first that are kept;
-        None disables it. On the async door the target may be a coroutine function.
+        """Deliver events, the kept ones first, in order to a target in this program. None disables
+        delivery. In the async API the target may be a coroutine function.
 
-        A target that fails is tried again; if it fails too often, delivery is disabled, `error`
-        says why, and the event is kept. Events for which it raises UnknownEvent come no more.
+        A failing target is called again; if it fails too often, delivery is disabled, `error` has
+        the reason, and the event is kept. Events for which the target raises UnknownEvent are no
+        longer delivered.
         """
         if target is None:
             await self._disable()
@@ -570,12 +576,12 @@ class RemoteMailboxRegistration(RemoteThing):
 
         def give_up(error: Exception) -> None:
             logger.warning("events of %r are not delivered any more: %s", self, error)
-            if self._courier is courier:
-                self._courier, self.error = None, error
+            if self._sender is sender:
+                self._sender, self.error = None, error
 
-        bag = _RemoteBag(self, notifier, await self._begin())
-        self._courier = courier = EventSender(bag, notifier, give_up, service.start)
-        courier.go()
+        store = _RemoteStore(self, notifier, await self._begin())
+        self._sender = sender = EventSender(store, notifier, give_up, service.start)
+        sender.go()
 
     @dual_api
     async def disable_delivery(self) -> None:
@@ -586,14 +592,14 @@ class RemoteMailboxRegistration(RemoteThing):
         if not self.active:
             raise LeaseLost("the mailbox registration is gone")
         if self._stop_delivery():
-            await self._begin()  # What is on its way goes back.
+            await self._begin()  # An event that is being delivered goes back.
 
     async def _begin(self) -> str:
         return str(await self.ask("begin", self._received))
 
     async def _fetch(self, turn: str, timeout: float | None) -> RemoteEvent | None:
-        """The next event; None if there was none in time. It waits at the host, a while at a
-        time."""
+        """The next event; None if there was none in time. Long waits are split into several
+        calls."""
         clock = self._service.clock
         until = None if timeout is None else clock.now() + timeout
         while True:
@@ -612,15 +618,15 @@ class RemoteMailboxRegistration(RemoteThing):
                 return None
 
     def _stop_delivery(self) -> bool:
-        """False if there was none."""
-        courier, self._courier = self._courier, None
-        if courier is not None:
-            courier.stop()
-        return courier is not None
+        """Stop the delivery; False if there was none."""
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.stop()
+        return sender is not None
 
 
-class _RemoteBag:
-    """The events of a registration elsewhere, for a courier here."""
+class _RemoteStore:
+    """The events of a registration elsewhere, as the store of an EventSender."""
 
     def __init__(
         self, registration: RemoteMailboxRegistration, notifier: Notifier, turn: str
@@ -637,12 +643,12 @@ class _RemoteBag:
         return self._out
 
     def delivered(self) -> None:
-        """The host learns of it with the next call."""
+        """The next call tells the host."""
 
     async def returned(self) -> None:
-        """It counts as not received, and is at its place in the mailbox again."""
+        """The event counts as not received, and is in the mailbox again."""
         self._registration._received = self._before
-        if not self._notifier.cancelled:  # else another turn has begun
+        if not self._notifier.cancelled:  # otherwise another reader has begun
             self._turn = await self._registration._begin()
 
     async def unwanted(self) -> bool:
@@ -660,22 +666,21 @@ class RemoteLeaseRenewalService(RemoteService):
 
     @dual_api
     async def create_lease_renewal_set(self, lease: float = FOREVER) -> RemoteLeaseRenewalSet:
-        """A new, empty set; its lease is at most what the host allows."""
+        """A new, empty set. The host limits its lease."""
         return RemoteLeaseRenewalSet(self, await self.grant("create", lease))
 
 
 class RemoteLeaseRenewalSet(RemoteThing):
     """A LeaseRenewalSet at a host elsewhere: it renews leases that services of that host have
-    granted, also while the program that holds them is away."""
+    granted, also while this program is disconnected."""
 
-    def __init__(self, service: RemoteLeaseRenewalService, rented: RemoteLeaseHolder) -> None:
-        super().__init__(service, rented)
+    def __init__(self, service: RemoteLeaseRenewalService, held: RemoteLeaseHolder) -> None:
+        super().__init__(service, held)
         self._given: dict[str, Lease] = {}
 
     @property
     def leases(self) -> Any:
-        """The leases that are in the set, of those that were given to it here; to be awaited on the
-        async door."""
+        """The leases of the set that this program has added. Awaited in the async API."""
         return self._get_leases()
 
     @dual_api
@@ -687,9 +692,9 @@ class RemoteLeaseRenewalSet(RemoteThing):
     async def renew_for(
         self, lease: Lease, duration: float = FOREVER, renew_duration: float = FOREVER
     ) -> str:
-        """Keep a lease for `duration` seconds from now; see LeaseRenewalSet. It must be of a
-        service of the same host. From now on the host renews it, and this program learns of its
-        end by a RenewalFailureEvent only."""
+        """Renew a lease for `duration` seconds from now: see LeaseRenewalSet. The lease must be of
+        a service of the same host. From now on the host renews it, and this program learns of its
+        end only by a RenewalFailureEvent."""
         name = str(await self.ask("renew_for", lease, duration, renew_duration))
         self._given[name] = lease
         expires = None if duration == FOREVER else self._service.clock.now() + duration
@@ -698,8 +703,9 @@ class RemoteLeaseRenewalSet(RemoteThing):
 
     @dual_api
     async def remove(self, lease: Lease) -> Lease | None:
-        """Take a lease out of the set; None if it was not in it. It is not cancelled."""
-        self._service.rented_by(lease)
+        """Remove a lease from the set and return it; None if it was not there. It is not
+        cancelled."""
+        self._service.held_by(lease)
         name = next((name for name, given in self._given.items() if given == lease), "-")
         self._given.pop(name, None)
         return lease if await self.ask("remove", name) else None
@@ -708,23 +714,24 @@ class RemoteLeaseRenewalSet(RemoteThing):
     async def set_expiration_warning_listener(
         self, listener: object, min_warning: float, handback: Any = None
     ) -> EventRegistration:
-        """Tell a listener here, `min_warning` seconds before the lease of the set ends."""
+        """Send a listener of this program an event `min_warning` seconds before the lease of the
+        set ends."""
 
         async def register(names: list[str], sent: Any) -> Any:
             return await self.ask("warn", names, min_warning, sent)
 
-        return await self._service.register_listener(listener, handback, self._rented, register)
+        return await self._service.register_listener(listener, handback, self._held, register)
 
     @dual_api
     async def clear_expiration_warning_listener(self) -> None:
-        """Tell nobody that the lease of the set is nearly over."""
+        """Remove the listener of expiration warnings."""
         await self.ask("clear_warnings")
 
     @dual_api
     async def set_renewal_failure_listener(
         self, listener: object, handback: Any = None
     ) -> EventRegistration:
-        """Tell a listener here of leases that could not be renewed."""
+        """Send a listener of this program an event for each lease that could not be renewed."""
         tell = target_of("listener", listener)
 
         def told(event: RemoteEvent) -> object:
@@ -738,9 +745,9 @@ class RemoteLeaseRenewalSet(RemoteThing):
         async def register(names: list[str], sent: Any) -> Any:
             return await self.ask("tell_failures", names, sent)
 
-        return await self._service.register_listener(told, handback, self._rented, register)
+        return await self._service.register_listener(told, handback, self._held, register)
 
     @dual_api
     async def clear_renewal_failure_listener(self) -> None:
-        """Tell nobody of leases that could not be renewed."""
+        """Remove the listener of renewal failures."""
         await self.ask("clear_failures")

@@ -1,8 +1,9 @@
-"""What goes over the network between a Jini service and its clients, as msgpack can hold it.
+"""How arguments, answers and events of Jini services are encoded, as values that msgpack can hold;
+and ServiceLocation, a value that stands for a service.
 
-Entries travel with the names of their classes and fields, so a host keeps, matches and hands out
-entries of classes that it does not know. `encode` is for the arguments of a call; how a host reads
-each of them is in the table of its methods (`hosting`), by the readers that are here.
+Entries travel with the names of their classes and fields, so a host can store, match and return
+entries of classes that it does not know. `encode` encodes the arguments of a call; the table of
+methods (`hosting`) names the function of this module that decodes each.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from tupelo.values.template import Template
 from tupelo.values.template_encoding import template_to_wire
 
 LIST_MAX = 100
-"""So many attributes, templates, types or changes a client may give at a time."""
+"""How many attributes, templates, types or changes a client may send at a time."""
 
 _EVENT = kind_of(RemoteEvent).name
 _ATTRIBUTES = kind_of(ServiceEvent).names.index("attributes")
 
 
 def encode(value: Any) -> Any:
-    """An argument of a call: frozen values, templates, what a service is or must be, and lists of
-    them."""
+    """An argument of a call, encoded: frozen values, templates, descriptions of services, and lists
+    of them."""
     match value:
         case Description():
             types = {name: sorted(above) for name, above in value.types.items()}
@@ -74,7 +75,7 @@ _Sources = Annotated[list[tuple[Text, Number]], msgspec.Meta(max_length=LIST_MAX
 
 
 def convert(value: Any, kind: Any, name: str = "args") -> Any:
-    """An argument of this type; BadArgument if it is of another."""
+    """The argument converted to this type; BadArgument if that fails."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -82,12 +83,12 @@ def convert(value: Any, kind: Any, name: str = "args") -> Any:
 
 
 def anything(value: Any) -> Any:
-    """Any value: its classes must be known here."""
+    """Any value whose classes are known here."""
     return thaw_value(frozen(value))
 
 
 def frozen(value: Any) -> Any:
-    """Any value, as a space keeps it; its classes need not be known here."""
+    """Any value, frozen; its classes need not be known here."""
     try:
         return read_value(value)
     except BadBytes as error:
@@ -95,7 +96,7 @@ def frozen(value: Any) -> Any:
 
 
 def attributes(value: Any) -> Attributes:
-    """Attributes as they are kept; their classes need not be known."""
+    """Attributes, frozen; their classes need not be known here."""
     read = [frozen(one) for one in convert(value, _Values)]
     if not all(type(one) is Typed for one in read):
         raise BadArgument("attributes", "entries: instances of dataclasses", value)
@@ -142,18 +143,18 @@ def sources(value: Any) -> list[tuple[str, int]]:
 
 
 def encode_event(event: RemoteEvent) -> bytes:
-    """An event, for a program elsewhere. BadEntry if it holds what is no value."""
+    """An event, encoded. BadEntry if it contains something that is no value."""
     shape, fields = freeze(event)
     if isinstance(event, ServiceEvent) and event.after is not None and shape.kind is not None:
-        # With the attributes that this program has no classes for.
+        # Including attributes of classes that are unknown in this program.
         fields = (*fields[:_ATTRIBUTES], event.after.attributes, *fields[_ATTRIBUTES + 1 :])
         shape = shape_of(shape.kind, tuple(map(type, fields)))
     return encode_entry(shape, fields)
 
 
 def decode_event(payload: Any) -> RemoteEvent:
-    """The event. UnknownType if it cannot be built here; attributes of services that cannot be are
-    left out."""
+    """The event. UnknownType if its class is unknown here; attributes of unknown classes are left
+    out."""
     known: tuple[Any, ...] | None = None
     try:
         shape, fields = decode_entry(payload)
@@ -169,7 +170,7 @@ def decode_event(payload: Any) -> RemoteEvent:
 
 
 def sent_event(payload: Any) -> tuple[bytes, str, int]:
-    """Bytes that encode an event, whether its classes are known or not; its source and its id."""
+    """The encoded event, its source and its id. The class of the event need not be known."""
     try:
         shape, fields = decode_entry(payload)
     except (BadBytes, TypeError) as error:
@@ -195,16 +196,16 @@ SERVICE_NAMES = {
     "mailbox": "jini.mailbox",
     "lease renewal": "jini.renewal",
 }
-"""The names under which a host offers them."""
+"""The names of these services at a host."""
 HERE = "tupelo://this.host:1/-"
-"""In an answer of a host: the host itself, which may not know by which address it is reached."""
+"""In an answer: the URL of the answering host itself, which may not know its own address."""
 
 
 @entry("tupelo.javaspaces.ServiceLocation")
 @dataclass(frozen=True)
 class ServiceLocation:
-    """Where a service is: its kind (space, lookup, mailbox or lease renewal), and the URL of the
-    space, or of the host. A lookup service finds it as a service of that kind."""
+    """The location of a service: its kind (space, lookup, mailbox or lease renewal), and the URL of
+    the space or host. A lookup service finds it as a service of that kind."""
 
     kind: str
     url: str
@@ -217,23 +218,24 @@ class ServiceLocation:
 
     @property
     def stands_for(self) -> tuple[type, ...]:
+        """The classes as which a lookup service finds it."""
         return (SERVICES.get(self.kind, JavaSpace05),)
 
     def open(self, **options: Any) -> Any:
-        """The service itself, by the options of `tupelo.connect`; close it at the end."""
+        """Connect to the service, with the options of `tupelo.connect`; close it at the end."""
         if self.kind == SPACE:
             return JavaSpace05(connect(self.url, **options))
         return remote_class(self.kind).connect(self.url, **options)
 
     async def open_async(self, **options: Any) -> Any:
-        """`open`, for tasks of the running loop."""
+        """`open` for the async API."""
         if self.kind == SPACE:
             return JavaSpace05(await connect_async(self.url, **options))
         return await remote_class(self.kind).connect_async(self.url, **options)
 
 
 def remote_class(kind: str) -> Any:
-    """The class of the clients of a kind of service."""
+    """The client class for a kind of service."""
     name = {
         "lookup": "RemoteLookupService",
         "mailbox": "RemoteEventMailbox",
@@ -243,13 +245,13 @@ def remote_class(kind: str) -> Any:
 
 
 def kind_of_service(service: object) -> str | None:
-    """The kind of a service that a host can offer, if it is one."""
+    """The kind of a service; None if a host cannot offer it."""
     return next((kind for kind, cls in SERVICES.items() if isinstance(service, cls)), None)
 
 
 def sendable(service: Any) -> Any:
-    """What is sent in the place of a service: itself, if it is a value. BadArgument if programs
-    elsewhere cannot reach it."""
+    """The value that is sent for a service: the service itself, if it is a value. BadArgument if
+    programs elsewhere cannot reach it."""
     url = url_of(service.space) if isinstance(service, JavaSpace) else None
     if url is not None:
         return ServiceLocation(SPACE, url)
@@ -262,7 +264,7 @@ def sendable(service: Any) -> Any:
 
 
 def url_of(space: Any) -> str | None:
-    """The URL of a space at a host, by which programs elsewhere reach it; None if they cannot."""
+    """The URL of a space at a host; None if programs elsewhere cannot reach it."""
     if isinstance(space, RemoteSpace):
         return f"tupelo://{space.peer}/{quote(space.name, safe='')}"
     address = getattr(space.host_core, "address", "") if isinstance(space, FederatedSpace) else ""
@@ -270,8 +272,7 @@ def url_of(space: Any) -> str | None:
 
 
 def seen_from(frozen: Any, url: str) -> Any:
-    """A service as a host has sent it; a location that is that host has the URL by which it was
-    reached."""
+    """A service that a host has sent; in a location, HERE is replaced by the URL of that host."""
     if type(frozen) is Typed and frozen.kind is kind_of(ServiceLocation):
         kind, place = frozen.values
         return Typed(frozen.kind, (kind, url if place == HERE else place))
