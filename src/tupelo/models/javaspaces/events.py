@@ -77,6 +77,7 @@ class Retry:
 
 
 def check_retry(retry: object) -> Retry:
+    """The checked argument `retry`, or the default."""
     if retry is not None and not isinstance(retry, Retry):
         raise BadArgument("retry", "a Retry(...)", retry)
     return retry or Retry()
@@ -280,6 +281,7 @@ class EventBacklog:
         self._out: RemoteEvent | None = None
 
     def add(self, event: RemoteEvent) -> None:
+        """Add an event."""
         with self._lock:
             self._waiting.append(event)
 
@@ -399,13 +401,16 @@ class ListenerThread:
 
     @property
     def lease(self) -> engine.Leased:
+        """The lease of the registration."""
         return self._lease()  # Not stored: the garbage collector does not traverse leases.
 
     @property
     def active(self) -> bool:
+        """Whether further events will be delivered."""
         return not (self._stopped or self.lease.thing.ended)
 
     def tell(self, event: RemoteEvent) -> None:
+        """Queue an event for the listener."""
         self._backlog.add(event)
         self._sender.go()
 

@@ -61,7 +61,9 @@ class LeaseNotice(Protocol):
 
     missed: int
 
-    def call_off(self) -> None: ...
+    def call_off(self) -> None:
+        """Deliver no more events, not even those that wait."""
+        ...
 
 
 class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -166,6 +168,7 @@ class LeaseMap(MutableMapping[Lease, float]):
 
     @property
     def is_async(self) -> bool:
+        """Whether the map contains an AsyncLease, so that its methods are awaited."""
         return any(isinstance(lease, AsyncLease) for lease in self._durations)
 
     @dual_api
@@ -331,6 +334,7 @@ class Tenant:
 
     @property
     def expires(self) -> float | None:
+        """When the lease ends; None for never."""
         return self.granted.expires
 
     @property

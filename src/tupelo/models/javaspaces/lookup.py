@@ -147,6 +147,7 @@ def claim(locator: LookupLocator, lookup: LookupService) -> None:
 
 
 def free(locator: LookupLocator, lookup: LookupService) -> None:
+    """Remove a lookup service from its address."""
     with _claiming:
         if _claimed.get(locator) is lookup:
             del _claimed[locator]
@@ -241,6 +242,7 @@ class Registrar(OnDoor[DoorT]):
     # Where the registry is
 
     def described(self, item: ServiceItem) -> Description:
+        """The description of an item, as it is registered."""
         return description_of(item)
 
     @abstractmethod

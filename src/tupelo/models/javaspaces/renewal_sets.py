@@ -80,11 +80,14 @@ class RenewalFailureEvent(RemoteEvent):
 
     @property
     def lease(self) -> Lease | None:
+        """The lease; None in an event out of a mailbox."""
         lease: Lease | None = self.__dict__.get("_lease")  # not a field: it is not sent
         return lease
 
     @property
     def error(self) -> Exception | None:
+        """The error of the last attempt; None if there was none, or in an event out of a
+        mailbox."""
         error: Exception | None = self.__dict__.get("_error")
         return error
 
@@ -159,7 +162,7 @@ class LeaseRenewalSet(Tenant):
         self._min_warning = 0.0
         self._warned_of: float | None = None  # the expiration in the last warning
         self._cancel_alarm: Callable[[], None] = lambda: None
-        self._told = SimpleNamespace(
+        self._renewal_listener = SimpleNamespace(
             notify=partial(self._ended, lost=True),
             expiration_reached=partial(self._ended, lost=False),
         )
@@ -205,7 +208,7 @@ class LeaseRenewalSet(Tenant):
             name = self._ids.setdefault(lease, uuid4().hex)
             if duration > 0:
                 until = self._clock.now() + duration
-                self._manager.renew_until(lease, until, renew_duration, self._told)
+                self._manager.renew_until(lease, until, renew_duration, self._renewal_listener)
             else:
                 self._forget(lease)
             return name

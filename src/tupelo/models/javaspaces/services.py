@@ -68,9 +68,10 @@ class Description:
     def live(self) -> Any:
         """The service. UnknownType if it was registered from elsewhere and its class is unknown
         here."""
-        return self.service.value if isinstance(self.service, SentTemplate) else self.service
+        return self.service.value if isinstance(self.service, SentService) else self.service
 
     def item(self) -> ServiceItem:
+        """The service as a ServiceItem; the service in it is None if its class is unknown here."""
         try:
             service = self.live()
         except UnknownType:
@@ -78,7 +79,7 @@ class Description:
         return ServiceItem(self.service_id, service, self.copies())
 
 
-class SentTemplate:
+class SentService:
     """A service, which is a frozen value, that a program elsewhere has registered."""
 
     def __init__(self, frozen_value: Any) -> None:
@@ -86,15 +87,17 @@ class SentTemplate:
 
     @property
     def value(self) -> Any:
+        """The service. UnknownType if its class is unknown here."""
         return thaw_value(self.frozen)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SentTemplate) and same(self.frozen, other.frozen)
+        return isinstance(other, SentService) and same(self.frozen, other.frozen)
 
     __hash__ = None  # type: ignore[assignment]
 
 
 def description_of(item: ServiceItem) -> Description:
+    """The description of an item. BadArgument if it is no ServiceItem."""
     if not isinstance(item, ServiceItem):
         raise BadArgument("item", "a ServiceItem", item)
     if item.service is None or isinstance(item.service, type):
@@ -124,6 +127,7 @@ class CompiledTemplate:
     kinds: list[str | None]
 
     def matches(self, description: Description | None) -> bool:
+        """Whether a service matches."""
         return (
             description is not None
             and self.service_id in (None, description.service_id)
@@ -288,6 +292,7 @@ def _matches(template: Template, attribute: Typed) -> bool:
 
 
 def id_of(service_id: object) -> str | None:
+    """The checked argument `service_id`, as text; None for None."""
     if service_id is None:
         return None
     if isinstance(service_id, UUID):
@@ -298,6 +303,7 @@ def id_of(service_id: object) -> str | None:
 
 
 def check_groups(groups: object) -> tuple[str, ...]:
+    """The checked argument `groups`."""
     names = _listed("groups", groups)
     if not all(isinstance(name, str) and name and name.isprintable() for name in names):
         raise BadArgument("groups", "a list of names", groups)

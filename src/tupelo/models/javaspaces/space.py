@@ -297,6 +297,7 @@ class JavaSpace(OnDoor[DoorT]):
 
     @property
     def name(self) -> str:
+        """The name of the space."""
         name: str = self.space.name
         return name
 

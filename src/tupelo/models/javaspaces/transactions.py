@@ -70,7 +70,17 @@ from tupelo.values import lease as engine
 from tupelo.values.lease import LeasePolicy, check_lease
 from tupelo.values.parts import ANY
 
-Told = list[tuple[str, str]]
+ACTIVE, VOTING, COMMITTED, ABORTED = "active", "voting", "committed", "aborted"
+UNKNOWN = "unknown"
+NOTCHANGED, PREPARED = "not changed", "prepared"
+
+_METHODS = ("prepare", "commit", "abort", "prepare_and_commit")
+_OUTCOMES_KEPT = 1_024
+_RETRY_FIRST_SECONDS = 1.0
+_RETRY_LONGEST_SECONDS = 60.0
+
+Branches = list[tuple[str, str]]
+"""The ids of the branches of a transaction, each with the name of its participant."""
 _PENDING = "pending"
 _MANAGER = 2**31
 """The branch number of the manager itself; other branches have smaller numbers."""
@@ -83,27 +93,31 @@ class ManagerLog(DecisionLog):
         super().__init__(space)
         self.manager_id = manager_id
 
-    def pend(self, txn_id: str, decider_id: str, told: Told) -> None:
+    def pend(self, txn_id: str, decider_id: str, branches: Branches) -> None:
         """Record that the decider decides about these branches."""
-        self.space.write((_PENDING, txn_id, decider_id, tuple(told)))
+        self.space.write((_PENDING, txn_id, decider_id, tuple(branches)))
 
     def is_pending(self, txn_id: str) -> bool:
+        """Whether the decision about this transaction is made elsewhere, and not known yet."""
         return self.space.count((_PENDING, txn_id, str, tuple)) > 0
 
-    def settle_pending(self, txn_id: str, decider_id: str, told: Told, outcome: Outcome) -> None:
+    def settle_pending(
+        self, txn_id: str, decider_id: str, branches: Branches, outcome: Outcome
+    ) -> None:
         """Record the outcome, and remove the pending record."""
         with self.space.transaction() as txn:
             self.space.take_all((_PENDING, txn_id, decider_id, tuple), txn=txn)
             if outcome == "committed":
                 self.space.write_all(
-                    [("committed", branch, participant) for branch, participant in told], txn=txn
+                    [("committed", branch, participant) for branch, participant in branches],
+                    txn=txn,
                 )
 
-    def decided_at(self, host_id: str) -> list[tuple[str, str, Told]]:
+    def decided_at(self, host_id: str) -> list[tuple[str, str, Branches]]:
         """The pending transactions whose decider is this host."""
         return [
-            (txn_id, decider_id, [(branch, name) for branch, name in told])
-            for _, txn_id, decider_id, told in self.space.read_all((_PENDING, str, str, ANY))
+            (txn_id, decider_id, [(branch, name) for branch, name in branches])
+            for _, txn_id, decider_id, branches in self.space.read_all((_PENDING, str, str, ANY))
             if decider_of(decider_id) == host_id
         ]
 
@@ -117,8 +131,9 @@ class SpanningLog:
         self._decider = decider
         self._own = branch_id(decider.id, _MANAGER)
 
-    def record(self, told: Told) -> None:
-        here, there = self._split(told)
+    def record(self, branches: Branches) -> None:
+        """Record the decision to commit these branches."""
+        here, there = self._split(branches)
         if not there:
             self._log.record(here)
         elif not here:
@@ -128,23 +143,25 @@ class SpanningLog:
             try:
                 self._decider.record([*there, (self._own, self._log.manager_id)])
             except BaseException:
-                if not self.recorded(told):
+                if not self.recorded(branches):
                     self._log.settle_pending(self._txn_id, self._decider.id, here, "aborted")
                 raise
             self._log.settle_pending(self._txn_id, self._decider.id, here, "committed")
             self._decider.forget(self._own, self._log.manager_id)
 
-    def recorded(self, told: Told) -> bool:
-        here, there = self._split(told)
+    def recorded(self, branches: Branches) -> bool:
+        """Whether that decision was recorded."""
+        here, there = self._split(branches)
         return self._decider.recorded(there) if there else self._log.recorded(here)
 
     def forget(self, txn_id: str, participant: str) -> None:
+        """The participant knows the decision: drop it."""
         keeper = self._decider if self._is_there(txn_id) else self._log
         keeper.forget(txn_id, participant)
 
-    def _split(self, told: Told) -> tuple[Told, Told]:
-        here = [one for one in told if not self._is_there(one[0])]
-        return here, [one for one in told if self._is_there(one[0])]
+    def _split(self, branches: Branches) -> tuple[Branches, Branches]:
+        here = [one for one in branches if not self._is_there(one[0])]
+        return here, [one for one in branches if self._is_there(one[0])]
 
     def _is_there(self, txn_id: str) -> bool:
         return txn_id.startswith(f"{self._decider.id}|")
@@ -154,24 +171,14 @@ async def ask_decider(log: ManagerLog, space: RemoteOperations) -> int:
     """Ask the host of a space for the outcome of pending transactions; returns how many were
     settled."""
     learnt, decider = 0, DeciderElsewhere(space)
-    for txn_id, decider_id, told in log.decided_at(space.host_id):
+    for txn_id, decider_id, branches in log.decided_at(space.host_id):
         outcome = await decider.outcome(branch_id(decider_id, _MANAGER))
         if outcome in ("committed", "aborted"):
-            log.settle_pending(txn_id, decider_id, told, outcome)
+            log.settle_pending(txn_id, decider_id, branches, outcome)
             with suppress(LinkError):
                 await decider.forget_there(branch_id(decider_id, _MANAGER), log.manager_id)
             learnt += 1
     return learnt
-
-
-ACTIVE, VOTING, COMMITTED, ABORTED = "active", "voting", "committed", "aborted"
-UNKNOWN = "unknown"
-NOTCHANGED, PREPARED = "not changed", "prepared"
-
-_METHODS = ("prepare", "commit", "abort", "prepare_and_commit")
-_OUTCOMES_KEPT = 1_024
-_RETRY_FIRST_SECONDS = 1.0
-_RETRY_LONGEST_SECONDS = 60.0
 
 
 class TransactionParticipant(Protocol):
@@ -183,13 +190,22 @@ class TransactionParticipant(Protocol):
 
     name: str
 
-    def prepare(self, manager: Any, txn_id: str) -> str: ...
+    def prepare(self, manager: Any, txn_id: str) -> str:
+        """Vote: NOTCHANGED, PREPARED or ABORTED."""
+        ...
 
-    def commit(self, manager: Any, txn_id: str) -> object: ...
+    def commit(self, manager: Any, txn_id: str) -> object:
+        """The decision is to commit."""
+        ...
 
-    def abort(self, manager: Any, txn_id: str) -> object: ...
+    def abort(self, manager: Any, txn_id: str) -> object:
+        """The decision is to abort."""
+        ...
 
-    def prepare_and_commit(self, manager: Any, txn_id: str) -> str: ...
+    def prepare_and_commit(self, manager: Any, txn_id: str) -> str:
+        """Prepare and commit in one call, for the only participant: COMMITTED, NOTCHANGED or
+        ABORTED."""
+        ...
 
 
 class ParticipantBranch:

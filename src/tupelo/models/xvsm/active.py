@@ -193,7 +193,7 @@ class ActiveCoordinator(Coordinator):
         self._waiting: tuple[Any, ...] = ()
         self._coming_out = threading.Lock()
         self._aside: set[str] | None = None  # ids of work that was set aside, if any
-        self._asked = 0  # how often results were looked for
+        self._lookups = 0  # how often results were looked for
 
     def options(self) -> tuple[Any, ...]:
         return (self._workers_max,)
@@ -239,7 +239,7 @@ class ActiveCoordinator(Coordinator):
 
     def asked(self) -> None:
         """Called when a program looks for results: try again the work that was set aside."""
-        self._asked += 1
+        self._lookups += 1
         self._look_again()
 
     def _look_again(self) -> None:
@@ -252,7 +252,7 @@ class ActiveCoordinator(Coordinator):
         aside = self._aside or set()
         self._aside = aside | {name} if name is not None else aside
         if (
-            self._asked != asked
+            self._lookups != asked
         ):  # Results were looked for meanwhile: the class may be known by now.
             self._look_again()
 
@@ -313,7 +313,7 @@ class ActiveCoordinator(Coordinator):
         work = self._work()
         while True:
             txn = work.transaction()
-            aside, asked = self._aside, self._asked
+            aside, asked = self._aside, self._lookups
             order = None if aside is None else Doable(aside)
             try:
                 return txn, work.take(self._work_template, txn=txn, order=order)
@@ -323,7 +323,7 @@ class ActiveCoordinator(Coordinator):
 
     def _do(self, found: tuple[WorkTransaction, Any]) -> None:
         txn, job = found
-        asked = self._asked
+        asked = self._lookups
         try:
             with txn:
                 if job[0] == "active":
@@ -580,4 +580,5 @@ def _function(where: str) -> Any:
 
 
 def described(error: BaseException) -> tuple[str, str]:
+    """The summary and the traceback of an error."""
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))

@@ -130,7 +130,7 @@ class AspectPipeline:
         before, after = self._aspects_for(request)
         if not before and not after:
             answer = await (last or work)(request)
-            self._told(request)
+            self._wake_rescheduled(request)
             return answer
         clock, container = self.embedded.clock, request.container
         until = None if request.timeout is None else clock.now() + request.timeout
@@ -156,7 +156,7 @@ class AspectPipeline:
                         attempt.transaction = None
                         attempt.result = await last(attempt)
                         await meet(Point(f"post_{request.operation}"), after, attempt)
-                    self._told(request)
+                    self._wake_rescheduled(request)
                     return attempt.result
                 left = None if until is None else max(0.0, until - clock.now())
                 if container is not None and watch is None:
@@ -202,7 +202,7 @@ class AspectPipeline:
         here = request.container.aspects
         return everywhere.at(pre) + here.at(pre), here.at(post) + everywhere.at(post)
 
-    def _told(self, request: Request) -> None:
+    def _wake_rescheduled(self, request: Request) -> None:
         """Wake rescheduled operations: now, and again when the transaction ends."""
         container = request.container
         if container is not None and not container.quick:
@@ -254,12 +254,14 @@ class AspectPipeline:
 
 
 def check_transaction(tx: object) -> SharedTransaction | None:
+    """The checked argument `tx`, for a transaction of the embedded space."""
     if tx is not None and not isinstance(tx, SharedTransaction):
         raise BadArgument("tx", "a transaction of create_transaction, or None", tx)
     return tx
 
 
 def container_of(request: Request) -> Container:
+    """The container of a request that has one."""
     if request.container is None:
         raise BadArgument("container", "a container of this space", None)
     return request.container
@@ -275,6 +277,7 @@ def _copy(request: Request) -> Request:
 
 
 def seconds(timeout: Any) -> float | None:
+    """The checked timeout: None for INFINITE."""
     if timeout is None or timeout == INFINITE:
         return None
     if (

@@ -189,6 +189,7 @@ class Interceptors:
         return bool(self._at)
 
     def at(self, point: Point) -> list[Registration]:
+        """The aspects at a point, in order."""
         return list(self._at.get(point, ()))
 
     def add(self, registration: Registration, points: Iterable[Point]) -> None:
@@ -213,6 +214,7 @@ class Interceptors:
 
 
 def check_points(points: Any, allowed: tuple[Point, ...], aspect: Any = None) -> list[Point]:
+    """The checked argument `points` of add_aspect and remove_aspect."""
     if isinstance(points, Point):
         points = [points]
     if not isinstance(points, (list, tuple, set, frozenset)) or not points:
@@ -295,6 +297,7 @@ class AspectOutcome:
         return space.subscribe(ANY, come)
 
     def tell(self) -> None:
+        """Count a change."""
         with self._lock:
             self.count += 1
             if self._awaited:

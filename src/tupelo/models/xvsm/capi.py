@@ -546,7 +546,7 @@ class AnyCapi(AspectPipeline, Closing):
     async def _test(self, request: Request) -> int:
         committed = check_isolation(request.values["isolation"]) is READ_COMMITTED
         take = check_tested(request.values["operation"]) == "take"
-        container, txn, question = self._asked(request)
+        container, txn, question = self._question(request)
         how = {"test": True, "committed": committed and not take}
         if request.timeout != 0:
             found = await self._fetch(container, question, take, request.timeout, txn, **how)
@@ -574,14 +574,14 @@ class AnyCapi(AspectPipeline, Closing):
         request.values["destroyed"] = destroyed  # for notifications
         return len(destroyed)
 
-    def _asked(self, request: Request) -> tuple[Container, SharedTransaction | None, ChainQuery]:
+    def _question(self, request: Request) -> tuple[Container, SharedTransaction | None, ChainQuery]:
         container = container_of(request)
         if container.active is not None:
             active_of(container).asked()
         return container, request.transaction, container.question(tuple(request.selectors))
 
     async def _get(self, request: Request, take: bool, **how: bool) -> list[Any]:
-        container, txn, question = self._asked(request)
+        container, txn, question = self._question(request)
         if not take and txn and request.is_alone and not txn.has_branch(container.port):
             txn = None  # Otherwise the read would lock entries until the aspects have run.
         found = await self._fetch(container, question, take, request.timeout, txn, **how)

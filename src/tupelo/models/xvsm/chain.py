@@ -87,10 +87,10 @@ def template_for(width: int, arity: int | None, kept: dict[int, Any], payloads: 
 def _all_of(payloads: list[Any]) -> Template | None:
     if not payloads:
         return None
-    whole = as_template(payloads[0])
+    combined = as_template(payloads[0])
     for payload in payloads[1:]:
-        whole = whole & as_template(payload)
-    return whole
+        combined = combined & as_template(payload)
+    return combined
 
 
 class Stage:

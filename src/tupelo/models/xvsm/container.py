@@ -182,6 +182,7 @@ class Container:
         return self._aio
 
     def close(self) -> None:
+        """Close the space, its coordinators and its notifications."""
         try:
             for coordinator in self.given:
                 coordinator.closed()
@@ -270,6 +271,8 @@ class Container:
     # Queries
 
     def coordinator_of(self, selector: Selector) -> Coordinator:
+        """The coordinator that a selector names. BadSelector if there is none, or of another
+        kind."""
         coordinator = self.coordinators.get(selector.name)
         if coordinator is None:
             has = ", ".join(c.name for c in self.given) or "none besides any and random"
@@ -284,6 +287,7 @@ class Container:
         return coordinator
 
     def question(self, selectors: tuple[Selector, ...]) -> ChainQuery:
+        """The query of these selectors."""
         check_selectors(selectors)
         pairs = [(self.coordinator_of(s), s) for s in selectors or (AnySelector(),)]
         return ask(self.width, self.arity, pairs)

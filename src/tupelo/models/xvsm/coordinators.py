@@ -134,7 +134,7 @@ class Coordinator(Order):
         return None
 
     def admit(self, entry: Entry, at: Any) -> None:
-        pass
+        """Called when an entry is written: see `Order.admit`."""
 
     # Finding
 
@@ -148,6 +148,7 @@ class Coordinator(Order):
         return list(self.arrange(found))
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        """These entries in order of preference."""
         return found
 
     def select_by(
@@ -167,6 +168,7 @@ class Coordinator(Order):
         return self.arrange(found)
 
     def not_met(self, selector: Selector, found: int) -> CountNotMet:
+        """The error for a selector that found too few entries."""
         least = selector.low
         return CountNotMet(
             f"{least} {'entry' if least == 1 else 'entries'} wanted by {selector!r}, {found} found",
@@ -181,6 +183,7 @@ class Coordinator(Order):
         return self.position is None or self.kept_of(entry) is not None
 
     def kept_of(self, entry: Entry) -> Any:
+        """The field of this coordinator in a stored entry; None if there is none."""
         position = self.position
         if position is None or entry.shape.kind is not None or len(entry.fields) <= position:
             return None
@@ -298,19 +301,19 @@ class MatchedBy(Template):
 
         def check(fields: tuple[Any, ...]) -> bool:
             wild = kind is None
-            return all(_asks(fields[at], wild).matches(value) for at, value in checks.items())
+            return all(_part_of(fields[at], wild).matches(value) for at, value in checks.items())
 
         return Binding(tuple(places), tuple(places.values()), check if checks else None)
 
 
-def _asks(value: Any, wild: bool) -> Part:
+def _part_of(value: Any, wild: bool) -> Part:
     """A stored value as a part of a template. None in tuples is a wildcard if `wild`; inside a
     dataclass it is not."""
     if type(value) is tuple:
-        return Nested(tuple([_asks(one, wild) for one in value]))
+        return Nested(tuple([_part_of(one, wild) for one in value]))
     if type(value) is Typed:
         held = zip(value.kind.names, value.values, strict=True)
-        asked = {name: _asks(one, False) for name, one in held if one is not None}
+        asked = {name: _part_of(one, False) for name, one in held if one is not None}
         return NestedTyped(value.kind.name, asked)
     return ANY if value is None and wild else Equal(value)
 

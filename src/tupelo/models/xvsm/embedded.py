@@ -309,6 +309,7 @@ class Embedded:
             return self._containers.get(container_id)
 
     def rows(self) -> list[Row]:
+        """All rows of the registry."""
         return self.registry.read_all(("container", str, str, ANY, tuple))
 
     def clear(self) -> None:
@@ -324,6 +325,7 @@ class Embedded:
                 self._remove_files(container_id)
 
     def close(self) -> None:
+        """Close all containers and the registry, after the transactions that are ending."""
         with self.lock:
             self.closed = True
             ending, self._ending = self._ending, None

@@ -70,17 +70,17 @@ class ListenerQueue:
         """End the notification: no further calls."""
         raise NotImplementedError
 
-    async def _tell(self, told: Report) -> bool:
+    async def _tell(self, report: Report) -> bool:
         """Call the listener. False if it gets no further reports."""
         try:
-            answer = self._listener(self, *told)
+            answer = self._listener(self, *report)
             if asyncio.iscoroutine(answer):
                 if not self._is_async:
                     answer.close()
                     raise TypeError("an async listener needs an AsyncCapi")
                 await answer
         except Exception as error:
-            logger.exception("a notification's listener raised; it is told no more")
+            logger.exception("a notification's listener raised; it is called no more")
             self.error = error
             self.destroy()
         if self._left is not None:
@@ -154,12 +154,12 @@ class Notification(ListenerQueue):
             self._after(request, request.values.get("destroyed", []))
 
     def _after(self, request: Request, entries: list[Any]) -> None:
-        told = [entry.value if isinstance(entry, Entry) else entry for entry in entries]
+        values = [entry.value if isinstance(entry, Entry) else entry for entry in entries]
         operation = request.operation
 
         def end(committed: bool | None) -> None:
             if committed:
-                self._add(operation, told)
+                self._add(operation, values)
 
         if request.transaction is not None:  # always, for an operation of a container
             request.transaction.at_end(end)
@@ -204,18 +204,18 @@ class Notification(ListenerQueue):
         self._news.tell()
 
     async def _serve(self) -> None:
-        while (told := await self.come()) is not None:
+        while (report := await self.come()) is not None:
             await self.on_disk()
-            if not await self._tell(told):
+            if not await self._tell(report):
                 return
 
     async def come(self) -> Report | None:
         """Wait for the next report; None if there will be none."""
         while True:
             count = self._news.count
-            told = self.next()
-            if told is not None or not self.active:
-                return told
+            report = self.next()
+            if report is not None or not self.active:
+                return report
             if self._ending:
                 self.active = False
                 return None
@@ -253,9 +253,9 @@ class NotificationAspect(Notification):
     def _begin(self) -> None:
         """Nothing to start: the client fetches the reports."""
 
-    def put_back(self, told: Report) -> None:
+    def put_back(self, report: Report) -> None:
         """Return a report that was not sent."""
-        self._backlog.appendleft(told)
+        self._backlog.appendleft(report)
 
 
 def _nobody(notification: ListenerQueue, operation: str, entries: list[Any]) -> None:
@@ -263,6 +263,7 @@ def _nobody(notification: ListenerQueue, operation: str, entries: list[Any]) -> 
 
 
 def check_operations(operations: tuple[str, ...], every_removal: object) -> list[Point]:
+    """The points of these operations. BadArgument for other names."""
     if type(every_removal) is not bool:
         raise BadArgument("every_removal", "True or False", every_removal)
     if every_removal and "destroy" not in operations:

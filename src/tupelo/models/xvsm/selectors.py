@@ -72,6 +72,7 @@ REPEATABLE_READ = IsolationLevel.REPEATABLE_READ
 
 
 def check_isolation(isolation: object) -> IsolationLevel:
+    """The checked argument `isolation`."""
     if not isinstance(isolation, IsolationLevel):
         raise BadArgument("isolation", "READ_COMMITTED or REPEATABLE_READ", isolation)
     return isolation
@@ -168,6 +169,7 @@ class Selector:
 
     @property
     def is_all(self) -> bool:
+        """Whether the count is COUNT_ALL."""
         return self._rule is COUNT_ALL
 
     @property
@@ -180,17 +182,17 @@ class Selector:
         return ()
 
     def __repr__(self) -> str:
-        said = [*map(repr, self.says())]
+        arguments = [*map(repr, self.says())]
         if self._rule is not None:
-            said.append(f"count={self._rule!r}")
+            arguments.append(f"count={self._rule!r}")
         elif self.low == self.high:
-            said += [f"count={self.low}"] if self.low != 1 else []
+            arguments += [f"count={self.low}"] if self.low != 1 else []
         else:
-            said.append(f"min_count={self.low}")
-            said += [f"max_count={self.high}"] if self.high != _UNBOUNDED else []
+            arguments.append(f"min_count={self.low}")
+            arguments += [f"max_count={self.high}"] if self.high != _UNBOUNDED else []
         if self.name != type(self).default_name:
-            said.append(f"name={self.name!r}")
-        return f"{type(self).__name__}({', '.join(said)})"
+            arguments.append(f"name={self.name!r}")
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 class AnySelector(Selector):
@@ -470,6 +472,7 @@ def _of_values(template: Any) -> Any:
 
 
 def check_selectors(selectors: Iterable[Any]) -> None:
+    """BadSelector if one of these is no selector."""
     for selector in selectors:
         if not isinstance(selector, Selector):
             raise BadSelector(f"a selector is expected, such as FifoSelector(), not {selector!r}")

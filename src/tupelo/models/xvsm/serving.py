@@ -143,6 +143,7 @@ class ServingCapi(AsyncCapi):
     async def watch(
         self, container: Container, operations: tuple[str, ...], every_removal: bool
     ) -> NotificationAspect:
+        """A notification for the client, which fetches the reports."""
         points = check_operations(operations, every_removal)
         watch = NotificationAspect(self, container, every_removal)
         watch.registration = await self._add(container, points, watch)
@@ -166,6 +167,7 @@ class SiteClient:
         self._settling: set[asyncio.Future[object]] = set()
 
     def require_room(self) -> None:
+        """BadArgument if the client has too many transactions, notifications and tasks."""
         held = len(self.transactions) + len(self.watches) + len(self.tasks)
         if held >= CLIENT_HANDLES_MAX:
             raise BadArgument("things", f"at most {CLIENT_HANDLES_MAX} held at a time", held)
@@ -174,6 +176,7 @@ class SiteClient:
         return None if txn_id is None else self.require_transaction(txn_id)
 
     def require_transaction(self, txn_id: Any) -> SharedTransaction:
+        """The open transaction with this id. TransactionEnded if there is none."""
         txn = self.transactions.get(txn_id) if type(txn_id) is str else None
         if txn is None:
             raise TransactionEnded(str(txn_id), "aborted", "its link was lost, or it has ended")
@@ -246,6 +249,8 @@ class SiteService:
     # As a service
 
     async def invoke(self, caller: Caller, message: links.Invoke) -> Any:
+        """Serve a call of a client: decode its arguments, check its permissions, and call the
+        method."""
         method = METHODS.get(message.method)
         if method is None:
             raise BadArgument("method", f"one of {', '.join(METHODS)}", message.method)
@@ -293,6 +298,7 @@ class SiteService:
         return selectors
 
     def left(self, caller: Caller) -> None:
+        """The link of a client has ended: end its notifications, tasks and transactions."""
         client = self._clients.pop(caller.session, None)
         if client is None:
             return

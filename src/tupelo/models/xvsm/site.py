@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 STARTING_PAUSE_SECONDS = 0.05
-"""How many seconds to wait before a host that is starting is asked again."""
+"""How many seconds to wait before a host that is starting is items again."""
 
 
 class RemoteContainer:
@@ -136,10 +136,12 @@ class RemoteTransaction:
         return self.site.lease_of(self)
 
     def require_active(self) -> None:
+        """TransactionEnded if the transaction has ended."""
         if self.state != "active":
             raise TransactionEnded(self.id, self.state, self.reason)
 
     def end(self, state: str, reason: str) -> None:
+        """Note that the transaction has ended."""
         if self.state == "active":
             self.state, self.reason = state, reason
 
@@ -196,6 +198,7 @@ class RemoteNotification(ListenerQueue):
         self._name: int | None = None
 
     def start(self, name: int) -> None:
+        """Start fetching the reports of the notification with this number."""
         self._name = name
         self._site.connection.channel.start(self._serve, "tupelo-notification")
 
@@ -274,7 +277,7 @@ class Site:
         self, method: str, sent: list[Any], wait: float | None = 0, again: bool = False
     ) -> Any:
         """Call the service. A host that has offered containers before, and does not now, is
-        restarting: it is asked again for as long as a lost link is dialled."""
+        restarting: it is items again for as long as a lost link is dialled."""
         channel = self.connection.channel
         takes = method == "take"
         until: float | None = None
@@ -299,6 +302,7 @@ class Site:
                 time.sleep(STARTING_PAUSE_SECONDS)
 
     def lease_of(self, thing: Any) -> Lease | AsyncLease:
+        """The lease of an entry or transaction at the site."""
         if self.connection.is_async:
             return AsyncLease(self._leases, thing)
         return Lease(self._leases, thing)
@@ -320,11 +324,11 @@ class Site:
         cref: RemoteContainer,
         timeout: float | None,
         tx: Any,
-        asked: list[Any],
+        items: list[Any],
         *how: Any,
     ) -> Any:
-        """Write, shift, read, test, take or destroy; `asked` are entries or selectors."""
-        call = self.call(operation, context, cref, timeout, tx, asked, *how)
+        """Write, shift, read, test, take or destroy; `items` are entries or selectors."""
+        call = self.call(operation, context, cref, timeout, tx, items, *how)
         if operation == "read":
             return payloads_from_wire(await call)
         if operation not in ("write", "shift"):
@@ -332,16 +336,17 @@ class Site:
         try:
             granted = await call
         except BadTemplate:
-            require_unicode(asked)
+            require_unicode(items)
             raise
         leases = []
-        for one in parts(granted, len(asked)):
+        for one in parts(granted, len(items)):
             container, work, n, arrival, expires = parts(one, 5)
             written = WrittenEntry(cref.name, (container, work, n, arrival), expires)
             leases.append(self.lease_of(written))
         return leases
 
     async def end(self, txn: RemoteTransaction, commit: bool, context: dict[str, Any]) -> None:
+        """Commit or roll back a transaction at the site."""
         if not commit and txn.state == "aborted":
             return
         txn.require_active()
@@ -378,6 +383,7 @@ class Site:
         times: int | None,
         every_removal: bool,
     ) -> RemoteNotification:
+        """Create a notification at the site."""
         check_operations(operations, every_removal)
         notification = RemoteNotification(self, cref, listener, times)
         watched = self.call("watch", context, cref, list(operations), every_removal)
@@ -391,6 +397,7 @@ class Site:
         points: list[Point],
         aspect: Any,
     ) -> Registration:
+        """Add an aspect that the site offers by this name."""
         if not isinstance(aspect, str):
             expected = "the name of an aspect that is offered at the site: code is not sent"
             raise BadArgument("aspect", expected, aspect)
@@ -422,6 +429,7 @@ class Sites:
         return self._default if site is None else _address(site)
 
     async def at(self, address: Address) -> Site:
+        """The connection to the site at this address."""
         if self._closed:
             raise SpaceClosed("the Capi was closed")
         site = self._open.get(address)
@@ -444,6 +452,7 @@ class Sites:
         return site
 
     async def close(self) -> None:
+        """Disconnect from all sites, and end their helpers."""
         self._closed = True
         for end in list(self.endings):
             end()

@@ -190,21 +190,23 @@ def payload_of(shape: Shape, fields: tuple[Any, ...], stand_ins: bool = False) -
 def entries_to_wire(entries: list[Any]) -> list[Any]:
     """The payloads, and the selectors of each; None if there are no selectors."""
     payloads = [entry.value if type(entry) is Entry else entry for entry in entries]
-    told = [entry.selectors if type(entry) is Entry else () for entry in entries]
+    selector_lists = [entry.selectors if type(entry) is Entry else () for entry in entries]
     return [
         [payload_to_wire(payload) for payload in payloads],
-        [selectors_to_wire(selectors) for selectors in told] if any(told) else None,
+        [selectors_to_wire(selectors) for selectors in selector_lists]
+        if any(selector_lists)
+        else None,
     ]
 
 
 def entries_from_wire(encoded: Any) -> list[Any]:
-    payloads, told = parts(encoded, 2)
+    payloads, selector_lists = parts(encoded, 2)
     values = [payload_from_wire(one, True) for one in listed(payloads)]
-    if told is None:
+    if selector_lists is None:
         return values
     return [
         Entry(value, *selectors_from_wire(selectors)) if selectors else value
-        for value, selectors in zip(values, parts(told, len(values)), strict=True)
+        for value, selectors in zip(values, parts(selector_lists, len(values)), strict=True)
     ]
 
 

@@ -38,7 +38,7 @@ from tupelo.models.javaspaces.remote.wire import (
     sendable,
 )
 from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService, LeaseRenewalSet
-from tupelo.models.javaspaces.services import Description, SentTemplate
+from tupelo.models.javaspaces.services import Description, SentService
 from tupelo.space import asynchronous
 from tupelo.space.port import port_of
 from tupelo.values.entry import freeze_value
@@ -103,6 +103,7 @@ class OfferedService:
         self._on_disk = port_of(service.space).journaled
 
     async def invoke(self, caller: Caller, message: calls.Invoke) -> Any:
+        """Serve a call: check the permission, decode the arguments, and encode the result."""
         method, args = self._methods.get(message.method), list(message.args)
         if method is None:
             raise BadArgument("method", f"one of {', '.join(self._methods)}", message.method)
@@ -190,7 +191,7 @@ class OfferedService:
 
     def _reachable(self, service: Any) -> list[Any]:
         """A service, encoded; an empty list if it cannot be sent to programs elsewhere."""
-        if isinstance(service, SentTemplate):
+        if isinstance(service, SentService):
             return [wire.encode(service.frozen)]
         if any(service is one for one in self._offers.services):
             service = ServiceLocation(str(kind_of_service(service)), HERE)

@@ -161,6 +161,7 @@ class LookupDiscovery(ClosingHandle):
         raise DiscoveryFailed(", ".join(map(str, found.locators)))
 
     def close(self) -> None:
+        """Stop searching."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

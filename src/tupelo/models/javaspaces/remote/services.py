@@ -52,7 +52,7 @@ from tupelo.models.javaspaces.renewal_sets import RenewalFailureEvent
 from tupelo.models.javaspaces.services import (
     CompiledTemplate,
     Description,
-    SentTemplate,
+    SentService,
     ServiceItem,
     description_of,
     types_of_service,
@@ -115,7 +115,7 @@ class RemoteService(Closing):
         """Ask the host for the description of the service. UnknownService if it is not offered."""
         self._described(await self.call("describe"))
 
-    def _described(self, told: Any) -> None:
+    def _described(self, answer: Any) -> None:
         """Store the description that the host has sent."""
 
     async def call(
@@ -186,17 +186,17 @@ class RemoteService(Closing):
         )
         if isinstance(listener, MailboxListener) and listener.service.host == self.host:
             names = [listener.registration_id]
-            told = await register(names, freeze_value(handback, "handback", 1))
+            granted = await register(names, freeze_value(handback, "handback", 1))
         else:
             if self._pump is None:
                 self._pump = Pump(self)
-            told = await self._pump.register(listening, register)
-        held.granted_for(*told)
-        return EventRegistration(listening, *held.told)
+            granted = await self._pump.register(listening, register)
+        held.granted_for(*granted)
+        return EventRegistration(listening, *held.data)
 
-    def read_service(self, encoded: Any) -> SentTemplate | None:
+    def read_service(self, encoded: Any) -> SentService | None:
         """A service that the host has sent; None if it cannot be reached from here."""
-        return SentTemplate(seen_from(wire.frozen(encoded[0]), self.url)) if encoded else None
+        return SentService(seen_from(wire.frozen(encoded[0]), self.url)) if encoded else None
 
     def read_event(self, payload: Any) -> RemoteEvent:
         """An event that the host has sent. UnknownType if its class is unknown here."""
@@ -229,25 +229,27 @@ class RemoteLeaseHolder:
         self.id = uuid4().hex
         self.lost = False
         self.expires: float | None = None
-        self.told: tuple[Any, ...] = ()
+        self.data: tuple[Any, ...] = ()
         self._service = service
 
-    def granted_for(self, seconds: float | None, *told: Any) -> None:
+    def granted_for(self, seconds: float | None, *data: Any) -> None:
         """The host has granted so many seconds from now, and sent this data."""
         self.expires = None if seconds is None else self._service.clock.now() + seconds
-        self.told = told
+        self.data = data
 
     @property
     def service_id(self) -> str:
         """The id of the service, for a registration with a lookup service."""
-        return str(self.told[0])
+        return str(self.data[0])
 
     @property
     def ended(self) -> bool:
+        """Whether the lease has ended, as far as this program knows."""
         return self.lost or (self.expires is not None and self.expires <= self._service.clock.now())
 
     @property
     def lease(self) -> Any:
+        """The Lease, or AsyncLease."""
         kind = engine.AsyncLease if self._service.is_async else engine.Lease
         return lease_of(kind(self._service.landlord, self))
 
@@ -324,10 +326,11 @@ class Pump:
         listening: ListenerThread,
         register: Callable[[list[str], Any], Coroutine[Any, Any, Any]],
     ) -> Any:
+        """Register a listener at the host, and start fetching its events."""
         tag = uuid4().hex
         self._listeners[tag] = listening  # before there is an event
         try:
-            told = await register([self.queue_id, tag], None)
+            granted = await register([self.queue_id, tag], None)
         except BaseException:
             self._listeners.pop(tag, None)
             raise
@@ -335,9 +338,10 @@ class Pump:
             starts, self._running = not (self._running or self._stopped), not self._stopped
         if starts:
             self._service.start(self._run)
-        return told
+        return granted
 
     def stop(self) -> None:
+        """Stop fetching events."""
         self._stopped = True
         self._end(SpaceClosed("the service was closed here"))
 
@@ -399,18 +403,19 @@ class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
     groups: tuple[str, ...] = ()
     name = ""
 
-    def _described(self, told: Any) -> None:
-        self.service_id, groups, self.name = parts(told, 3)
+    def _described(self, answer: Any) -> None:
+        self.service_id, groups, self.name = parts(answer, 3)
         self.groups = tuple(listed(groups))
 
     @property
     def locator(self) -> LookupLocator:
+        """The address of the lookup service."""
         return LookupLocator(self.url)
 
     def described(self, item: ServiceItem) -> Description:
         known = description_of(item)
         service = sendable(item.service)
-        sent = SentTemplate(freeze_value(service, "service", 1))
+        sent = SentService(freeze_value(service, "service", 1))
         types = {**known.types, **types_of_service(service)}
         return Description(known.service_id, sent, types, known.attributes)
 
@@ -428,8 +433,8 @@ class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
             return [wire.frozen(one) for one in listed(answer)]
         return answer
 
-    def _read_description(self, told: Any) -> Description:
-        service_id, service, attributes = parts(told, 3)
+    def _read_description(self, answer: Any) -> Description:
+        service_id, service, attributes = parts(answer, 3)
         sent = self.read_service(service)
         return Description(service_id, sent, {}, wire.attributes(attributes))
 
@@ -474,10 +479,12 @@ class RemoteThing:
 
     @property
     def id(self) -> str:
+        """The id of the thing at its host."""
         return self._held.id
 
     @property
     def lease(self) -> Any:
+        """The lease of the thing."""
         return self._held.lease
 
     @property
@@ -486,6 +493,7 @@ class RemoteThing:
         return not self._held.ended
 
     async def ask(self, method: str, *args: Any, wait: float | None = 0) -> Any:
+        """Call a method of the service about this thing."""
         return await self._service.ask(method, self._held, *args, wait=wait)
 
     def __repr__(self) -> str:
@@ -734,7 +742,7 @@ class RemoteLeaseRenewalSet(RemoteThing):
         """Send a listener of this program an event for each lease that could not be renewed."""
         tell = target_of("listener", listener)
 
-        def told(event: RemoteEvent) -> object:
+        def forward(event: RemoteEvent) -> object:
             if isinstance(event, RenewalFailureEvent):
                 lease = self._given.pop(event.lease_id, None)
                 event.__dict__["_lease"] = lease
@@ -745,7 +753,7 @@ class RemoteLeaseRenewalSet(RemoteThing):
         async def register(names: list[str], sent: Any) -> Any:
             return await self.ask("tell_failures", names, sent)
 
-        return await self._service.register_listener(told, handback, self._held, register)
+        return await self._service.register_listener(forward, handback, self._held, register)
 
     @dual_api
     async def clear_renewal_failure_listener(self) -> None:

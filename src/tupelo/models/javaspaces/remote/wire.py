@@ -30,7 +30,7 @@ from tupelo.models.javaspaces.services import (
     Change,
     CompiledTemplate,
     Description,
-    SentTemplate,
+    SentService,
     known_here,
 )
 from tupelo.models.javaspaces.space import JavaSpace, JavaSpace05
@@ -104,13 +104,15 @@ def attributes(value: Any) -> Attributes:
 
 
 def description(value: Any) -> Description:
+    """The description of a service."""
     parts = convert(value, tuple[Annotated[str, msgspec.Meta(max_length=1_000)], Any, _Types, Any])
     service_id, service, types, entries = parts
     above = {name: frozenset(names) for name, names in types.items()}
-    return Description(service_id, SentTemplate(frozen(service)), above, attributes(entries))
+    return Description(service_id, SentService(frozen(service)), above, attributes(entries))
 
 
 def wanted(value: Any) -> CompiledTemplate:
+    """The template of a lookup."""
     service_id, types, asked, kinds = convert(
         value, tuple[Text | None, Texts, Any, list[Text | None]]
     )
@@ -121,6 +123,7 @@ def wanted(value: Any) -> CompiledTemplate:
 
 
 def templates(value: Any) -> list[Template]:
+    """Templates of attributes."""
     read = convert(value, _Values)
     if not all(isinstance(one, Template) for one in read):
         raise BadArgument("template", "templates of entries", "another")
@@ -128,6 +131,7 @@ def templates(value: Any) -> list[Template]:
 
 
 def changes(value: Any) -> list[Change]:
+    """Changes of attributes."""
     read = [frozen(one) for one in convert(value, _Values)]
     if not all(one is None or type(one) is dict for one in read):
         raise BadArgument("changes", "values of fields by name", value)
