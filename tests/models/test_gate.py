@@ -38,7 +38,7 @@ from tupelo.models.event_heap import factories as requests
 from tupelo.models.event_heap import served as heap_served
 from tupelo.models.event_heap.records import Destroyed, Placed
 from tupelo.models.javaspaces import JavaSpace05, LookupService, offer
-from tupelo.models.javaspaces.remote.locations import SERVICE_NAMES
+from tupelo.models.javaspaces.remote.wire import SERVICE_NAMES
 from tupelo.models.lime import Agent, HostLocation, LimeTupleSpace
 from tupelo.models.linda import TupleSpace
 from tupelo.models.melon import Copies, Melon

@@ -185,10 +185,9 @@ class Core:
         """A match in a plain space, None, or NotImplemented: see `Store.first_fast`."""
         entry = self.store.first_fast(raw, take)
         if take and entry is not None and entry is not NotImplemented:
-            if self.log.on:
-                self.log.add("taken", entry, actor=actor)
-            elif self.books is not None:
-                self.books.forget(entry)
+            if self.books is not None:
+                (self.books.taken if self.log.on else self.books.forget)(entry)
+            self.log.add("taken", entry, actor=actor)
         return entry
 
     def write_all(
@@ -334,6 +333,8 @@ class Core:
         """Read or take an entry that was found. `received` is False while the caller may be
         lost."""
         if take:
+            if self.books is not None and not (txn is None and received):
+                self.books.taken(entry)
             if txn is None:
                 self.store.remove(entry)
                 self.took(entry, None, waited, received)

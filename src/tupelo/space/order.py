@@ -9,88 +9,19 @@ docs/ORDERS.md.
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TupeloError
+from tupelo.space.ranking import Ranking
 from tupelo.values.entry import Entry, thaw_value
 
 if TYPE_CHECKING:
     import random
 
     from tupelo.space.transaction import Txn
-
-
-Rank = tuple[int, ...]
-"""Between any two ranks there is another, so inserting an entry changes no other rank."""
-
-
-def is_rank(value: Any) -> bool:
-    return type(value) is tuple and all(type(number) is int for number in value)
-
-
-def between(low: Rank | None, high: Rank | None) -> Rank:
-    """A rank after `low` and before `high`, in the order of tuples. Ranks stay short at both ends,
-    and where many entries are inserted at one place."""
-    if low is None:
-        return (0,) if high is None else (high[0] - 1,)
-    if high is None:
-        return (low[0] + 1,)
-    for i, (a, b) in enumerate(zip(low, high, strict=False)):
-        if b - a > 1:
-            return (*low[:i], a + 1)
-        if a != b:
-            return (*low[: i + 1], low[i + 1] + 1 if len(low) > i + 1 else 0)
-    return (*low, high[len(low)] - 1)
-
-
-class Ranking:
-    """The entries of a list, sorted by rank."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self._ranks: list[Rank] = []
-
-    def rank_at(self, at: int | None, txn: Txn | None) -> Rank | int:
-        """A rank for an entry that this transaction writes at an index among the entries that it
-        sees (None: the end); or the number of these entries, if the index is larger."""
-        index, seen = (len(self.entries), 0) if at is None else self._index(at, txn)
-        if at is not None and seen < at:
-            return seen
-        low = self._ranks[index - 1] if index else None
-        after = index if low is None else bisect_right(self._ranks, low)
-        return between(low, self._ranks[after] if after < len(self._ranks) else None)
-
-    def _index(self, at: int, txn: Txn | None) -> tuple[int, int]:
-        """The position of index `at` among all entries, and the number of visible ones before
-        it."""
-        own = () if txn is None else tuple(txn.line())
-        seen = 0
-        for index, entry in enumerate(self.entries):
-            if not entry.gone and (entry.txn is None or entry.txn in own):
-                if seen == at:
-                    return index, seen
-                seen += 1
-        return len(self.entries), seen
-
-    def add(self, entry: Entry, rank: Rank) -> None:
-        """Insert an entry, unless it is in the list."""
-        index = bisect_left(self._ranks, rank)
-        if index < len(self.entries) and self.entries[index] is entry:
-            return
-        self.entries.insert(index, entry)
-        self._ranks.insert(index, rank)
-
-    def remove(self, entry: Entry, rank: Rank) -> None:
-        index = bisect_left(self._ranks, rank)
-        while index < len(self._ranks) and self._ranks[index] == rank:
-            if self.entries[index] is entry:
-                del self.entries[index], self._ranks[index]
-                return
-            index += 1
 
 
 class Order:
@@ -127,6 +58,11 @@ class Order:
         without searching for all. None if the order cannot provide that."""
         return None
 
+    def select(self, txn: Txn | None, locked: Iterable[Entry]) -> list[Entry] | None:
+        """What `arrange` would choose of all entries that a transaction sees, without the `locked`
+        ones, which others hold; None if the order must be given the matches."""
+        return None
+
     def admit(self, entry: Entry, at: Any) -> None:
         """The entry enters the space, written `at` a place if one was given.
 
@@ -137,6 +73,10 @@ class Order:
     def readmit(self, entry: Entry) -> None:
         """The entry was returned, or read from a file; it cannot be refused."""
         self.admit(entry, None)
+
+    def taken(self, entry: Entry) -> None:
+        """The entry was taken, and may come back: its transaction may abort, or its taker vanish.
+        If it does not, `forget` follows."""
 
     def forget(self, entry: Entry) -> None:
         """The entry has left the space."""
@@ -274,24 +214,25 @@ class Vector(Order):
 
     def __init__(self) -> None:
         self._list = Ranking()
-        self._ranks: dict[Entry, Rank] = {}
 
     def walk(self) -> Iterable[Entry] | None:
         return self._list.entries
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        return sorted(found, key=self._ranks.__getitem__)
+        return sorted(found, key=self._list.rank_of)
 
     def admit(self, entry: Entry, at: Any) -> None:
         is_index = at is None or (type(at) is int and at >= 0)
         rank = self._list.rank_at(at if is_index else sys.maxsize, entry.txn)
         if isinstance(rank, int):
             raise BadArgument("at", f"an index from 0 to {rank}", at)
-        self._ranks[entry] = rank
         self._list.add(entry, rank)
 
+    def taken(self, entry: Entry) -> None:
+        self._list.hide(entry)
+
     def forget(self, entry: Entry) -> None:
-        self._list.remove(entry, self._ranks.pop(entry))
+        self._list.remove(entry)
 
 
 def hides(order: Order | None) -> bool:

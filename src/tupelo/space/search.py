@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -364,7 +364,20 @@ def search(core: Core, query: Query) -> list[Entry]:
             return _with_taken(core, query, order, taken)
     if query.survey is not None:
         query.survey.advance(accept)
+    elif order is not None and raw is ANY and query.session is None and query.only is None:
+        chosen = order.select(query.txn, _locked_by_others(core, query))
+        if chosen is not None:
+            return chosen[: query.limit]
     return _ordered(core, raw, query.limit, query.txn, order, accept, query.survey)
+
+
+def _locked_by_others(core: Core, query: Query) -> Iterator[Entry]:
+    """The entries that a take may not have because others have read them."""
+    if query.take and core.read_locks:
+        for other in core.transactions:
+            for entry in other.read:
+                if not may_take(entry, query.txn):
+                    yield entry
 
 
 def _taken_by_others(core: Core, query: Query) -> list[Entry]:

@@ -200,8 +200,8 @@ def stand_in(kind: Kind) -> type:
 
 
 def always_stand_in() -> None:
-    """From now on build entries of unknown classes as stand-ins, in this thread or task and in tasks
-    that it creates. For tools such as the command line, which have no classes of their own."""
+    """From now on build entries of unknown classes as stand-ins, in this thread or task and in the
+    tasks it creates. For tools such as the command line, which have no classes of their own."""
     _only_stand_ins.set(True)
 
 

@@ -343,3 +343,27 @@ def drain(javaspace: Any, template: Any = None) -> list[Any]:
 def in_order(entries: list[Any]) -> list[Any]:
     """For comparing without regard to the order."""
     return sorted(entries, key=repr)
+
+
+# Mailboxes
+
+
+def fetched(registration: Any) -> list[int]:
+    return [kept.sequence_number for kept in registration.get_remote_events()]
+
+
+class Target:
+    """Fails as often as it is told to; `tries` counts all attempts."""
+
+    def __init__(self, failures: int = 0, error: Exception | None = None) -> None:
+        self.failures = failures
+        self.error = error or RuntimeError("not now")
+        self.tries = 0
+        self.got: list[int] = []
+
+    def notify(self, event: RemoteEvent) -> None:
+        self.tries += 1
+        if self.failures:
+            self.failures -= 1
+            raise self.error
+        self.got.append(event.sequence_number)

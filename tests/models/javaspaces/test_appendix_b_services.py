@@ -12,8 +12,7 @@ import pytest
 
 from tests.models.javaspaces.doors import SimpleEntry, bare, drain
 from tupelo.models.javaspaces import NO_WAIT, JavaSpace, JavaSpace05, TransactionManager
-from tupelo.models.javaspaces.discovery import LookupLocator
-from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.lookup import LookupLocator, LookupService
 from tupelo.models.javaspaces.service import JavaSpaceService, XVSMService
 from tupelo.models.javaspaces.services import ServiceItem, ServiceTemplate
 

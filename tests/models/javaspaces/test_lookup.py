@@ -23,10 +23,9 @@ from tupelo.errors import (
     SpaceClosed,
     UnknownEvent,
 )
-from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.events import Retry
 from tupelo.models.javaspaces.leases import FOREVER, FixedLeasePeriodPolicy, Lease, LeaseMap
-from tupelo.models.javaspaces.lookup import LookupService, ServiceRegistration
+from tupelo.models.javaspaces.lookup import LookupLocator, LookupService, ServiceRegistration
 from tupelo.models.javaspaces.mailbox import EventMailbox
 from tupelo.models.javaspaces.registry import (
     TRANSITION_MATCH_MATCH,
@@ -709,7 +708,7 @@ def test_events_that_wait_do_not_come_after_the_lease_was_cancelled(lookup, unti
     else:
         assert LeaseMap({told.lease: 1}).cancel_all().cancelled == [told.lease]
     go_on.set()
-    until(lambda: not [t for t in threading.enumerate() if t.name == "tupelo-courier"])
+    until(lambda: not [t for t in threading.enumerate() if t.name == "tupelo-events"])
     assert len(events) == 1, "it was on its way"
 
 
@@ -829,7 +828,7 @@ def test_bad_listeners_are_refused(lookup):
 
 
 def test_a_slow_listener_has_a_bounded_backlog(lookup, until, monkeypatch):
-    monkeypatch.setattr("tupelo.models.javaspaces.event_sender.BACKLOG_MAX", 5)
+    monkeypatch.setattr("tupelo.models.javaspaces.events.BACKLOG_MAX", 5)
     entered, go_on = threading.Event(), threading.Event()
     numbers: list[int] = []
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.models.javaspaces.doors import Target, fetched
 from tupelo import Capacity, Lifo, ManualClock, Space, aio
 from tupelo.errors import (
     BadArgument,
@@ -45,27 +46,6 @@ def event(n: int, handback: Any = None) -> RemoteEvent:
 def tell(registration: MailboxRegistration, *numbers: int) -> None:
     for n in numbers:
         registration.listener(event(n))
-
-
-def fetched(registration: MailboxRegistration) -> list[int]:
-    return [kept.sequence_number for kept in registration.get_remote_events()]
-
-
-class Target:
-    """Fails as often as it is told to; `tries` counts all attempts."""
-
-    def __init__(self, failures: int = 0, error: Exception | None = None) -> None:
-        self.failures = failures
-        self.error = error or RuntimeError("not now")
-        self.tries = 0
-        self.got: list[int] = []
-
-    def notify(self, event: RemoteEvent) -> None:
-        self.tries += 1
-        if self.failures:
-            self.failures -= 1
-            raise self.error
-        self.got.append(event.sequence_number)
 
 
 # Keeping and fetching

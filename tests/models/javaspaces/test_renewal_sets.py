@@ -44,7 +44,7 @@ def leased(space: Space, n: int = 1, seconds: float | None = 10.0) -> Lease:
 
 def quiet(until: Any) -> None:
     """Wait until all events have been delivered."""
-    until(lambda: not [t for t in threading.enumerate() if t.name == "tupelo-courier"])
+    until(lambda: not [t for t in threading.enumerate() if t.name == "tupelo-events"])
 
 
 # Leases in a set

@@ -10,9 +10,8 @@ import pytest
 
 from tupelo import Space, aio
 from tupelo.errors import BadArgument, DiscoveryFailed, LeaseLost, SpaceClosed
-from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.leases import FixedLeasePeriodPolicy, Lease
-from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.lookup import LookupLocator, LookupService
 from tupelo.models.javaspaces.registry import TRANSITION_NOMATCH_MATCH
 from tupelo.models.javaspaces.service import JavaSpaceService, XVSMService
 from tupelo.models.javaspaces.services import ServiceTemplate

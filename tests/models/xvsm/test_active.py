@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.conftest import PATIENCE_SECONDS, parked_at
 from tests.laws.talk import refused
 from tests.models.xvsm.conftest import cancel
 from tupelo import ManualClock
-from tupelo.errors import BadArgument, CountNotMet, DuplicateKey, LeaseLost
+from tupelo.errors import BadArgument, CountNotMet, DuplicateKey, LeaseLost, TupeloError
 from tupelo.models.javaspaces import JavaSpace05, TransactionManager
 from tupelo.models.xvsm import (
     COUNT_ALL,
@@ -530,3 +531,44 @@ def test_work_is_given_in_and_found_through_javaspaces_by_tasks(loop_thread):
             assert [(await space.take(ANY_SQUARES)).total for _ in range(2)] == [9, 9]
 
     loop_thread.call(work)
+
+
+def test_work_of_javaspaces_elsewhere_goes_through_two_spaces_of_a_host():
+    """A program elsewhere gives work in at one space of a host and finds it done in another; the
+    program that has the container moves entries between them, each in one transaction."""
+    with (
+        tupelo.Host("site", listen="127.0.0.1:0") as host,
+        Capi() as capi,
+    ):
+        given, done = host.space("given"), host.space("done")
+        cref = capi.create_container(None, None, "c", INFINITE, ActiveCoordinator(2))
+        active: Any = ActiveSpace(capi, cref)
+
+        def move(source: Any, target: Any) -> None:
+            at_host = given if target is active else done
+            with suppress(TupeloError):  # until host and Capi are closed
+                while True:
+                    with tupelo.transaction(at_host, cref.space) as tx:
+                        target.write(source.take(Squares, txn=tx), txn=tx)
+
+        movers = [
+            threading.Thread(target=move, args=pair, daemon=True)
+            for pair in ((given, active), (active, done))
+        ]
+        for mover in movers:
+            mover.start()
+        with (
+            JavaSpace05(tupelo.connect(host.url + "given")) as jobs,
+            JavaSpace05(tupelo.connect(host.url + "done")) as done_space,
+        ):
+            results: Any = done_space
+            lost = TransactionManager().create().transaction
+            jobs.write(Squares([9]), lost)
+            lost.abort()
+            jobs.write([Squares([1, 2]), Squares([3])])
+            totals = [results.take(ANY_SQUARES).total for _ in range(2)]
+            assert sorted(totals) == [5, 9]
+            assert results.take_if_exists(ANY_SQUARES) is None
+    for mover in movers:
+        mover.join(PATIENCE_SECONDS)
+        assert not mover.is_alive()

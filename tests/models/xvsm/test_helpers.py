@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ import pytest
 import tupelo
 from tests.conftest import PATIENCE_SECONDS, until_true
 from tupelo import Access
-from tupelo.errors import BadArgument, NotAllowed
+from tupelo.errors import BadArgument, CannotReach, NotAllowed, PeerLost
+from tupelo.lab.torture.proxy import LinkFault, Proxy
 from tupelo.models.xvsm import (
     INFINITE,
     INFINITE_TIMEOUT,
@@ -44,6 +45,7 @@ class Desk:
         self.gate = threading.Event()
         self.here: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
+        self.left: Counter[str] = Counter()  # how many tasks were computed
 
     def wait(self, who: str) -> None:
         with self.lock:
@@ -52,6 +54,7 @@ class Desk:
         assert self.gate.wait(PATIENCE_SECONDS)
         with self.lock:
             self.here[who] -= 1
+            self.left[who] += 1
 
 
 desk = Desk()
@@ -165,7 +168,7 @@ def test_an_async_program_helps(make_site):
     async def help() -> list[Any]:
         async with AsyncCapi(site=site.uri) as capi:
             cref = await capi.lookup_container(None, None, "sums")
-            async with await capi.work_for(cref, at_the_desk, square) as helper:
+            async with await capi.work_for(cref, at_the_desk, square, workers=1) as helper:
                 await capi.write(cref, 0, None, Work("at_the_desk", [1, 2]))
                 while sum(desk.here.values()) < 2:
                     await asyncio.sleep(0.01)
@@ -262,6 +265,109 @@ def test_the_tasks_of_a_helper_that_is_killed_are_done_by_others(make_site):
     desk.gate.set()
     (work,) = site.done()
     assert work.results == [(number, "site") for number in (1, 2, 3)]
+
+
+@pytest.fixture
+def make_proxy(host_thread: Any) -> Iterator[Any]:
+    made: list[Proxy] = []
+
+    def make(site: Site) -> tuple[str, Callable[..., None]]:
+        """The URI of a site behind a proxy, and a function that calls a method of the proxy."""
+
+        async def start() -> Proxy:
+            proxy = Proxy()
+            await proxy.start()
+            proxy.lead_to(site.host.address)
+            return proxy
+
+        proxy: Proxy = host_thread.call(start)
+        made.append(proxy)
+
+        def tell(method: str, *args: Any) -> None:
+            async def call() -> None:
+                getattr(proxy, method)(*args)
+
+            host_thread.call(call)
+
+        return f"xvsm://{proxy.address}", tell
+
+    yield make
+    for proxy in made:
+        host_thread.call(proxy.close)
+
+
+def leftovers(site: Site) -> list[Any]:
+    """What the work of the site still consists of."""
+    return [entry for entry in site.cref.active.work.read_all() if entry != ("look",)]
+
+
+FAULTS = [
+    LinkFault("reset"),
+    LinkFault("cut"),
+    LinkFault("truncate", "there"),
+    LinkFault("truncate", "back"),
+    LinkFault("swallow", "there"),
+    LinkFault("swallow", "back"),
+    LinkFault("hold"),
+]
+
+
+@pytest.mark.parametrize("moment", ["computing", "finishing"])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind} {fault.direction}")
+def test_a_link_that_fails_loses_no_task_and_records_each_result_once(
+    make_site, make_proxy, fault, moment
+):
+    site = make_site(workers=1)
+    uri, proxy = make_proxy(site)
+    numbers = list(range(6))
+    with Capi(site=uri) as capi, capi.work_for(f"{uri}/sums", at_the_desk, workers=2) as helper:
+        site.capi.write(site.cref, 0, None, Work("at_the_desk", numbers))
+        until_true(lambda: sum(desk.here.values()) == 3, "all workers are busy")
+        if moment == "finishing":
+            proxy("fail", fault)
+            desk.gate.set()
+            until_true(lambda: desk.left["helper"] >= 2, "its results are computed")
+            proxy("heal")
+        else:
+            proxy("fail", fault)
+            proxy("heal")
+            desk.gate.set()
+        proxy("fail", LinkFault("reset"))
+        (work,) = site.done()
+        assert [number for number, _ in work.results] == numbers
+        until_true(lambda: not leftovers(site), "all of its work is gone")
+        # What was computed and is not known to be recorded is told.
+        helped = sum(who == "helper" for _, who in work.results)
+        until_true(lambda: helper.done + helper.unconfirmed == desk.left["helper"])
+        assert helper.done <= helped <= helper.done + helper.unconfirmed
+        assert sum(desk.left.values()) >= len(numbers)
+        # It goes on helping.
+        assert helper.active and helper.error is None
+        desk.gate.clear()
+        site.capi.write(site.cref, 0, None, Work("at_the_desk", numbers))
+        until_true(lambda: desk.here["helper"] == 2, "it helps again")
+        desk.gate.set()
+        assert [number for number, _ in site.done()[0].results] == numbers
+        none = ActiveSelector(min_count=0, max_count=1)
+        assert site.capi.take(site.cref, 0, None, none) == []
+        capi.lookup_container(None, None, "sums")  # Nobody dials while the proxy is closed.
+
+
+def test_a_helper_that_is_cut_off_for_good_says_so_and_its_tasks_are_done_by_others(
+    make_site, make_proxy
+):
+    site = make_site(workers=1)
+    uri, proxy = make_proxy(site)
+    with Capi(site=uri, reconnect=0) as capi:
+        helper = capi.work_for(f"{uri}/sums", at_the_desk, workers=2)
+        site.capi.write(site.cref, 0, None, Work("at_the_desk", [1, 2, 3]))
+        until_true(lambda: sum(desk.here.values()) == 3, "all workers are busy")
+        proxy("fail", LinkFault("cut"))
+        desk.gate.set()
+        (work,) = site.done()
+        assert work.results == [(number, "site") for number in (1, 2, 3)]
+        until_true(lambda: not helper.active and helper.unconfirmed == 2)
+        assert isinstance(helper.error, PeerLost | CannotReach) and helper.done == 0
 
 
 def test_work_is_for_those_who_may_take_and_write(make_site):

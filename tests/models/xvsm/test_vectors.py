@@ -1,6 +1,9 @@
 """A vector's places: counted as the writer sees them, and kept over a restart."""
 
 import asyncio
+import sys
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from tests.conftest import memory_folder, parked_at
 from tupelo.errors import BadEntry, IndexOutOfRange
 from tupelo.models.xvsm import (
     COUNT_ALL,
+    COUNT_MAX,
     INFINITE,
     INFINITE_TIMEOUT,
     AnySelector,
@@ -25,7 +29,7 @@ from tupelo.models.xvsm import (
     VectorCoordinator,
     VectorSelector,
 )
-from tupelo.space.order import between
+from tupelo.space.ranking import between
 
 
 def container(capi: Any, *coordinators: Any) -> Any:
@@ -206,6 +210,96 @@ def test_a_vector_in_a_folder_is_the_same_list_afterwards(deeds):
         with Capi(folder) as capi:
             cref = capi.lookup_container(None, None, "v")
             assert read(capi, cref, VectorSelector(0, COUNT_ALL)) == left
+
+
+HELD_DEEDS = st.tuples(
+    st.sampled_from(["write", "take", "read", "end"]),
+    st.sampled_from([None, 0, 1]),  # which transaction
+    PLACES,
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(HELD_DEEDS, max_size=30))
+def test_an_index_is_the_same_beside_transactions_that_hold_entries(deeds):
+    """An entry found by its position is the one that a look at all entries finds."""
+    with Capi() as capi:
+        cref = container(capi, VectorCoordinator())
+        capi.write(cref, 0, None, *"abcdef")
+        txs: list[Any] = [capi.create_transaction(None, None) for _ in range(2)]
+        for number, (verb, who, index) in enumerate(deeds):
+            tx = None if who is None else txs[who]
+            try:
+                if verb == "write":
+                    capi.write(cref, 0, tx, at(number, index))
+                elif verb == "end" and who is not None:
+                    (capi.commit_transaction if index % 2 else capi.rollback_transaction)(txs[who])
+                    txs[who] = capi.create_transaction(None, None)
+                elif verb != "end":
+                    getattr(capi, verb)(cref, 0, tx, VectorSelector(index))
+            except IndexOutOfRange:
+                pass
+            some = VectorSelector(index, COUNT_MAX)
+            for viewer in (None, *txs):
+                everything = (AnySelector(COUNT_MAX), some)
+                for verb in ("read", "take"):
+                    counts = [
+                        capi.test(cref, 0, viewer, *asked, operation=verb)
+                        for asked in ((some,), everything)
+                    ]
+                    assert counts[0] == counts[1], (verb, viewer)
+            assert read(capi, cref, some) == read(capi, cref, AnySelector(COUNT_MAX), some)
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of Python this runs, a line in a loop as often as it comes round."""
+    lines = 0
+
+    def trace(frame: object, event: str, arg: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize("others", [0, 3], ids=["alone", "beside a transaction"])
+def test_an_index_is_found_without_a_look_at_the_other_entries(others):
+    def costs(size: int) -> dict[str, int]:
+        with Capi() as capi:
+            cref = container(capi, VectorCoordinator(), KeyCoordinator(name="id"))
+
+            keys = count()
+
+            def entry(index: int | None = None) -> Entry:
+                return Entry("x", VectorSelector(index), KeySelector(next(keys), name="id"))
+
+            capi.write(cref, 0, None, *[entry() for _ in range(size)])
+            tx = capi.create_transaction(None, None)
+            for index in range(others):
+                capi.take(cref, 0, tx, VectorSelector(index))
+                capi.read(cref, 0, tx, VectorSelector(10 + index))
+                capi.write(cref, 0, tx, entry(index))
+            middle = VectorSelector(size // 2)
+            deeds: dict[str, Callable[[], object]] = {
+                "read": lambda: capi.read(cref, 0, None, middle),
+                "append": lambda: capi.write(cref, 0, None, entry()),
+                "insert": lambda: capi.write(cref, 0, None, entry(size // 2)),
+                "take": lambda: capi.take(cref, 0, None, middle),
+            }
+            for deed in deeds.values():
+                deed()  # the first of its kind plans the search
+            return {name: lines_run(deed) for name, deed in deeds.items()}
+
+    few, many = costs(100), costs(6_400)
+    for name, lines in few.items():
+        assert many[name] <= 2 * lines, name
 
 
 def test_what_a_cancelled_taker_had_comes_back_to_its_place():

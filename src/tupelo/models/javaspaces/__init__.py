@@ -1,4 +1,4 @@
-"""JavaSpaces and JavaSpace05: the doors with the words of Jini.
+"""JavaSpaces and JavaSpace05, with the names of Jini.
 
 | JavaSpaces                          | Tupelo                                                     |
 | ----------------------------------- | ---------------------------------------------------------- |
@@ -20,8 +20,6 @@ Times are in seconds; `FOREVER`, `Lease.ANY` (as the space likes it) and `NO_WAI
 """
 
 from tupelo.errors import ListenerFailed, UnknownEvent
-from tupelo.models.javaspaces.discovery import LookupLocator
-from tupelo.models.javaspaces.entries import Snapshot
 from tupelo.models.javaspaces.events import (
     AvailabilityEvent,
     EventRegistration,
@@ -39,9 +37,8 @@ from tupelo.models.javaspaces.leases import (
     LeaseOutcome,
     PolicyByKind,
 )
-from tupelo.models.javaspaces.lookup import LookupService, ServiceRegistration
+from tupelo.models.javaspaces.lookup import LookupLocator, LookupService, ServiceRegistration
 from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
-from tupelo.models.javaspaces.matchset import MatchSet, Skipped
 from tupelo.models.javaspaces.registry import (
     TRANSITION_MATCH_MATCH,
     TRANSITION_MATCH_NOMATCH,
@@ -49,7 +46,6 @@ from tupelo.models.javaspaces.registry import (
     ServiceEvent,
 )
 from tupelo.models.javaspaces.remote.hosting import offer
-from tupelo.models.javaspaces.remote.locations import ServiceLocation
 from tupelo.models.javaspaces.remote.multicast import LookupDiscovery, announce
 from tupelo.models.javaspaces.remote.services import (
     RemoteEventMailbox,
@@ -58,6 +54,7 @@ from tupelo.models.javaspaces.remote.services import (
     RemoteLookupService,
     RemoteMailboxRegistration,
 )
+from tupelo.models.javaspaces.remote.wire import ServiceLocation
 from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
 from tupelo.models.javaspaces.renewal_sets import (
     EXPIRATION_WARNING_EVENT_ID,
@@ -69,7 +66,14 @@ from tupelo.models.javaspaces.renewal_sets import (
 )
 from tupelo.models.javaspaces.service import JavaSpaceService, XVSMService
 from tupelo.models.javaspaces.services import ServiceItem, ServiceMatches, ServiceTemplate
-from tupelo.models.javaspaces.space import NO_WAIT, Entry, JavaSpace, JavaSpace05
+from tupelo.models.javaspaces.space import (
+    NO_WAIT,
+    Entry,
+    JavaSpace,
+    JavaSpace05,
+    MatchSet,
+    Snapshot,
+)
 from tupelo.models.javaspaces.transactions import (
     ABORTED,
     ACTIVE,
@@ -85,6 +89,7 @@ from tupelo.models.javaspaces.transactions import (
     TransactionManager,
     TransactionParticipant,
 )
+from tupelo.space.matchset import Skipped
 
 __all__ = [
     "ABORTED",

@@ -1,31 +1,42 @@
-"""Events: what a listener is told, and how often one that fails is told again.
+"""Events, their registrations and listeners, and the delivery of events with retries.
 
 | Jini                                | Tupelo                                                   |
 | ----------------------------------- | -------------------------------------------------------- |
 | RemoteEvent, AvailabilityEvent      | notice; the source is the name of the space              |
 | RemoteEventListener                 | a function of an event, or an object with `notify`       |
 | EventRegistration                   | subscription, which is leased                            |
-| UnknownEventException               | UnknownEvent: the listener wants to be told no more      |
+| UnknownEventException               | UnknownEvent: the listener wants no more of these events |
 
-Events come in order, each once, from a thread (or a task) of the registration's own.
+Events arrive in order, each once; each registration calls its listener from its own thread or task.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from inspect import iscoroutinefunction
 from math import inf
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from tupelo.errors import BadArgument, InvalidIterator, ListenerFailed, UnknownEvent
 from tupelo.models.javaspaces.leases import Lease, LeaseNotice, lease_of
 from tupelo.space.blocking import ThreadSignal
 from tupelo.space.clock import Clock
-from tupelo.space.dual_api import dual_api, maybe_await
+from tupelo.space.dual_api import dual_api, maybe_await, run_sync
 from tupelo.space.query import check_count, check_wait
 from tupelo.space.tasks import TaskSignal
+from tupelo.values import lease as engine
 from tupelo.values.kind import entry
+
+logger = logging.getLogger("tupelo")
+
+BACKLOG_MAX = 1_000
+"""How many events wait in memory for a listener; when there are more, the oldest are dropped."""
 
 Listener = Callable[["RemoteEvent"], object]
 
@@ -33,7 +44,7 @@ Listener = Callable[["RemoteEvent"], object]
 @entry("tupelo.javaspaces.RemoteEvent")
 @dataclass(frozen=True)
 class RemoteEvent:
-    """Something has happened at a source. `sequence_number` counts the events of one id."""
+    """An event at a source. `sequence_number` counts the events with the same `event_id`."""
 
     source: str
     event_id: int
@@ -52,7 +63,8 @@ class AvailabilityEvent(RemoteEvent):
 
 @dataclass(frozen=True)
 class Retry:
-    """How often a listener that fails is told again: `tries` in all, each wait twice as long."""
+    """How often an event is sent to a failing listener: `tries` in all; each pause is twice as long
+    as the one before."""
 
     tries: int = 4
     first_seconds: float = 0.1
@@ -65,13 +77,15 @@ class Retry:
 
 
 def check_retry(retry: object) -> Retry:
+    """The checked argument `retry`, or the default."""
     if retry is not None and not isinstance(retry, Retry):
         raise BadArgument("retry", "a Retry(...)", retry)
     return retry or Retry()
 
 
 class EventRegistration:
-    """That a listener will be told: under which id, from which number on, and for how long."""
+    """The leased registration of a listener: its events have this `event_id` and sequence numbers
+    above `sequence_number`."""
 
     def __init__(
         self,
@@ -89,18 +103,18 @@ class EventRegistration:
 
     @property
     def lease(self) -> Lease:
-        """Cancelling it also calls off the events that wait for the listener."""
+        """The lease; cancelling it also drops the events that wait for the listener."""
         return lease_of(self._subscription.lease, self._notifier)
 
     @property
     def active(self) -> bool:
-        """Will the listener be told of what happens next? At the async door of a space elsewhere it
-        is what was known when `refresh` was awaited last."""
+        """Whether further events will be sent. In the async API, for a space elsewhere, this is the
+        state of the last `refresh`."""
         active: bool = self._subscription.active
         return active
 
     async def refresh(self) -> None:
-        """Ask the host of a space elsewhere whether it still stands."""
+        """Ask the host of a space elsewhere whether the registration is still active."""
         refresh = getattr(self._subscription, "refresh", None)
         if refresh is not None:
             await maybe_await(refresh())
@@ -113,11 +127,11 @@ class EventRegistration:
 
     @property
     def missed(self) -> int:
-        """How many events were dropped, because too many waited for the listener."""
+        """The number of events that were dropped because too many waited for the listener."""
         return self._notifier.missed
 
     def cancel(self) -> Any:
-        """No more events, not even of what has happened already; awaited if the lease's is."""
+        """Cancel the lease: no more events, not even those that wait. Awaited in the async API."""
         return self.lease.cancel()
 
     def __repr__(self) -> str:
@@ -125,32 +139,34 @@ class EventRegistration:
 
 
 class Notifier:
-    """Tells one listener of events, again if it fails, until it has failed too often."""
+    """Calls one listener with events; an event is repeated until the listener accepts it or has
+    failed too often."""
 
     def __init__(self, listener: object, retry: Retry, clock: Clock, is_async: bool) -> None:
         self.is_async = is_async
         self.cancelled = False
         self.missed = 0
-        self._tell = listening(listener)
+        self._call = listening(listener)
         self._retry = retry
         self._clock = clock
         self._tries = 0
 
     def call_off(self) -> None:
-        """Bring nothing more, also not what waits."""
+        """Deliver no more events, not even those that wait."""
         self.cancelled = True
 
     @dual_api
     async def deliver(self, event: RemoteEvent) -> None:
-        """ListenerFailed after the last try, or as soon as the listener says UnknownEvent."""
+        """Deliver an event. Raises ListenerFailed after the last try, or at once if the listener
+        raises UnknownEvent."""
         while not (self.cancelled or await self.attempt(event)):
             await self.pause()
 
     async def attempt(self, event: RemoteEvent) -> bool:
-        """Tell the listener once. False if it has failed, and is to be told again."""
+        """Call the listener once. False if it failed and another try is due."""
         self._tries += 1
         try:
-            await maybe_await(self._tell(event))
+            await maybe_await(self._call(event))
         except UnknownEvent as error:
             self._tries = 0
             raise ListenerFailed(f"the listener does not want {event!r}") from error
@@ -163,7 +179,7 @@ class Notifier:
         return True
 
     async def pause(self) -> None:
-        """Wait before the next try, each time twice as long."""
+        """Wait before the next try, twice as long each time."""
         seconds = self._retry.first_seconds * 2 ** (self._tries - 1)
         if self.is_async:
             await TaskSignal().wait_until(self._clock, self._clock.now() + seconds)
@@ -172,9 +188,9 @@ class Notifier:
 
 
 class RemoteEventIterator:
-    """Hands out the events that a mailbox keeps. InvalidIterator is raised once it was closed,
-    another took its place, delivery was enabled, or the registration is gone. At the async door of
-    a mailbox elsewhere it is awaited: `async for`, `await events.next(5)`."""
+    """Takes events out of a mailbox. InvalidIterator is raised after the iterator was closed or
+    replaced by a newer one, delivery was enabled, or the registration has ended. For a mailbox
+    elsewhere in the async API: `async for`, `await events.next(5)`."""
 
     def __init__(
         self,
@@ -190,14 +206,14 @@ class RemoteEventIterator:
 
     @dual_api
     async def next(self, timeout: float | None = 0) -> RemoteEvent | None:
-        """The oldest event, which is removed from the mailbox; None if there was none within
-        `timeout` seconds (None: for ever)."""
+        """Remove the oldest event from the mailbox and return it; None if there was none within
+        `timeout` seconds (None: wait for ever)."""
         check_wait(timeout, "timeout")
         return await self._fetch(timeout)
 
     @dual_api
     async def close(self) -> None:
-        """Hand out no more events, also to one who waits for them."""
+        """End the iteration; a `next` that waits raises InvalidIterator."""
         await self._close()
 
     def __iter__(self) -> Self:
@@ -227,8 +243,194 @@ class RemoteEventIterator:
 
 
 def listening(listener: object, name: str = "listener") -> Listener:
-    """How to tell a listener: a function, or an object with `notify`."""
+    """The function that delivers to a listener: the listener itself, or its method `notify`."""
     tell = getattr(listener, "notify", listener)
     if not callable(tell):
         raise BadArgument(name, "a function of an event, or an object with notify", listener)
+    return tell
+
+
+class EventStore(Protocol):
+    """Where the events of one listener wait. One event at a time is fetched; then it is
+    `delivered`, or `returned` to its place. The methods may be coroutine functions."""
+
+    def fetch(self) -> Any:
+        """The next event, or None."""
+        ...
+
+    def delivered(self) -> Any:
+        """The fetched event has arrived: remove it."""
+        ...
+
+    def returned(self) -> Any:
+        """The fetched event has not arrived: keep it for the next try."""
+        ...
+
+    def unwanted(self) -> Any:
+        """The listener has raised UnknownEvent. True if other events are still delivered, False if
+        the listener gets no more events at all."""
+        ...
+
+
+class EventBacklog:
+    """An event store in memory. When it is full, the oldest event is dropped."""
+
+    def __init__(self, backlog_max: int) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[RemoteEvent] = deque(maxlen=backlog_max)
+        self._out: RemoteEvent | None = None
+
+    def add(self, event: RemoteEvent) -> None:
+        """Add an event."""
+        with self._lock:
+            self._waiting.append(event)
+
+    def fetch(self) -> RemoteEvent | None:
+        with self._lock:
+            self._out = self._waiting.popleft() if self._waiting else None
+            return self._out
+
+    def delivered(self) -> None:
+        self._out = None
+
+    def returned(self) -> None:
+        with self._lock:
+            if self._out is not None:
+                self._waiting.appendleft(self._out)
+                self._out = None
+
+    def unwanted(self) -> bool:
+        return False  # It serves one registration, which has one event id.
+
+
+def _in_a_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    threading.Thread(target=partial(run_sync, work), name="tupelo-events", daemon=True).start()
+
+
+class EventSender:
+    """Delivers the events of a store in the background. `on_failure` is called with the error when
+    the sender has given up."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        notifier: Notifier,
+        on_failure: Callable[[Exception], object],
+        start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None] = _in_a_thread,
+    ) -> None:
+        self._store = store
+        self._notifier = notifier
+        self._on_failure = on_failure
+        self._start = start
+        self._lock = threading.Lock()
+        self._busy = False
+        self._more = False
+
+    def go(self) -> None:
+        """There are events in the store: start delivering, unless that is under way."""
+        with self._lock:
+            self._more = True
+            if self._busy or self._notifier.cancelled:
+                return
+            self._busy = True
+        self._start(self._run)
+
+    def stop(self) -> None:
+        """Deliver no more. An event that is under way may still arrive, but is not retried."""
+        self._notifier.call_off()
+
+    async def _run(self) -> None:
+        try:
+            while not self._notifier.cancelled:
+                with self._lock:
+                    self._more = False
+                event = await maybe_await(self._store.fetch())
+                if event is not None:
+                    await self._deliver(event)
+                    continue
+                with self._lock:
+                    self._busy = self._more
+                    if not self._more:
+                        return
+        except Exception as error:  # also if the space was closed, or its disk has failed
+            if not self._notifier.cancelled:
+                self._notifier.call_off()
+                self._on_failure(error)
+
+    async def _deliver(self, event: RemoteEvent) -> None:
+        try:
+            delivered = not self._notifier.cancelled and await self._notifier.attempt(event)
+        except BaseException as error:  # Whatever a listener does, the event is not lost.
+            if isinstance(error.__cause__, UnknownEvent) and await maybe_await(
+                self._store.unwanted()
+            ):
+                return
+            await maybe_await(self._store.returned())
+            raise
+        if delivered:
+            await maybe_await(self._store.delivered())
+        else:
+            await maybe_await(self._store.returned())
+            if not self._notifier.cancelled:
+                await self._notifier.pause()
+
+
+class ListenerThread:
+    """A leased listener, with the events that wait for it in memory; used as the subscription of an
+    EventRegistration. A listener that fails too often is dropped, and `on_failure` is called."""
+
+    missed = 0
+
+    def __init__(
+        self,
+        lease: Callable[[], engine.Leased],
+        tell: Listener,
+        handback: Any,
+        *,
+        clock: Clock,
+        retry: Retry,
+        on_failure: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._lease = lease
+        self.handback = handback
+        self.error: Exception | None = None
+        self._stopped = False
+        self._on_failure = on_failure
+        self._backlog = EventBacklog(BACKLOG_MAX)
+        self._sender = EventSender(self._backlog, Notifier(tell, retry, clock, False), self.give_up)
+
+    @property
+    def lease(self) -> engine.Leased:
+        """The lease of the registration."""
+        return self._lease()  # Not stored: the garbage collector does not traverse leases.
+
+    @property
+    def active(self) -> bool:
+        """Whether further events will be delivered."""
+        return not (self._stopped or self.lease.thing.ended)
+
+    def tell(self, event: RemoteEvent) -> None:
+        """Queue an event for the listener."""
+        self._backlog.add(event)
+        self._sender.go()
+
+    def call_off(self, error: Exception | None = None) -> None:
+        """Deliver no more events, not even those that wait."""
+        self._sender.stop()
+        self._stopped = True
+        self.error = self.error or error
+
+    def give_up(self, error: Exception) -> None:
+        """Drop the listener because of this error."""
+        logger.warning("a listener was dropped: %s", error)
+        self.call_off(error)
+        self._on_failure()
+
+
+def target_of(name: str, listener: object) -> Listener:
+    """The function that delivers to a listener from a thread. BadArgument if it is a coroutine
+    function."""
+    tell = listening(listener, name)
+    if iscoroutinefunction(tell):
+        raise BadArgument(name, "a plain function: it is called from a thread", listener)
     return tell

@@ -1,4 +1,4 @@
-"""Leases: what a JavaSpace grants, renewed and cancelled one by one or many in one call.
+"""Leases of a JavaSpace: renewed and cancelled one by one, or many in one call.
 
 | Jini                                | Tupelo                                                 |
 | ----------------------------------- | ------------------------------------------------------ |
@@ -8,33 +8,41 @@
 | LeaseMap, LeaseMapException         | LeaseMap; the errors are in the LeaseOutcome           |
 | Landlord, LeasePeriodPolicy         | the space that granted it, its `lease_policy`          |
 
-Leases of the async door are awaited: `await lease.renew(10)`. Those of a lookup service, a mailbox
-or a lease renewal service in this program answer at once, and are not.
+Leases of the async API are awaited: `await lease.renew(10)`. Leases of a lookup service, a mailbox
+or a lease renewal service in this program are not: they never wait.
+
+Services keep each leased thing as a `Tenant` of a `Tenancy`: when a lease expires or is cancelled,
+the tenant is called at once, so that the service can remove what it keeps beside its space.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, LeaseLost, TupeloError
+from tupelo.space.blocking import Space
+from tupelo.space.clock import SystemClock
 from tupelo.space.dual_api import dual_api, maybe_await
+from tupelo.space.port import port_of
 from tupelo.values import lease as engine
 from tupelo.values.lease import LeasePolicy, check_lease
 
 FOREVER = math.inf
 ANY_LEASE = -1
-"""As long as the one who grants it prefers."""
+"""A lease of the length that the grantor prefers."""
 _NO_TIME = math.ulp(0.0)  # Added to any moment, it gives that moment.
 
 
 def seconds_asked(duration: object, name: str = "lease", *, zero: bool = False) -> float | None:
-    """What a space is asked for: None for FOREVER, and its own ANY_LEASE for ANY. A lease of 0 is
-    over when it begins; the specification allows it for some things only."""
+    """A duration as a space expects it: None for FOREVER, the engine's ANY_LEASE for ANY. A lease
+    of 0 ends as soon as it begins; it is refused unless `zero`."""
     if duration == math.inf:
         return None
     number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
@@ -49,55 +57,59 @@ def seconds_asked(duration: object, name: str = "lease", *, zero: bool = False) 
 
 
 class LeaseNotice(Protocol):
-    """How a listener is told: how many events it has missed, and an end to it."""
+    """The delivery of events to a listener: how many were `missed`, and how to stop it."""
 
     missed: int
 
-    def call_off(self) -> None: ...
+    def call_off(self) -> None:
+        """Deliver no more events, not even those that wait."""
+        ...
 
 
 class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Until when something lives. `renew` and `cancel` raise LeaseLost once it is gone.
+    """The lifetime of an entry, transaction, registration or match set. `renew` and `cancel` raise
+    LeaseLost after it has ended.
 
-    Leases are equal if they are of the same thing, however they were come by.
+    Two leases are equal if they belong to the same thing.
     """
 
     granted: engine.Leased
     telling: LeaseNotice | None = None
-    """What waits for a listener, if it is the lease of a registration: called off by cancelling."""
+    """The delivery to a listener, if this is the lease of a registration; `cancel` stops it."""
 
     FOREVER: ClassVar[float] = FOREVER
     ANY: ClassVar[float] = ANY_LEASE
 
     @property
     def expiration(self) -> float:
-        """The moment, in seconds since the epoch, at which it ends; FOREVER for never."""
+        """When the lease ends, in seconds since the epoch; FOREVER for never."""
         expires: float | None = self.granted.thing.expires
         return FOREVER if expires is None else expires
 
     def renew(self, duration: float) -> None:
-        """Live for `duration` seconds from now, or as long as is granted: see `expiration`. For 0
-        it ends now."""
+        """Ask for `duration` seconds from now; `expiration` says what was granted. With 0 the lease
+        ends now."""
         granted = self.granted
         seconds = seconds_asked(duration, "duration", zero=True)
         granted.landlord.renew_lease(granted.thing, seconds)
 
     def cancel(self) -> None:
-        """End it now: an entry is removed, a transaction aborted, a listener forgotten."""
+        """End the lease now: an entry is removed, a transaction aborted, a listener dropped."""
         self.granted.landlord.cancel_lease(self.granted.thing)
         self.ended_by_cancel()
 
     def ended_by_cancel(self) -> None:
-        """It was cancelled, alone or with others."""
+        """Called after the lease was cancelled, by itself or in a LeaseMap."""
         if self.telling is not None:
             self.telling.call_off()
 
     def can_batch(self, other: object) -> bool:
-        """Would both be renewed in one step? A LeaseMap takes them all the same if not."""
+        """Whether both are renewed in one step. A LeaseMap accepts leases for which this is
+        False."""
         return isinstance(other, Lease) and other.granted.landlord is self.granted.landlord
 
     def create_lease_map(self, duration: float) -> LeaseMap:
-        """A map of leases, with this one in it."""
+        """A LeaseMap that contains this lease."""
         return LeaseMap({self: duration})
 
     def __eq__(self, other: object) -> bool:
@@ -115,7 +127,7 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class AsyncLease(Lease, frozen=True, eq=False):
-    """A lease of the async door: `renew` and `cancel` are awaited."""
+    """A lease of the async API: `renew` and `cancel` are awaited."""
 
     async def renew(self, duration: float) -> None:  # type: ignore[override]
         granted = self.granted
@@ -128,14 +140,14 @@ class AsyncLease(Lease, frozen=True, eq=False):
 
 
 def lease_of(granted: engine.Leased, telling: LeaseNotice | None = None) -> Lease:
-    """The lease of this package for one that a space has granted, at the same door."""
+    """A Lease, or AsyncLease, for a lease that a space has granted."""
     kind = AsyncLease if isinstance(granted, engine.AsyncLease) else Lease
     return kind(granted, telling)
 
 
 @dataclass
 class LeaseOutcome:
-    """What became of each lease of a map; `failed` tells why."""
+    """The result of renewing or cancelling a LeaseMap; `failed` has the error of each lease."""
 
     renewed: list[Lease] = field(default_factory=list)
     cancelled: list[Lease] = field(default_factory=list)
@@ -143,12 +155,11 @@ class LeaseOutcome:
 
 
 class LeaseMap(MutableMapping[Lease, float]):
-    """Leases, each with the seconds to renew it for; renewed or cancelled in one call, which is
-    awaited if there are leases of the async door among them.
+    """Leases, each with the seconds to renew it for, renewed or cancelled in one call. The call is
+    awaited if the map contains an AsyncLease.
 
-    The leases of one space of this program go in one step, and wait for its disk once. Leases of
-    several spaces, and of services, may be mixed: what happens to one says nothing about the
-    others.
+    Leases of one space in this program are handled in one step with one disk write. Leases of
+    several spaces and services may be mixed; each fails or succeeds on its own.
     """
 
     def __init__(self, leases: Mapping[Lease, float] | Iterable[tuple[Lease, float]] = ()) -> None:
@@ -157,11 +168,12 @@ class LeaseMap(MutableMapping[Lease, float]):
 
     @property
     def is_async(self) -> bool:
+        """Whether the map contains an AsyncLease, so that its methods are awaited."""
         return any(isinstance(lease, AsyncLease) for lease in self._durations)
 
     @dual_api
     async def renew_all(self) -> LeaseOutcome:
-        """Renew each one for its duration. Those that fail are in the map no more."""
+        """Renew each lease for its duration. Leases that fail are removed from the map."""
         outcome = LeaseOutcome()
         for leases in self._by_landlord():
             asked = [seconds_asked(self._durations[lease], zero=True) for lease in leases]
@@ -175,7 +187,7 @@ class LeaseMap(MutableMapping[Lease, float]):
 
     @dual_api
     async def cancel_all(self) -> LeaseOutcome:
-        """Cancel each one. The map is empty afterwards: there is nothing left to renew."""
+        """Cancel each lease. The map is empty afterwards."""
         outcome = LeaseOutcome()
         for leases in self._by_landlord():
             for lease, error in zip(leases, await _cancel_many(leases), strict=True):
@@ -188,7 +200,7 @@ class LeaseMap(MutableMapping[Lease, float]):
         return outcome
 
     def can_contain_key(self, lease: object) -> bool:
-        """May this be put into the map? Every lease may."""
+        """Whether this can be put into the map: every lease can."""
         return isinstance(lease, Lease)
 
     def _by_landlord(self) -> list[list[Lease]]:
@@ -221,8 +233,8 @@ class LeaseMap(MutableMapping[Lease, float]):
 
 
 async def renew_many(leases: list[Lease], seconds: list[float | None]) -> list[Exception | None]:
-    """Renew leases of one landlord and door, in one step if it can; the error of each, or None. It
-    waits for a loop only if they are of the async door."""
+    """Renew leases of one landlord, in one step if it supports that. Returns the error of each, or
+    None."""
     wanted = [(lease.granted.thing, one) for lease, one in zip(leases, seconds, strict=True)]
     return await _ask_landlord(leases[0], "renew_lease", wanted, wanted)
 
@@ -235,7 +247,7 @@ async def _cancel_many(leases: list[Lease]) -> list[Exception | None]:
 async def _ask_landlord(
     lease: Lease, what: str, items: list[Any], arguments: list[Any]
 ) -> list[Exception | None]:
-    """Call the method of its landlord for many items, or that for one with each arguments."""
+    """Call the landlord's method for many items, or its method for one item with each arguments."""
     landlord: Any = lease.granted.landlord
     is_async = isinstance(lease, AsyncLease)
     many = None if is_async else getattr(landlord, f"{what}s", None)
@@ -257,7 +269,7 @@ async def _ask_landlord(
 
 
 class FixedLeasePeriodPolicy:
-    """Grants what is asked for, `maximum` seconds at most; to one who asks for ANY, `default`.
+    """Grants what is asked for, at most `maximum` seconds, and `default` for ANY.
 
     Give it to a space: `tupelo.Space(lease_policy=FixedLeasePeriodPolicy(60, 10))`.
     """
@@ -274,7 +286,7 @@ class FixedLeasePeriodPolicy:
         return asked if limit is None else limit if asked is None else min(asked, limit)
 
     def preferred(self, kind: str) -> float | None:
-        """For one who asks for ANY."""
+        """What is granted for ANY."""
         return self.default
 
     def __repr__(self) -> str:
@@ -284,8 +296,8 @@ class FixedLeasePeriodPolicy:
 class PolicyByKind:
     """A policy for each kind of thing: `PolicyByKind(entry=FixedLeasePeriodPolicy(60))`.
 
-    The kinds are entry, transaction, subscription, session and match_set; what has no policy is
-    granted what is asked for.
+    The kinds are entry, transaction, subscription, session and match_set. A kind without a policy
+    is granted what is asked for.
     """
 
     KINDS = ("entry", "transaction", "subscription", "session", "match_set")
@@ -303,6 +315,155 @@ class PolicyByKind:
         return asked if policy is None else policy(kind, asked)
 
     def preferred(self, kind: str) -> float | None:
-        """For one who asks for ANY."""
+        """What is granted for ANY."""
         preferred = getattr(self.policies.get(kind), "preferred", None)
         return None if preferred is None else cast("float | None", preferred(kind))
+
+
+class Tenant:
+    """Something that a service has leased, represented by an entry in the service's space. The
+    entry may be replaced while the lease goes on."""
+
+    def __init__(self, tenancy: Tenancy, granted: engine.Lease) -> None:
+        self.granted = granted  # the lease of the entry
+        self.left = False  # Its end was handled, or the service has ended it itself.
+        self.alarm_at = FOREVER
+        self.cancel_alarm: Callable[[], None] = lambda: None
+        self._tenancy = tenancy
+        tenancy.watch(self)
+
+    @property
+    def expires(self) -> float | None:
+        """When the lease ends; None for never."""
+        return self.granted.expires
+
+    @property
+    def ended(self) -> bool:
+        """Whether the lease has ended by now, even if the service has not noticed yet."""
+        ended: bool = self.granted.thing.ended
+        expires = self.granted.expires
+        return (
+            self.left or ended or (expires is not None and expires <= self.granted.landlord.now())
+        )
+
+    @property
+    def active(self) -> bool:
+        """Whether the lease has not ended."""
+        return not self.ended
+
+    @property
+    def lease(self) -> Lease:
+        """The lease, as the client of the service gets it."""
+        return Lease(engine.Lease(self._tenancy, self))
+
+    @abstractmethod
+    def lease_ended(self) -> None:
+        """Free what the service keeps, and remove the entry if it is still there. Called once."""
+
+
+class Tenancy:
+    """The landlord of tenants. Leases are renewed and cancelled while holding the `guard`.
+
+    In a durable space with the system clock, an expired tenant is ended on a thread of its own:
+    `lease_ended` waits for the disk, and the clock's thread must not.
+    """
+
+    def __init__(self, space: Space, guard: threading.RLock) -> None:
+        self._port = port_of(space)
+        self._clock = self._port.clock
+        self._guard = guard
+        self._threads = isinstance(self._clock, SystemClock) and self._port.journaled
+        self._lock = threading.Lock()
+
+    def replace(self, tenant: Tenant, granted: engine.Lease) -> None:
+        """Another entry represents the tenant from now on."""
+        tenant.granted = granted
+        self.watch(tenant)
+
+    def evict(self, tenant: Tenant) -> bool:
+        """End a tenant without calling `lease_ended`. False if it had ended before."""
+        with self._lock:
+            before, tenant.left = tenant.left, True
+        tenant.cancel_alarm()
+        return not before
+
+    def end(self, tenant: Tenant) -> None:
+        """End a tenant now, unless it has ended before."""
+        if self.evict(tenant):
+            tenant.lease_ended()
+
+    # As a landlord of leases
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def renew_lease(self, tenant: Tenant, seconds: float | None) -> None:
+        _raise(self.renew_leases([(tenant, seconds)]))
+
+    def cancel_lease(self, tenant: Tenant) -> None:
+        _raise(self.cancel_leases([tenant]))
+
+    def renew_leases(self, wanted: list[tuple[Tenant, float | None]]) -> list[Exception | None]:
+        with self._guard:
+            outcomes = self._port.renew_leases(
+                [(tenant.granted.thing, seconds) for tenant, seconds in wanted]
+            )
+            for tenant, _ in wanted:
+                self.watch(tenant)
+        return [*outcomes]
+
+    def cancel_leases(self, tenants: list[Tenant]) -> list[Exception | None]:
+        outcomes: list[Exception | None] = []
+        with self._guard:
+            for tenant in tenants:
+                if tenant.ended or not self.evict(tenant):
+                    outcomes.append(LeaseLost("it is gone; there is nothing to cancel"))
+                    continue
+                try:
+                    tenant.lease_ended()
+                    outcomes.append(None)
+                except TupeloError as error:
+                    outcomes.append(error)
+        return outcomes
+
+    async def renew_lease_async(self, tenant: Tenant, seconds: float | None) -> None:
+        self.renew_lease(tenant, seconds)
+
+    async def cancel_lease_async(self, tenant: Tenant) -> None:
+        self.cancel_lease(tenant)
+
+    # Ending by itself
+
+    def watch(self, tenant: Tenant) -> None:
+        """Set the alarm for the end of the lease, unless an earlier alarm is set: that one checks
+        again."""
+        expires = tenant.expires
+
+        def on_alarm() -> None:
+            if self._threads:
+                threading.Thread(
+                    target=self._check, args=(tenant,), name="tupelo-tenancy", daemon=True
+                ).start()
+            else:
+                self._check(tenant)
+
+        with self._lock:
+            if not tenant.left and expires is not None and expires < tenant.alarm_at:
+                tenant.cancel_alarm()
+                tenant.alarm_at = expires
+                tenant.cancel_alarm = self._clock.call_at(expires, on_alarm)
+
+    def _check(self, tenant: Tenant) -> None:
+        """End the tenant, unless its lease was renewed meanwhile."""
+        with self._lock:
+            tenant.alarm_at = FOREVER
+        with self._guard:
+            if not tenant.ended:
+                self.watch(tenant)
+            else:
+                self.end(tenant)
+
+
+def _raise(outcomes: list[Exception | None]) -> None:
+    if outcomes[0] is not None:
+        raise outcomes[0]

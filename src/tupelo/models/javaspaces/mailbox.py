@@ -1,16 +1,16 @@
-"""The event mailbox: it keeps events for a listener that is away (Jini's Mercury).
+"""The event mailbox keeps events for a listener that is disconnected (Jini's Mercury).
 
 | Jini                                  | Tupelo                                                 |
 | ------------------------------------- | ------------------------------------------------------ |
 | EventMailbox, PullEventMailbox        | a space whose entries are registrations and events     |
-| MailboxRegistration.getListener       | listener: give it to whoever sends the events          |
-| enableDelivery, disableDelivery       | events are brought to a target, in order, or kept      |
-| getRemoteEvents, RemoteEventIterator  | take, oldest first: what is handed out is gone         |
-| addUnknownEvents                      | the sources of such events are told UnknownEvent       |
+| MailboxRegistration.getListener       | listener: register it with the source of the events    |
+| enableDelivery, disableDelivery       | events are delivered to a target, in order, or kept    |
+| getRemoteEvents, RemoteEventIterator  | take, oldest first: a returned event is removed        |
+| addUnknownEvents                      | the sources of such events get UnknownEvent            |
 
-In a durable space registrations and events outlive the program. An event is brought within a
-transaction that commits when the target has had it. After a crash it may come twice; it is never
-lost.
+In a durable space registrations and events outlive the program. An event is delivered within a
+transaction that commits when the target has processed it. After a crash an event may arrive twice;
+no event is lost.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tupelo.errors import (
     TransactionEnded,
     UnknownEvent,
 )
-from tupelo.models.javaspaces.event_sender import EventSender, target_of
 from tupelo.models.javaspaces.events import (
+    EventSender,
     Notifier,
     RemoteEvent,
     RemoteEventIterator,
     Retry,
     check_retry,
+    target_of,
 )
-from tupelo.models.javaspaces.leases import FOREVER, seconds_asked
-from tupelo.models.javaspaces.tenancy import Tenancy, Tenant
+from tupelo.models.javaspaces.leases import FOREVER, Tenancy, Tenant, seconds_asked
 from tupelo.space.blocking import ClosingHandle, Space, Transaction
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import maybe_await, run_sync
@@ -56,7 +56,7 @@ from tupelo.values.kind import entry
 @entry("tupelo.javaspaces.Mailbox")
 @dataclass
 class MailboxEntry:
-    """A registration, as it stands in the mailbox's space; its lease is the registration's."""
+    """A registration in the space of the mailbox; its lease is that of the registration."""
 
     id: str | None = None
 
@@ -64,13 +64,13 @@ class MailboxEntry:
 @entry("tupelo.javaspaces.KeptEvent")
 @dataclass
 class KeptEvent:
-    """An event that waits in the mailbox's space, in bytes: its classes need not be known here."""
+    """An event in the space of the mailbox, encoded: its classes need not be known here."""
 
     mailbox: str | None = None
     encoded: bytes | None = None
 
     def built(self) -> RemoteEvent:
-        """The event. UnknownType if it has no class here."""
+        """The event. UnknownType if its class is unknown here."""
         event: RemoteEvent = thaw(*decode_entry(self.encoded or b""))
         return event
 
@@ -78,7 +78,7 @@ class KeptEvent:
 @entry("tupelo.javaspaces.UnwantedEvent")
 @dataclass
 class UnwantedEvent:
-    """Events of this source and id are unknown to a registration."""
+    """A registration does not want events with this source and id."""
 
     mailbox: str | None = None
     source: str | None = None
@@ -86,16 +86,16 @@ class UnwantedEvent:
 
 
 class EventMailbox(ClosingHandle):
-    """Keeps events, in a space that is given (durable, perhaps) or in one of its own in memory.
+    """Keeps events, in the given space (which may be durable) or in a new space in memory.
 
-    Others who use a given space see registrations, and events in bytes, as entries there, as they
-    see everything in it: a template that matches anything takes them too.
+    In a given space, registrations and encoded events are entries like any others: a template that
+    matches anything takes them too.
 
-    It is for both doors: its calls answer at once, and wait for nothing but the disk of a durable
-    space; only an iterator that was told to wait does so, and blocks its thread.
+    Async programs call its methods without await: they wait for nothing but the disk of a durable
+    space. Only an iterator with `wait` blocks its thread.
 
-    Each registration keeps `backlog_max` events. When there are more, the oldest is dropped, and
-    counted in `dropped`; the sequence numbers of the others show where it was.
+    Each registration keeps `backlog_max` events. When there are more, the oldest is dropped and
+    counted in `dropped`; the sequence numbers show the gap.
     """
 
     def __init__(
@@ -117,13 +117,13 @@ class EventMailbox(ClosingHandle):
         self.space = Space("mailbox", clock=clock) if space is None else space
         self._port = port_of(self.space)
         self._retry = check_retry(retry)
-        # Only a space with an order of its own has to be told that events go first in, first out.
+        # Only a space with another order must be told to return the oldest event first.
         self._order = Fifo() if self._port.is_ordered else None
         self._lock = threading.RLock()
         self._tenancy = Tenancy(self.space, self._lock)
         self._registrations: dict[str, MailboxRegistration] = {}
         self._closed = False
-        self._take_stock()
+        self._load()
 
     @property
     def clock(self) -> Clock:
@@ -131,7 +131,7 @@ class EventMailbox(ClosingHandle):
         return self._port.clock
 
     def register(self, lease: float = FOREVER) -> MailboxRegistration:
-        """A new registration, which keeps the events that its `listener` is told of."""
+        """A new registration. It keeps the events that its `listener` is called with."""
         seconds = seconds_asked(lease)
         with self._lock:
             self._require_open()
@@ -139,7 +139,7 @@ class EventMailbox(ClosingHandle):
             return self._know(name, self.space.write(MailboxEntry(name), lease=seconds))
 
     def registration(self, registration_id: str) -> MailboxRegistration:
-        """Find a registration by its id, also after a restart. LeaseLost if it is gone."""
+        """The registration with this id, also after a restart. LeaseLost if it has ended."""
         if not isinstance(registration_id, str) or not registration_id:
             raise BadArgument("registration_id", "the id of a registration", registration_id)
         with self._lock:
@@ -153,7 +153,7 @@ class EventMailbox(ClosingHandle):
             return self._know(registration_id, engine.Lease(self._port, found[0]))
 
     def registrations(self) -> list[MailboxRegistration]:
-        """All registrations whose leases last, oldest first."""
+        """All active registrations, the oldest first."""
         with self._lock:
             self._require_open()
             found = []
@@ -163,7 +163,7 @@ class EventMailbox(ClosingHandle):
             return found
 
     def close(self) -> None:
-        """Stop bringing events. What is kept in a given space stays there."""
+        """Stop delivering events. What is kept in a given space stays there."""
         with self._lock:
             self._closed = True
             registrations = list(self._registrations.values())
@@ -179,19 +179,20 @@ class EventMailbox(ClosingHandle):
         self._registrations[registration_id] = registration
         return registration
 
-    def _take_stock(self) -> None:
-        """Know the registrations that are there, and remove the events of those that are not."""
+    def _load(self) -> None:
+        """Load the registrations of the space, and remove the events of registrations that have
+        ended."""
         for record in self._entries(MailboxEntry()):
             self._know(record.fields[0], engine.Lease(self._port, record))
         kept = self._entries(KeptEvent()) + self._entries(UnwantedEvent())
         self._remove([event for event in kept if event.fields[0] not in self._registrations])
 
     def _entries(self, template: object) -> list[Entry]:
-        """The entries themselves, oldest first."""
+        """The matching entries, the oldest first."""
         return self._port.find(Query(template, many=True, limit=None, order=Fifo()))
 
     def _remove(self, entries: list[Entry]) -> int:
-        """Remove entries in one step; the answer is how many were still there."""
+        """Remove entries in one step; returns how many were still there."""
         if not entries:
             return 0
         outcomes = self._port.cancel_leases(entries)
@@ -203,24 +204,24 @@ class EventMailbox(ClosingHandle):
 
 
 class MailboxRegistration(Tenant):
-    """Events are kept for you until you fetch them, or have them brought to a target.
+    """A leased registration: it keeps events until they are fetched, or delivered to a target.
 
-    When its lease ends, the registration ends, and with it the events that it keeps.
+    When its lease ends, the registration and its events are removed.
     """
 
     def __init__(self, mailbox: EventMailbox, registration_id: str, granted: engine.Lease) -> None:
         self.id = registration_id
         self.dropped = 0
         self.sent = 0
-        """How many events were sent to a program elsewhere."""
+        """The number of events that were sent to a program elsewhere."""
         self.space = mailbox.space
         self.error: Exception | None = None
-        """Why the last delivery was disabled, if its target had failed too often."""
+        """The error with which the target failed too often, if that has disabled delivery."""
         self._mailbox = mailbox
         self._template = KeptEvent(registration_id)
         self._lock = threading.RLock()
         self._count = self.space.count(self._template)
-        self._courier: EventSender | None = None
+        self._sender: EventSender | None = None
         self._turn: IteratorTurn | None = None
         self._unwanted = {
             (record.fields[1], record.fields[2])
@@ -231,31 +232,32 @@ class MailboxRegistration(Tenant):
 
     @property
     def pending(self) -> int:
-        """How many events are kept at this moment, without one that is on its way to a target."""
+        """The number of kept events, without an event that is being delivered."""
         return self.space.count(self._template)
 
     @property
     def delivering(self) -> bool:
-        """Are events brought to a target?"""
-        return self._courier is not None
+        """Whether events are delivered to a target."""
+        return self._sender is not None
 
     @property
     def turn(self) -> IteratorTurn | None:
-        """Whoever fetched events last."""
+        """The current reader of the events."""
         return self._turn
 
     @property
     def listener(self) -> Callable[[RemoteEvent], None]:
-        """What to register with the source of the events; it keeps those that it is told of."""
+        """The listener to register with the source of the events."""
         return self._keep
 
     def enable_delivery(self, target: object) -> None:
-        """Bring events to a target, a function of an event or an object with `notify`, in order,
-        those first that are kept. None disables delivery.
+        """Deliver events, the kept ones first, in order to a target: a function of an event or an
+        object with `notify`. None disables delivery.
 
-        A target that fails is tried again; if it fails too often, delivery is disabled, `error`
-        says why, and the events are kept. Events for which it raises UnknownEvent are brought no
-        more, and their source is told so; a new target wants everything. Iterators are over.
+        A failing target is called again; if it fails too often, delivery is disabled, `error` has
+        the reason, and the events are kept. Events for which the target raises UnknownEvent are no
+        longer delivered, and their source gets UnknownEvent; a new target gets all events again.
+        Open iterators end.
         """
         if target is None:
             self.disable_delivery()
@@ -267,31 +269,32 @@ class MailboxRegistration(Tenant):
 
         def give_up(error: Exception) -> None:
             with self._lock:
-                if self._courier is courier:
-                    self._courier, self.error = None, error
+                if self._sender is sender:
+                    self._sender, self.error = None, error
 
         with self._lock:
             turn = self.take_turn("events are delivered to a target now", is_target=True)
             self._unwanted.clear()
             self._mailbox._remove(self._mailbox._entries(UnwantedEvent(self.id)))
             retry, clock = self._mailbox._retry, self._mailbox.clock
-            courier = EventSender(
+            sender = EventSender(
                 _MailboxStore(self, turn), Notifier(tell, retry, clock, False), give_up
             )
-            self._courier, self.error = courier, None
-        courier.go()
+            self._sender, self.error = sender, None
+        sender.go()
 
     def disable_delivery(self) -> None:
-        """Keep events from now on. One that is on its way is kept if the target fails."""
+        """Keep events from now on. An event that is being delivered is kept if the target fails."""
         with self._lock:
             self._require_active()
-            self._stop_courier()
+            self._stop_sender()
 
     def get_remote_events(self, wait: float | None = 0) -> RemoteEventIterator:
-        """Hand out the events that are kept, oldest first; each is removed when it is handed out.
+        """An iterator over the kept events, the oldest first; an event is removed when it is
+        returned.
 
-        A loop over the answer waits up to `wait` seconds for each event (None: for ever), and ends
-        when none came. Delivery is disabled, and iterators of before are over.
+        A loop over the iterator waits up to `wait` seconds for each event (None: for ever), and
+        ends when none came. Delivery is disabled, and earlier iterators end.
         """
         check_wait(wait)
         turn = self.take_turn("another iterator has taken its place")
@@ -309,12 +312,12 @@ class MailboxRegistration(Tenant):
         return RemoteEventIterator(fetch, close, wait)
 
     def add_unknown_events(self, events: object) -> None:
-        """Want no more events of the sources and ids of these. Whoever brings one is told
-        UnknownEvent; those that are kept stay."""
+        """Refuse further events with the sources and ids of these: their senders get UnknownEvent.
+        Kept events stay."""
         self.refuse(sources_of(events))
 
     def refuse(self, unwanted: list[tuple[str, int]]) -> None:
-        """`add_unknown_events`, by their sources and ids."""
+        """`add_unknown_events` for pairs of source and id."""
         with self._lock:
             self._require_active()
             for what in unwanted:
@@ -323,7 +326,7 @@ class MailboxRegistration(Tenant):
                     self._unwanted.add(what)
 
     def take_turn(self, why: str, *, is_target: bool = False) -> IteratorTurn:
-        """Be the one who fetches events, in the place of others, who are told why."""
+        """Become the reader of the events. The reader before ends with the reason `why`."""
         with self._lock:
             self._require_active()
             self._end_turn(why)
@@ -336,7 +339,7 @@ class MailboxRegistration(Tenant):
         self.keep_encoded((encode_entry(*freeze(event)), event.source, event.event_id))
 
     def keep_encoded(self, event: tuple[bytes, str, int]) -> None:
-        """Keep an event: its bytes, source and id."""
+        """Keep an encoded event, given as bytes, source and id."""
         encoded, source, event_id = event
         with self._lock:
             if not self.active:
@@ -347,12 +350,12 @@ class MailboxRegistration(Tenant):
             self._count += 1
             if self._count > self._mailbox._backlog_max:
                 self._drop_oldest()
-            courier = self._courier
-        if courier is not None:
-            courier.go()
+            sender = self._sender
+        if sender is not None:
+            sender.go()
 
     def _drop_oldest(self) -> None:
-        # We count what we see come and go; before something is lost, look what there is.
+        # The count is an estimate: verify it before an event is dropped.
         kept = self._mailbox._entries(self._template)
         excess = max(0, len(kept) - self._mailbox._backlog_max)
         dropped = self._mailbox._remove(kept[:excess])
@@ -362,19 +365,19 @@ class MailboxRegistration(Tenant):
     # Endings
 
     def _end_turn(self, why: str) -> None:
-        """Whoever fetched events until now does so no more."""
+        """End the current reader."""
         with self._lock:
-            self._stop_courier()
+            self._stop_sender()
             if self._turn is not None:
                 self._turn.end(why)
 
-    def _stop_courier(self) -> None:
-        if self._courier is not None:
-            self._courier.stop()
-            self._courier = None
+    def _stop_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.stop()
+            self._sender = None
 
     def lease_ended(self) -> None:
-        """Its lease has ended: nothing of it stays."""
+        """The lease has ended: remove the events of the registration."""
         self._gone = True
         with self._mailbox._lock:
             if self._mailbox._registrations.get(self.id) is self:
@@ -396,16 +399,19 @@ class MailboxRegistration(Tenant):
 
 
 class IteratorTurn:
-    """One who fetches the events of a registration: an iterator, a target, or a program elsewhere.
-    There is one at a time. One event is out at a time, in a transaction, until it is confirmed or
-    given back; that of a target stays out though another turn begins, until the target has had it.
+    """A reader of the events of a registration: an iterator, a target, or a program elsewhere. A
+    registration has one reader at a time.
+
+    One event at a time is out, in a transaction, until it is confirmed or given back. An event that
+    is being delivered to a target stays out until the target has processed it, even if another
+    reader begins.
     """
 
     def __init__(self, registration: MailboxRegistration, is_target: bool) -> None:
         self.id = uuid4().hex
         self.out: KeptEvent | None = None
         self.number = 0
-        """Of the event that is out, if it was sent to a program elsewhere."""
+        """The number of the event that is out, if it was sent to a program elsewhere."""
         self._registration = registration
         self._is_target = is_target
         self._txn: Transaction | None = None
@@ -414,8 +420,8 @@ class IteratorTurn:
     async def fetch(
         self, wait: float | None, space: Any, lease: float | None = None
     ) -> KeptEvent | None:
-        """The oldest event, to be confirmed or given back; `space` is the door to the mailbox's
-        space to wait at. It comes back by itself when `lease` is over."""
+        """The oldest event, to be confirmed or given back; it comes back by itself after `lease`
+        seconds. `space` is the blocking or async mailbox space to wait at."""
         registration = self._registration
         with registration._lock:
             self._require()
@@ -436,7 +442,7 @@ class IteratorTurn:
         return kept
 
     def built(self) -> RemoteEvent:
-        """The event that is out. If it has no class here, it goes back."""
+        """The event that is out. If its class is unknown here, the event is given back."""
         assert self.out is not None
         try:
             return self.out.built()
@@ -445,7 +451,7 @@ class IteratorTurn:
             raise
 
     def confirm(self) -> None:
-        """The event that is out has arrived, and is gone."""
+        """The event that is out has arrived: remove it."""
         txn, self._txn, self.out = self._txn, None, None
         if txn is not None:
             with suppress(TransactionEnded, SpaceClosed):
@@ -454,12 +460,12 @@ class IteratorTurn:
                     self._registration._count -= 1
 
     def give_back(self) -> None:
-        """Nothing stays out."""
+        """Return the event that is out, if any, to its place."""
         txn, self._txn, self.out = self._txn, None, None
         if txn is not None:
             with suppress(TransactionEnded, SpaceClosed):
                 txn.abort()
-            if self._registration._gone:  # It ended meanwhile, and could not see this one.
+            if self._registration._gone:  # It ended meanwhile, while this event was hidden.
                 self._registration.lease_ended()
 
     def close(self) -> None:
@@ -480,7 +486,7 @@ class IteratorTurn:
 
 
 class _MailboxStore:
-    """The events of a registration, for a courier."""
+    """The events of a registration, as the store of an EventSender."""
 
     def __init__(self, registration: MailboxRegistration, turn: IteratorTurn) -> None:
         self._registration = registration
@@ -490,7 +496,7 @@ class _MailboxStore:
         self.returned = turn.give_back
 
     def fetch(self) -> RemoteEvent | None:
-        """The oldest event. Those that came before it was said that they are not wanted go."""
+        """The oldest event that is wanted; unwanted ones that were kept before are removed."""
         registration = self._registration
         fetch = partial(self._turn.fetch, 0, registration.space)
         while run_sync(fetch) is not None:
@@ -509,7 +515,7 @@ class _MailboxStore:
 
 
 def sources_of(events: object) -> list[tuple[str, int]]:
-    """The sources and ids of events; BadArgument if they are none."""
+    """The sources and ids of events. BadArgument if these are no events."""
     listed: list[Any] = list(events) if isinstance(events, (list, tuple)) else [events]
     if not all(isinstance(event, RemoteEvent) for event in listed):
         raise BadArgument("events", "a list of RemoteEvents", events)

@@ -1,6 +1,5 @@
-"""What a lookup service keeps: the services that are registered, and who listens to their comings,
-goings and changes. It is used by the LookupService of its program, and by the host that offers it.
-"""
+"""The registrations and listeners of a lookup service. It is used by the LookupService in its
+program, and by the host that offers that service."""
 
 from __future__ import annotations
 
@@ -13,9 +12,14 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from tupelo.errors import BadArgument, BadTemplate, LeaseLost, SpaceClosed
-from tupelo.models.javaspaces.event_sender import ListenerThread
-from tupelo.models.javaspaces.events import EventRegistration, Listener, RemoteEvent, Retry
-from tupelo.models.javaspaces.leases import seconds_asked
+from tupelo.models.javaspaces.events import (
+    EventRegistration,
+    Listener,
+    ListenerThread,
+    RemoteEvent,
+    Retry,
+)
+from tupelo.models.javaspaces.leases import Tenancy, Tenant, seconds_asked
 from tupelo.models.javaspaces.services import (
     Attributes,
     Change,
@@ -25,7 +29,6 @@ from tupelo.models.javaspaces.services import (
     merged,
     modified,
 )
-from tupelo.models.javaspaces.tenancy import Tenancy, Tenant
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock
 from tupelo.space.port import port_of
@@ -36,11 +39,11 @@ from tupelo.values.lease import LeasePolicy
 from tupelo.values.template import Template
 
 TRANSITION_MATCH_NOMATCH = 1
-"""A service that matched is gone, or matches no more."""
+"""A service has left, or no longer matches."""
 TRANSITION_NOMATCH_MATCH = 2
-"""A service that matches has come, or matches now."""
+"""A matching service was registered, or a service matches now."""
 TRANSITION_MATCH_MATCH = 4
-"""A service that matches was changed, or registered anew, and still does."""
+"""A matching service was changed or registered again, and still matches."""
 ALL_TRANSITIONS = TRANSITION_MATCH_NOMATCH | TRANSITION_NOMATCH_MATCH | TRANSITION_MATCH_MATCH
 
 _registries: WeakValueDictionary[str, Registry] = WeakValueDictionary()  # of this program, by name
@@ -49,7 +52,7 @@ _registries: WeakValueDictionary[str, Registry] = WeakValueDictionary()  # of th
 @entry("tupelo.javaspaces.Service")
 @dataclass
 class ServiceEntry:
-    """A registration, as it stands in the lookup service's space; its lease is the service's."""
+    """A registration in the space of the lookup service; its lease is that of the registration."""
 
     service_id: str | None = None
     types: tuple[str, ...] | None = None
@@ -59,7 +62,7 @@ class ServiceEntry:
 @entry("tupelo.javaspaces.ServiceListener")
 @dataclass
 class ListenerEntry:
-    """One who listens, as it stands in the lookup service's space."""
+    """A listener in the space of the lookup service."""
 
     event_id: int | None = None
 
@@ -67,8 +70,9 @@ class ListenerEntry:
 @entry("tupelo.javaspaces.ServiceEvent")
 @dataclass(frozen=True)
 class ServiceEvent(RemoteEvent):
-    """A service came, went or was changed. `attributes` are those of after that, None if it is
-    gone. The event can be kept in a mailbox; the service itself cannot, and is found by `item`."""
+    """A service was registered, changed or removed. `attributes` are the new attributes, None if
+    the service was removed. A mailbox keeps the event but not the service, which `item` looks up.
+    """
 
     service_id: str = ""
     transition: int = 0
@@ -76,14 +80,14 @@ class ServiceEvent(RemoteEvent):
 
     @property
     def after(self) -> Description | None:
-        """What is known of the service in this process since then; None if it is gone."""
+        """The data of the service in this process after the event; None if it was removed."""
         after: Description | None = self.__dict__.get("_after")  # not a field: it stays here
         return after
 
     @property
     def item(self) -> ServiceItem | None:
-        """The service, as the event tells of it. None if it was gone then, or is by now and the
-        event comes out of a mailbox."""
+        """The service of this event. None if it was removed; for an event out of a mailbox, also if
+        it has left since."""
         if self.attributes is None:
             return None
         known = self.after
@@ -94,10 +98,10 @@ class ServiceEvent(RemoteEvent):
 
 
 class RegisteredService(Tenant):
-    """A service that is registered."""
+    """A registered service."""
 
     changes = 0
-    """The number of the last change that was made."""
+    """The number of the last change of attributes."""
 
     def __init__(self, registry: Registry, description: Description, granted: engine.Lease) -> None:
         self.description = description
@@ -112,8 +116,8 @@ class RegisteredService(Tenant):
         self._registry.service_ended(self)
 
 
-class _Watching(Tenant):
-    """One who listens, and what for."""
+class _Listening(Tenant):
+    """A listener with its template and transitions."""
 
     def __init__(
         self,
@@ -168,8 +172,8 @@ class _Watching(Tenant):
 
 
 class Registry:
-    """The registrations of a lookup service. Services, templates and attributes are as `services`
-    has compiled them."""
+    """The registrations of a lookup service. Services, templates and attributes come compiled by
+    the module `services`."""
 
     def __init__(
         self, name: str, clock: Clock | None, lease_policy: LeasePolicy | None, retry: Retry
@@ -183,15 +187,14 @@ class Registry:
         self.tenancy = Tenancy(self.space, self._lock)
         self._services: dict[str, RegisteredService] = {}
         self._of_type: dict[str, dict[str, RegisteredService]] = {}
-        self._watching: dict[int, _Watching] = {}
+        self._watching: dict[int, _Listening] = {}
         self._events = 0
         _registries[name] = self
 
     # Registering
 
     def register(self, description: Description, lease: float) -> RegisteredService:
-        """Register what is described. Without an id it gets the one of an equal service, if there
-        is one, or a new one."""
+        """Register a service. Without an id it gets the id of an equal service, or a new one."""
         seconds = seconds_asked(lease, zero=True)
         with self._lock:
             self._require_open()
@@ -200,7 +203,7 @@ class Registry:
                 name = str(uuid4()) if equal is None else equal.service_id
                 description = replace(description, service_id=name)
             old = self._services.get(description.service_id)
-            if old is not None and old.ended:  # Its time is up; nobody has looked yet.
+            if old is not None and old.ended:  # It has expired, and was not removed yet.
                 self.tenancy.end(old)
                 old = None
             granted = self._write(description, seconds, old)
@@ -239,8 +242,8 @@ class Registry:
     def _change(
         self, service: RegisteredService, number: int, change: Callable[[Attributes], Attributes]
     ) -> None:
-        """Give a service other attributes; its lease goes on. A change that is repeated, because
-        its answer was lost, has the same number, and is made once."""
+        """Change the attributes of a service; its lease goes on. A change that is repeated because
+        its answer was lost has the same number, and is made once."""
         with self._lock:
             self._require_open()
             before, expires = service.description, service.expires
@@ -257,25 +260,26 @@ class Registry:
     # Finding
 
     def known(self, service_id: str) -> Description | None:
-        """The service of this id, if it is registered."""
+        """The service with this id; None if it is not registered."""
         wanted = CompiledTemplate(service_id, frozenset(), [], [])
         return None if self.closed else self.first(wanted)
 
     def first(self, wanted: CompiledTemplate) -> Description | None:
-        """The first service that matches."""
+        """The matching service that was registered first."""
         with self._lock:
             return next(self._find(wanted), None)
 
     def find(
         self, wanted: CompiledTemplate, most: int | None = None
     ) -> tuple[list[Description], int]:
-        """The services that match, so many at most, and how many there are."""
+        """The matching services, limited, and how many match."""
         with self._lock:
             found = list(self._find(wanted))
         return found[:most], len(found)
 
     def kinds(self, wanted: CompiledTemplate) -> list[Kind]:
-        """The classes of attributes by which more could be asked of the services that match."""
+        """The classes of attributes by which a template for the matching services could be
+        narrowed."""
         kinds = {
             attribute.kind: None
             for found in self.find(wanted)[0]
@@ -284,7 +288,8 @@ class Registry:
         return list(kinds)
 
     def values(self, wanted: CompiledTemplate, index: int, field: str) -> list[Any]:
-        """The values, each once, of a field in attributes that match the one of this index."""
+        """The distinct values of a field in the attributes that match the template at this
+        index."""
         if not 0 <= index < len(wanted.attributes):
             raise BadArgument("index", "the place of an attribute of the template", index)
         values: list[Any] = []
@@ -295,7 +300,7 @@ class Registry:
         return values
 
     def types(self, wanted: CompiledTemplate, prefix: str) -> list[str]:
-        """The most specific types of the services that match whose names begin so."""
+        """The most specific types, with this prefix, of the matching services."""
         names = {
             name: None
             for found in self.find(wanted)[0]
@@ -331,17 +336,17 @@ class Registry:
             self._require_open()
             self._events += 1
             granted = self.space.write(ListenerEntry(self._events), lease=seconds)
-            watching = _Watching(self, self._events, wanted, transitions, granted, tell, handback)
-            self._watching[watching.event_id] = watching
-            return EventRegistration(watching.listening, self.name, watching.event_id, 0)
+            listening = _Listening(self, self._events, wanted, transitions, granted, tell, handback)
+            self._watching[listening.event_id] = listening
+            return EventRegistration(listening.listening, self.name, listening.event_id, 0)
 
     def _tell(self, before: Description | None, after: Description | None) -> None:
-        for watching in list(self._watching.values()):
-            if watching.listening.active:
+        for listening in list(self._watching.values()):
+            if listening.listening.active:
                 try:
-                    watching.changed(before, after)
+                    listening.changed(before, after)
                 except BadTemplate as error:  # A function in the template has failed.
-                    watching.listening.give_up(error)
+                    listening.listening.give_up(error)
 
     # Within
 
@@ -350,9 +355,9 @@ class Registry:
             self.closed = True
             for service in self._services.values():
                 self.tenancy.evict(service)
-            for watching in self._watching.values():
-                self.tenancy.evict(watching)
-                watching.listening.call_off()
+            for listening in self._watching.values():
+                self.tenancy.evict(listening)
+                listening.listening.call_off()
             self._services.clear()
             self._of_type.clear()
             self._watching.clear()
@@ -365,7 +370,7 @@ class Registry:
     def _write(
         self, description: Description, seconds: float | None, old: RegisteredService | None
     ) -> engine.Lease:
-        """Put a service's entry in the place of what was there, in one step."""
+        """Replace the entry of a service in one step."""
         types, attributes = tuple(sorted(description.types)), description.copies()
         with port_of(self.space).atomic():
             granted = self.space.write(
@@ -380,7 +385,7 @@ class Registry:
             tenant.granted.cancel()
 
     def _equal_to(self, description: Description) -> RegisteredService | None:
-        """A registration of an equal service of the same class."""
+        """The registration of an equal service of the same class."""
         for known in self._with_types(description.types):
             service = known.description.service
             if type(service) is type(description.service) and service == description.service:
@@ -388,7 +393,7 @@ class Registry:
         return None
 
     def _with_types(self, names: Iterable[str]) -> list[RegisteredService]:
-        """Services among which are all that have these types."""
+        """Candidates that include every service with all these types."""
         groups = [self._of_type.get(name, {}) for name in names] or [self._services]
         return list(min(groups, key=len).values())
 
@@ -406,9 +411,10 @@ class Registry:
                 self._forget(service)
                 self._tell(service.description, None)
 
-    def listener_ended(self, watching: _Watching) -> None:
-        """It is still told of what happened before, unless its lease was cancelled."""
+    def listener_ended(self, listening: _Listening) -> None:
+        """Its lease has ended; events that happened before are still delivered, unless the lease
+        was cancelled."""
         with self._lock:
             if not self.closed:
-                self._watching.pop(watching.event_id, None)
-                self._remove(watching)
+                self._watching.pop(listening.event_id, None)
+                self._remove(listening)

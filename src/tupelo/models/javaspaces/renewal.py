@@ -1,14 +1,14 @@
-"""The lease renewal manager: it renews the leases of a program, in time.
+"""The lease renewal manager renews the leases of a program before they expire.
 
-A lease is renewed when half of what it had left is over, so a renewal that comes late still comes
-in time. Leases of one space are renewed together, in one step: when one is due, those join it
-that have used up a quarter. An attempt that fails for a reason that may pass (a link that was lost,
-for one) is repeated until the lease has run out.
+A lease is renewed when half of its remaining time is over, so that a late renewal is still in time.
+Leases of one space are renewed together, in one step: when one is due, those that have used a
+quarter of their time are renewed too. An attempt that fails for a temporary reason, such as a lost
+link, is repeated until the lease has expired.
 
-Time comes from the handed-in clock alone. A ManualClock calls back within `advance()`, and the
-renewals are done there, each at its moment. The system clock has one thread for the alarms of
-the whole process, which may not wait for a disk; there a thread of their own renews the leases
-of each space that are due, so that a slow space delays nobody else.
+All time comes from the given clock. A ManualClock renews within `advance()`, each lease at its
+moment. The system clock has one alarm thread for the whole process, which must not wait for a disk;
+there, the due leases of each space are renewed on a thread of their own, so that a slow space does
+not delay others.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ DUE_PART = 0.5
 EARLY_PART = 0.25
 RETRY_LEAST_SECONDS = 0.1
 ASYNC_SECONDS = 60.0
-"""So long is waited for a loop to renew a lease."""
+"""How many seconds to wait for an event loop to renew a lease."""
 _FOR_GOOD = (LeaseLost, BadInput, SpaceClosed, TransactionError, AccessError, JournalError)
-"""What is raised of a lease that cannot be renewed, however often one tries."""
+"""Errors after which another attempt to renew is useless."""
 
 
 @dataclass(frozen=True)
 class LeaseRenewalEvent:
-    """A lease is renewed no more: it was lost, or (without an `error`) it has reached the
-    `expiration` that was wished for."""
+    """A lease is no longer renewed: it was lost, or (without an `error`) it has reached the wanted
+    `expiration`."""
 
     lease: Lease
     expiration: float
@@ -67,7 +67,7 @@ Listener = Callable[[LeaseRenewalEvent], object]
 
 
 class _Managed:
-    """A lease in our care: renewed at `due`, or with others from `early` on."""
+    """A managed lease: renewed at `due`, or together with others from `early` on."""
 
     def __init__(
         self, lease: Lease, expiration: float, duration: float, listener: Any, loop: Any
@@ -85,20 +85,20 @@ class _Managed:
         self.cancel_alarm: Callable[[], None] = lambda: None
 
     def plan(self, now: float) -> None:
-        """When to look at it next."""
+        """Set the moment of the next check."""
         end = self.lease.expiration
         self.busy = False
-        if end >= self.expiration:  # It lasts as long as was wished for.
+        if end >= self.expiration:  # It lasts as long as wanted.
             self.due = self.early = self.expiration
         else:
             left = max(0.0, end - now)
             self.due = now + left * DUE_PART
             self.early = now + left * EARLY_PART
-            if self.error is not None:  # At the end it is looked at once more, and dropped.
+            if self.error is not None:  # Check once more at the end, then drop it.
                 self.due = self.early = min(max(self.due, now + RETRY_LEAST_SECONDS), end)
 
     def joins(self, other: _Managed, now: float) -> bool:
-        """Is it renewed together with the other: of the same landlord, on the same loop?"""
+        """Whether it is renewed together with the other: same landlord, same loop."""
         return (
             not self.busy
             and self.early <= now
@@ -108,24 +108,25 @@ class _Managed:
         )
 
     def seconds_wanted(self, now: float) -> float | None:
-        """What is asked for in a renewal."""
+        """The seconds to ask for in a renewal."""
         if self.duration == ANY_LEASE and self.expiration == FOREVER:
             return seconds_asked(ANY_LEASE)
-        left = max(self.expiration - now, 0.001)  # It may be late, but not for nothing.
+        left = max(self.expiration - now, 0.001)  # Late, but the renewal must not ask for 0.
         return seconds_asked(left if self.duration == ANY_LEASE else min(self.duration, left))
 
     def gave_up(self, now: float) -> bool:
-        """It has run out, and the last attempt to renew it failed."""
+        """Whether the lease has expired after a failed attempt to renew it."""
         return self.error is not None and self.lease.expiration <= now
 
 
 class LeaseRenewalManager(ClosingHandle):
-    """Renews leases until a moment, or for ever. Its calls answer at once and are not awaited.
+    """Renews leases until a moment, or for ever. Its methods never wait, so async programs call
+    them without await.
 
-    A listener is a function of a LeaseRenewalEvent, or an object with `notify(event)`. It is told
-    of a lease that was lost, or could not be renewed before it ran out, and is dropped; an object
-    that also has `expiration_reached(event)` is told of one that has lived as long as was wished
-    for. What a listener raises is logged, and harms nothing.
+    A listener is a function of a LeaseRenewalEvent, or an object with `notify(event)`. It is called
+    for a lease that was lost or could not be renewed in time. An object that also has
+    `expiration_reached(event)` is called for a lease that has reached the wanted expiration. Errors
+    of a listener are logged.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -142,9 +143,10 @@ class LeaseRenewalManager(ClosingHandle):
         renew_duration: float | None = None,
         listener: Listener | object | None = None,
     ) -> None:
-        """Keep a lease until the moment `expiration` (FOREVER: for ever).
+        """Renew a lease until the moment `expiration` (FOREVER: for ever).
 
-        Each renewal asks for `renew_duration` seconds; None asks for all that is wished for.
+        Each renewal asks for `renew_duration` seconds; with None it asks for all of the time until
+        `expiration`.
         """
         if not isinstance(lease, Lease):
             raise BadArgument("lease", "a Lease of this package", lease)
@@ -169,8 +171,8 @@ class LeaseRenewalManager(ClosingHandle):
             self._schedule(managed)
 
     def _loop_of(self, lease: Lease) -> asyncio.AbstractEventLoop | None:
-        """Where a lease of the async door is renewed. With a clock that is moved by hand it can
-        only be one of this program, which needs no loop."""
+        """The loop on which an AsyncLease is renewed. With a ManualClock the lease belongs to a
+        space of this program, which needs no loop."""
         if not isinstance(lease, AsyncLease) or not self._threads:
             return None
         try:
@@ -185,18 +187,18 @@ class LeaseRenewalManager(ClosingHandle):
         renew_duration: float | None = None,
         listener: Listener | object | None = None,
     ) -> None:
-        """Keep a lease for `duration` seconds from now."""
+        """Renew a lease for `duration` seconds from now."""
         seconds = seconds_asked(duration, "duration")
         expiration = FOREVER if seconds is None else self._clock.now() + seconds
         self.renew_until(lease, expiration, renew_duration, listener)
 
     def get_expiration(self, lease: Lease) -> float:
-        """The moment until which the lease is kept, as wished for."""
+        """The moment until which the lease is renewed."""
         with self._lock:
             return self._find(lease).expiration
 
     def set_expiration(self, lease: Lease, expiration: float) -> None:
-        """Wish for another moment."""
+        """Change the moment until which the lease is renewed."""
         _check_moment(expiration)
         with self._lock:
             managed = self._find(lease)
@@ -205,26 +207,26 @@ class LeaseRenewalManager(ClosingHandle):
                 self._schedule(managed)
 
     def remove(self, lease: Lease) -> None:
-        """Renew it no more; it lives as long as it was granted."""
+        """Stop renewing a lease; it lives as long as it was granted."""
         with self._lock:
             self._find(lease).cancel_alarm()
             del self._managed[lease]
 
     def cancel(self, lease: Lease) -> Any:
-        """Renew it no more, and cancel it: LeaseLost if it is gone already. To be awaited if the
-        lease is of the async door."""
+        """Stop renewing a lease, and cancel it: LeaseLost if it has ended. Awaited for an
+        AsyncLease."""
         self.remove(lease)
         return lease.cancel()
 
     def clear(self) -> None:
-        """Remove all leases; none is cancelled."""
+        """Stop renewing all leases; none is cancelled."""
         with self._lock:
             for managed in self._managed.values():
                 managed.cancel_alarm()
             self._managed.clear()
 
     def close(self) -> None:
-        """Stop: nothing is renewed any more, nothing is cancelled."""
+        """Stop renewing, for good; no lease is cancelled."""
         with self._lock:
             self._closed = True
             self.clear()
@@ -244,7 +246,8 @@ class LeaseRenewalManager(ClosingHandle):
         return managed
 
     def _schedule(self, managed: _Managed) -> None:
-        """Plan when to look at it. An alarm that comes before stays: it will look again."""
+        """Set the alarm for the next check, unless an earlier alarm is set: that one checks
+        again."""
         managed.plan(self._clock.now())
         if managed.due < managed.alarm_at:
             managed.cancel_alarm()
@@ -293,7 +296,7 @@ class LeaseRenewalManager(ClosingHandle):
                     lost.append((managed, error))
                 elif self._managed.get(managed.lease) is managed:
                     self._schedule(managed)
-            # Of those that were removed meanwhile nobody wants to know.
+            # Leases that were removed meanwhile are no longer reported.
             lost = [one for one in lost if self._managed.get(one[0].lease) is one[0]]
             for managed, _ in lost:
                 del self._managed[managed.lease]

@@ -1,12 +1,12 @@
-"""The lease renewal service: it renews leases for programs that are away (Jini's Norm).
+"""The lease renewal service renews leases for programs that are disconnected (Jini's Norm).
 
 | Jini                                    | Tupelo                                               |
 | --------------------------------------- | ---------------------------------------------------- |
 | LeaseRenewalService                     | LeaseRenewalService.create_lease_renewal_set         |
 | LeaseRenewalSet, getRenewalSetLease     | a leased set of leases, with a renewal manager       |
 | renewFor, remove, getLeases             | renew_for, remove, leases                            |
-| setExpirationWarningListener, clear...  | told when the lease of the set itself is nearly over |
-| setRenewalFailureListener, clear...     | told of a lease of the set that could not be renewed |
+| setExpirationWarningListener, clear...  | an event before the lease of the set itself ends     |
+| setRenewalFailureListener, clear...     | an event for a lease that could not be renewed       |
 """
 
 from __future__ import annotations
@@ -20,17 +20,24 @@ from typing import Any
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
-from tupelo.models.javaspaces.event_sender import ListenerThread, target_of
 from tupelo.models.javaspaces.events import (
     EventRegistration,
     Listener,
+    ListenerThread,
     RemoteEvent,
     Retry,
     check_retry,
+    target_of,
 )
-from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, seconds_asked
+from tupelo.models.javaspaces.leases import (
+    ANY_LEASE,
+    FOREVER,
+    Lease,
+    Tenancy,
+    Tenant,
+    seconds_asked,
+)
 from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
-from tupelo.models.javaspaces.tenancy import Tenancy, Tenant
 from tupelo.space.blocking import ClosingHandle, Space
 from tupelo.space.clock import Clock
 from tupelo.space.port import port_of
@@ -46,7 +53,7 @@ EXPIRATION_WARNING_EVENT_ID = 1
 @entry("tupelo.javaspaces.LeaseRenewalSet")
 @dataclass
 class SetEntry:
-    """A set, as it stands in the service's space; its lease is the set's."""
+    """A set in the space of the service; its lease is that of the set."""
 
     id: str | None = None
 
@@ -63,8 +70,8 @@ class ExpirationWarningEvent(RemoteEvent):
 @dataclass(frozen=True)
 class RenewalFailureEvent(RemoteEvent):
     """A lease of the set `source` was lost, or could not be renewed before its `expiration`, and
-    is out of the set. `lease_id` is what `renew_for` answered; `reason` is what the last attempt
-    raised, None if there was none. An event out of a mailbox has no `lease` and no `error`."""
+    has left the set. `lease_id` is what `renew_for` returned; `reason` is the error of the last
+    attempt, or None. An event out of a mailbox has no `lease` and no `error`."""
 
     lease_id: str = ""
     expiration: float = 0.0
@@ -72,18 +79,21 @@ class RenewalFailureEvent(RemoteEvent):
 
     @property
     def lease(self) -> Lease | None:
-        lease: Lease | None = self.__dict__.get("_lease")  # not a field: it stays in this process
+        """The lease; None in an event out of a mailbox."""
+        lease: Lease | None = self.__dict__.get("_lease")  # not a field: it is not sent
         return lease
 
     @property
     def error(self) -> Exception | None:
+        """The error of the last attempt; None if there was none, or in an event out of a
+        mailbox."""
         error: Exception | None = self.__dict__.get("_error")
         return error
 
 
 class LeaseRenewalService(ClosingHandle):
-    """Makes sets of leases, and renews what is in them. Its calls answer at once and are not
-    awaited; listeners are called from threads."""
+    """Creates sets of leases, and renews the leases in them. Its methods never wait, so async
+    programs call them without await; listeners are called from threads."""
 
     def __init__(
         self,
@@ -101,7 +111,7 @@ class LeaseRenewalService(ClosingHandle):
         self._sets: dict[str, LeaseRenewalSet] = {}
 
     def create_lease_renewal_set(self, lease: float = FOREVER) -> LeaseRenewalSet:
-        """A new, empty set, which renews what is put in it while its own lease lasts."""
+        """A new, empty set. The leases in it are renewed while its own lease lasts."""
         seconds = seconds_asked(lease)
         with self._lock:
             if self.closed:
@@ -120,7 +130,7 @@ class LeaseRenewalService(ClosingHandle):
                 self.space.take(SetEntry(ended.id), wait=0)
 
     def close(self) -> None:
-        """Renew nothing any more; nothing is cancelled."""
+        """Stop renewing; no lease is cancelled."""
         with self._lock:
             self.closed = True
             for one in self._sets.values():
@@ -131,10 +141,11 @@ class LeaseRenewalService(ClosingHandle):
 
 
 class LeaseRenewalSet(Tenant):
-    """Leases that are renewed together, while the lease of the set lasts. LeaseLost after that.
+    """Leases that are renewed while the lease of the set lasts. Its methods raise LeaseLost after
+    that.
 
-    A lease stays in the set until the moment that was wished for, until it is lost, or until it is
-    removed. The set never cancels one.
+    A lease stays in the set until its wanted expiration, until it is lost, or until it is removed.
+    The set never cancels a lease.
     """
 
     def __init__(self, set_id: str, service: LeaseRenewalService, granted: engine.Lease) -> None:
@@ -148,9 +159,9 @@ class LeaseRenewalSet(Tenant):
         self._warning = _Events(EXPIRATION_WARNING_EVENT_ID)
         self._failure = _Events(RENEWAL_FAILURE_EVENT_ID)
         self._min_warning = 0.0
-        self._warned_of: float | None = None  # the expiration of which the last warning was
+        self._warned_of: float | None = None  # the expiration in the last warning
         self._cancel_alarm: Callable[[], None] = lambda: None
-        self._told = SimpleNamespace(
+        self._renewal_listener = SimpleNamespace(
             notify=partial(self._ended, lost=True),
             expiration_reached=partial(self._ended, lost=False),
         )
@@ -167,17 +178,17 @@ class LeaseRenewalSet(Tenant):
             return [lease for lease in self._ids if lease in self._manager]
 
     def lease_ids(self) -> list[str]:
-        """The names, in events, of the leases that are in the set."""
+        """The ids, as in events, of the leases in the set."""
         return [self._ids[lease] for lease in self.leases]
 
     def renew_for(
         self, lease: Lease, duration: float = FOREVER, renew_duration: float = FOREVER
     ) -> str:
-        """Keep a lease for `duration` seconds from now, asking for `renew_duration` each time; the
-        answer names it in events. One that is in the set gets these wishes from now on, and one
-        with nothing left to wish for leaves the set.
+        """Renew a lease for `duration` seconds from now, asking for `renew_duration` each time;
+        returns the id of the lease in events. For a lease that is in the set already, both are
+        changed. A lease whose duration is over leaves the set.
 
-        To ask for as long as is preferred, with `Lease.ANY`, is for a `duration` of FOREVER.
+        A `renew_duration` of `Lease.ANY` needs a `duration` of FOREVER.
         """
         if not isinstance(lease, Lease):
             raise BadArgument("lease", "a Lease of this package", lease)
@@ -196,13 +207,14 @@ class LeaseRenewalSet(Tenant):
             name = self._ids.setdefault(lease, uuid4().hex)
             if duration > 0:
                 until = self._clock.now() + duration
-                self._manager.renew_until(lease, until, renew_duration, self._told)
+                self._manager.renew_until(lease, until, renew_duration, self._renewal_listener)
             else:
                 self._forget(lease)
             return name
 
     def remove(self, lease: Lease) -> Lease | None:
-        """Take a lease out of the set; None if it was not in it. It is not cancelled."""
+        """Remove a lease from the set and return it; None if it was not there. It is not
+        cancelled."""
         if not isinstance(lease, Lease):
             raise BadArgument("lease", "a Lease of this package", lease)
         with self._lock:
@@ -210,15 +222,15 @@ class LeaseRenewalSet(Tenant):
             return lease if self._forget(lease) else None
 
     def remove_named(self, name: str) -> bool:
-        """Take the lease of this name out of the set. False if it was not in it."""
+        """Remove the lease with this id from the set. False if it was not there."""
         found = [lease for lease in self.leases if self._ids[lease] == name]
         return bool(found) and self._forget(found[0])
 
     def set_expiration_warning_listener(
         self, listener: object, min_warning: float, handback: Any = None
     ) -> EventRegistration:
-        """Tell a listener `min_warning` seconds before the lease of the set ends: each time that it
-        is nearly over. It takes the place of the one before."""
+        """Send a listener an event `min_warning` seconds before the lease of the set ends. It
+        replaces the listener before it."""
         tell = target_of("listener", listener)
         check_wait(min_warning, "min_warning")
         if min_warning is None:
@@ -232,7 +244,7 @@ class LeaseRenewalSet(Tenant):
             return registration
 
     def clear_expiration_warning_listener(self) -> None:
-        """Tell nobody that the lease of the set is nearly over."""
+        """Remove the listener of expiration warnings."""
         with self._lock:
             self._require_active()
             self._warning.stop()
@@ -241,14 +253,15 @@ class LeaseRenewalSet(Tenant):
     def set_renewal_failure_listener(
         self, listener: object, handback: Any = None
     ) -> EventRegistration:
-        """Tell a listener of leases that could not be renewed, in the place of the one before."""
+        """Send a listener an event for each lease that could not be renewed. It replaces the
+        listener before it."""
         tell = target_of("listener", listener)
         with self._lock:
             self._require_active()
             return self._listen(self._failure, tell, handback)
 
     def clear_renewal_failure_listener(self) -> None:
-        """Tell nobody of leases that could not be renewed."""
+        """Remove the listener of renewal failures."""
         with self._lock:
             self._require_active()
             self._failure.stop()
@@ -256,7 +269,8 @@ class LeaseRenewalSet(Tenant):
     # Within
 
     def plan_warning(self) -> None:
-        """Set the alarm for the warning. It looks again then: the lease may have been renewed."""
+        """Set the alarm for the warning; the alarm checks whether the lease was renewed
+        meanwhile."""
         with self._lock:
             self._cancel_alarm()
             expires = self.expires
@@ -270,7 +284,7 @@ class LeaseRenewalSet(Tenant):
                 self._warning.tell(ExpirationWarningEvent, self.id, expiration=expires)
 
     def stop(self) -> None:
-        """Renew nothing more, and tell nothing more."""
+        """Stop renewing, and send no more events."""
         with self._lock:
             self._manager.close()
             self._cancel_alarm()
@@ -279,7 +293,7 @@ class LeaseRenewalSet(Tenant):
             self._failure.stop()
 
     def _listen(self, events: _Events, tell: Listener, handback: Any) -> EventRegistration:
-        """A registration whose lease is that of the set."""
+        """A registration that has the lease of the set."""
         events.stop()
         events.listening = ListenerThread(
             lambda: self.lease.granted, tell, handback, clock=self._clock, retry=self._retry
@@ -294,7 +308,7 @@ class LeaseRenewalSet(Tenant):
         return there
 
     def _ended(self, event: LeaseRenewalEvent, *, lost: bool) -> None:
-        """A lease is out of the set: it was lost, or kept as long as was wished for."""
+        """A lease has left the set: it was lost, or has reached its wanted expiration."""
         with self._lock:
             lease_id = self._ids.pop(event.lease, None)
             if not lost or lease_id is None or not self.active:
@@ -317,7 +331,7 @@ class LeaseRenewalSet(Tenant):
 
 
 class _SetTenancy(Tenancy):
-    """The landlord of sets: a set whose lease was renewed warns again."""
+    """The landlord of sets. A set whose lease was renewed sends another warning."""
 
     def renew_leases(self, wanted: list[tuple[Tenant, float | None]]) -> list[Exception | None]:
         outcomes = super().renew_leases(wanted)
@@ -327,7 +341,7 @@ class _SetTenancy(Tenancy):
 
 
 class _Events:
-    """Events of one id of a set, which go to one listener at a time."""
+    """The events of one id of a set, sent to one listener at a time."""
 
     def __init__(self, event_id: int) -> None:
         self.event_id = event_id

@@ -1,6 +1,6 @@
-"""A JavaSpace as a service: it registers with a lookup service, and stays registered (7.7.2).
+"""A JavaSpace as a service that registers with a lookup service, and stays registered (7.7.2).
 
-The thesis calls it JAXS. Whoever looks for a JavaSpace, a JavaSpace05 or an XVSMService finds it.
+The thesis calls it JAXS. It is found as a JavaSpace, a JavaSpace05 or an XVSMService.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any, Self, cast
 from uuid import UUID, uuid5
 
 from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
-from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.events import Retry
 from tupelo.models.javaspaces.leases import FOREVER, seconds_asked
-from tupelo.models.javaspaces.lookup import LookupService
-from tupelo.models.javaspaces.remote.locations import url_of
+from tupelo.models.javaspaces.lookup import LookupLocator, LookupService
 from tupelo.models.javaspaces.remote.services import RemoteLookupService
+from tupelo.models.javaspaces.remote.wire import url_of
 from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
 from tupelo.models.javaspaces.services import ServiceItem, id_of
 from tupelo.models.javaspaces.space import JavaSpace05
@@ -32,7 +31,7 @@ _NAMESPACE = UUID("9a3e3cf6-6b0b-5f2e-8f43-0d6f0c1f7a55")
 
 
 class XVSMService:
-    """A service that has XVSM's containers too, in memory, beside its JavaSpace."""
+    """A service that also has XVSM containers, in memory."""
 
     def __init__(self, clock: Clock, is_async: bool) -> None:
         self._containers_clock = clock
@@ -42,11 +41,13 @@ class XVSMService:
 
     @property
     def capi(self) -> Any:
-        """The door to the containers: a Capi, or an AsyncCapi on the async door. It is opened
-        when first asked for, and is the same for all who found the service."""
+        """The Capi, or AsyncCapi, of the containers. It is opened on first use, and shared by all
+        clients of the service."""
         with self._opening:
             if self._capi is None:
-                xvsm = import_module("tupelo.models.xvsm")  # Most who use a JavaSpace never do.
+                xvsm = import_module(
+                    "tupelo.models.xvsm"
+                )  # Most programs with a JavaSpace never need it.
                 door = xvsm.AsyncCapi if self._containers_async else xvsm.Capi
                 self._capi = door(clock=self._containers_clock)
             return self._capi
@@ -58,15 +59,15 @@ class XVSMService:
 
 
 class JavaSpaceService(JavaSpace05[Blocking | Async], XVSMService):
-    """A JavaSpace05 that others find at a lookup service (or at its address).
+    """A JavaSpace05 that registers with a lookup service, given as object, locator or address.
 
-    Its id is that of its durable space, or made of the name of one in memory, unless one is
-    given. So a service that starts again takes the place of its former self, whether that was
-    shut down or has crashed, and is registered once only. Spaces in memory of the same name
-    would take each other's place: give them names, or ids, of their own.
+    Its id, unless given, is derived from its durable space, or from the name of its space in
+    memory. So a restarted service replaces its earlier registration, whether it was shut down or
+    has crashed. Spaces in memory with the same name would replace each other: give them different
+    names or ids.
 
     It renews its registration until `shutdown()`, which leaves space and containers open. If the
-    registration is lost (`registered` is False, `error` says why), `join()` registers again.
+    registration is lost (`registered` is False, `error` has the reason), `join()` registers again.
     """
 
     def __init__(
@@ -93,11 +94,12 @@ class JavaSpaceService(JavaSpace05[Blocking | Async], XVSMService):
 
     @property
     def registered(self) -> bool:
+        """Whether the registration is active."""
         active: bool = self.registration.active
         return active
 
     def join(self) -> None:
-        """Register with the lookup service, in the place of any registration of the same id."""
+        """Register with the lookup service, replacing any registration with the same id."""
         self._renewals.clear()
         self.registration = self._lookup.register(
             ServiceItem(self.service_id, self, self._attributes), self._lease
@@ -106,13 +108,13 @@ class JavaSpaceService(JavaSpace05[Blocking | Async], XVSMService):
         self.error = None
 
     def shutdown(self) -> None:
-        """Be registered no more. The space stays open, and `join()` starts it again."""
+        """End the registration. The space stays open, and `join()` registers again."""
         self._renewals.clear()
         with suppress(LeaseLost, SpaceClosed):  # It was replaced, or the lookup service is gone.
             self.registration.lease.cancel()
 
     def close(self) -> Any:
-        """Shut down, and close the space and containers (to be awaited, if it is async)."""
+        """Shut down, and close space and containers; awaited if the space is async."""
         self.shutdown()
         self._close_containers()
         return super().close()
@@ -144,7 +146,7 @@ def _registrar(lookup: object) -> Any:
 
 
 def _identity(space: Any) -> UUID:
-    """The same whenever the space is opened again."""
+    """An id that is the same whenever the space is opened again."""
     url = url_of(space)
     if url is not None:
         return uuid5(_NAMESPACE, url)

@@ -1,7 +1,7 @@
-"""Services as a lookup service knows them: items, templates, attributes, and what matches what.
+"""Items, templates and attributes of services, and how they match.
 
-Attributes are kept as a space keeps them, frozen: so those of classes that are not known here,
-which programs elsewhere have sent, are matched and handed on all the same.
+Attributes are stored frozen, as in a space. So attributes of classes that are unknown here, sent by
+programs elsewhere, can still be matched and passed on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from tupelo.errors import BadArgument, UnknownType
-from tupelo.models.javaspaces.entries import check_template, require_fields
+from tupelo.models.javaspaces.space import check_template, require_fields
 from tupelo.values.entry import Typed, freeze_value, same, shape_of, thaw_value, types_of
 from tupelo.values.kind import is_typed, kind_of
 from tupelo.values.template import Template, as_template
@@ -22,7 +22,8 @@ Attributes = tuple[Typed, ...]
 
 @dataclass(frozen=True)
 class ServiceItem:
-    """A service: its id (None: it gets one), the live object, and entries that describe it."""
+    """A service: its id (None: a new one is given), the live object, and entries that describe
+    it."""
 
     service_id: str | UUID | None
     service: Any
@@ -31,8 +32,8 @@ class ServiceItem:
 
 @dataclass(frozen=True)
 class ServiceTemplate:
-    """What a service must be: of this id, of all these classes, and for each template of an
-    attribute it must have one that matches. What is left out does not matter."""
+    """Selects services: of this id, of all these classes, and with a matching attribute for each of
+    these attribute templates. An argument that is left out matches any service."""
 
     service_id: str | UUID | None = None
     types: Sequence[type | str] = ()
@@ -41,19 +42,19 @@ class ServiceTemplate:
 
 @dataclass(frozen=True)
 class ServiceMatches:
-    """What was found: `total_matches` may be more than there are `items`."""
+    """The result of `lookup_all`: `total_matches` may be more than there are `items`."""
 
     items: list[ServiceItem]
     total_matches: int
 
 
 Types = Mapping[str, frozenset[str]]
-"""The names of a service's class and of all classes above, each with those above it."""
+"""The names of a class and of all its base classes, each with the names of its own base classes."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of a service at one time. Attributes are copies, as a space keeps them."""
+    """The data of a registered service. Its attributes are frozen copies."""
 
     service_id: str
     service: Any
@@ -61,14 +62,16 @@ class Description:
     attributes: Attributes
 
     def copies(self) -> tuple[Any, ...]:
-        """The attributes; those of classes that are not known here are left out."""
+        """Copies of the attributes, without those of unknown classes."""
         return tuple(known_here(self.attributes))
 
     def live(self) -> Any:
-        """The service. UnknownType if it was registered from elsewhere and has no class here."""
-        return self.service.value if isinstance(self.service, SentTemplate) else self.service
+        """The service. UnknownType if it was registered from elsewhere and its class is unknown
+        here."""
+        return self.service.value if isinstance(self.service, SentService) else self.service
 
     def item(self) -> ServiceItem:
+        """The service as a ServiceItem; the service in it is None if its class is unknown here."""
         try:
             service = self.live()
         except UnknownType:
@@ -76,23 +79,25 @@ class Description:
         return ServiceItem(self.service_id, service, self.copies())
 
 
-class SentTemplate:
-    """A service that a program elsewhere has registered: a value, as it came."""
+class SentService:
+    """A service, which is a frozen value, that a program elsewhere has registered."""
 
     def __init__(self, frozen_value: Any) -> None:
         self.frozen = frozen_value
 
     @property
     def value(self) -> Any:
+        """The service. UnknownType if its class is unknown here."""
         return thaw_value(self.frozen)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SentTemplate) and same(self.frozen, other.frozen)
+        return isinstance(other, SentService) and same(self.frozen, other.frozen)
 
     __hash__ = None  # type: ignore[assignment]
 
 
 def description_of(item: ServiceItem) -> Description:
+    """The description of an item. BadArgument if it is no ServiceItem."""
     if not isinstance(item, ServiceItem):
         raise BadArgument("item", "a ServiceItem", item)
     if item.service is None or isinstance(item.service, type):
@@ -102,7 +107,8 @@ def description_of(item: ServiceItem) -> Description:
 
 
 def types_of_service(service: object) -> Types:
-    """The types of a service; of a value that stands for one, also those of that one."""
+    """The types of a service; for a value such as a ServiceLocation, also those of the service that
+    it stands for."""
     stands_for: tuple[type, ...] = getattr(service, "stands_for", ())
     return {
         type_name(cls): frozenset(map(type_name, cls.__mro__[1:]))
@@ -121,6 +127,7 @@ class CompiledTemplate:
     kinds: list[str | None]
 
     def matches(self, description: Description | None) -> bool:
+        """Whether a service matches."""
         return (
             description is not None
             and self.service_id in (None, description.service_id)
@@ -132,8 +139,8 @@ class CompiledTemplate:
         )
 
     def more_specific_types(self, description: Description, prefix: str) -> list[str]:
-        """The most specific types of a service whose names begin so and that the template does not
-        imply already."""
+        """The most specific types, with this prefix, of a service, without those that the template
+        implies."""
         types = description.types
         implied = self.types.union(*(types[name] for name in self.types if name in types))
         left = [name for name in types if name not in implied and name.startswith(prefix)]
@@ -163,7 +170,7 @@ class CompiledTemplate:
 
 
 def wanted_by(template: ServiceTemplate | None) -> CompiledTemplate:
-    """What a template asks for. BadArgument if it is none."""
+    """The compiled template. BadArgument if this is no template."""
     if template is None:
         template = ServiceTemplate()
     if not isinstance(template, ServiceTemplate):
@@ -190,7 +197,7 @@ def check_field(template: ServiceTemplate, index: object, field: object) -> None
 
 
 def type_name(cls: type) -> str:
-    """By which name a class is looked up."""
+    """The name under which a class is looked up."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -198,7 +205,7 @@ def type_name(cls: type) -> str:
 
 
 def known_here(values: Iterable[Any]) -> list[Any]:
-    """Copies of frozen values; those of classes that are not known here are left out."""
+    """Copies of frozen values, without those of unknown classes."""
     known = []
     for value in values:
         try:
@@ -209,7 +216,7 @@ def known_here(values: Iterable[Any]) -> list[Any]:
 
 
 def frozen(attributes: object) -> Attributes:
-    """Checked copies of entries; the same one twice is one."""
+    """Frozen copies of entries, without duplicates. BadArgument if they are no entries."""
     return merged((), [_frozen(one, "attributes") for one in _listed("attributes", attributes)])
 
 
@@ -222,7 +229,7 @@ def _frozen(attribute: object, name: str) -> Typed:
 
 
 def merged(there: Attributes, added: Iterable[Typed]) -> Attributes:
-    """Attributes, and those of the others that are not among them."""
+    """The attributes, and the added ones that are not among them."""
     result = list(there)
     for attribute in added:
         if not any(same(attribute, other) for other in result):
@@ -231,12 +238,12 @@ def merged(there: Attributes, added: Iterable[Typed]) -> Attributes:
 
 
 Change = dict[str, Any] | None
-"""The values that some fields of an attribute get; None removes the attribute."""
+"""New values for some fields of an attribute; None removes the attribute."""
 
 
 def changes_of(templates: object, changes: object) -> tuple[list[Template], list[Change]]:
-    """Templates of attributes, and for each what becomes of those that match it: they get the
-    values of the change's fields that are not None; where the change itself is None, they go."""
+    """Attribute templates, and the change for the attributes that match each: the fields that are
+    not None replace those of the attribute; None removes the attribute."""
     raws, news = _listed("templates", templates), _listed("attributes", changes)
     if len(raws) != len(news):
         raise BadArgument("attributes", f"{len(raws)} entries or Nones, as templates=", changes)
@@ -255,7 +262,7 @@ def changes_of(templates: object, changes: object) -> tuple[list[Template], list
 
 
 def modified(there: Attributes, templates: list[Template], changes: list[Change]) -> Attributes:
-    """The attributes after these changes; the same one twice is one."""
+    """The attributes after these changes, without duplicates."""
     result = []
     for attribute in there:
         kept: Typed | None = attribute
@@ -285,6 +292,7 @@ def _matches(template: Template, attribute: Typed) -> bool:
 
 
 def id_of(service_id: object) -> str | None:
+    """The checked argument `service_id`, as text; None for None."""
     if service_id is None:
         return None
     if isinstance(service_id, UUID):
@@ -295,6 +303,7 @@ def id_of(service_id: object) -> str | None:
 
 
 def check_groups(groups: object) -> tuple[str, ...]:
+    """The checked argument `groups`."""
     names = _listed("groups", groups)
     if not all(isinstance(name, str) and name and name.isprintable() for name in names):
         raise BadArgument("groups", "a list of names", groups)

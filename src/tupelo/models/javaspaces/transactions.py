@@ -1,4 +1,4 @@
-"""Transactions: a manager, and two-phase commit over spaces and whatever else takes part.
+"""The transaction manager: two-phase commit over spaces and other participants.
 
 | Jini                                    | Tupelo                                                |
 | --------------------------------------- | ----------------------------------------------------- |
@@ -11,11 +11,17 @@
 | CannotCommitException, CannotJoin..     | CannotCommit, CannotAbort, CannotJoin,                |
 |                                         | UnknownTransaction                                    |
 
-Committing what is committed, and aborting what is aborted, returns; the other way round raises
-CannotAbort and CannotCommit. Until it is decided to commit, a transaction can be aborted.
+Committing a committed transaction, or aborting an aborted one, does nothing; the opposite raises
+CannotAbort or CannotCommit. Until the decision to commit, a transaction can be aborted.
 
-A manager with a path keeps its decisions in a durable space: what was decided before a crash is
-carried out by `recover`, and what was not decided is aborted.
+A manager with a path keeps its decisions in a durable space: after a crash, `recover` carries out
+what was decided, and aborts the rest.
+
+If spaces at hosts elsewhere take part, the decision is recorded at one of these hosts, the decider,
+because such a space asks a host. Other participants ask the manager, which has a log of its own:
+before the decision it records where the decision will be made, and for which participants; after
+it, the outcome. The decider keeps the outcome until then, so that a manager that restarts after a
+crash can ask: see `TransactionManager.recover`.
 """
 
 from __future__ import annotations
@@ -36,6 +42,7 @@ from tupelo.errors import (
     CannotCommit,
     CannotJoin,
     LeaseLost,
+    LinkError,
     OutcomeUnknown,
     SpaceClosed,
     TimeoutExpired,
@@ -43,9 +50,9 @@ from tupelo.errors import (
     UnknownTransaction,
 )
 from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.hosts.decisions import branch_id, decider_of
 from tupelo.federation.transactions import Decider, DeciderElsewhere, SpanningTransaction
 from tupelo.models.javaspaces.leases import FOREVER, Lease, lease_of, seconds_asked
-from tupelo.models.javaspaces.logs import ManagerLog, SpanningLog, ask_decider
 from tupelo.models.javaspaces.space import JavaSpace
 from tupelo.space.blocking import Space, ThreadSignal
 from tupelo.space.clock import Clock
@@ -55,9 +62,10 @@ from tupelo.space.port import find_port, port_of
 from tupelo.space.query import check_wait
 from tupelo.space.shared import SharedTransaction, State
 from tupelo.space.tasks import in_a_thread
-from tupelo.space.twophase import Outcome, Vote
+from tupelo.space.twophase import DecisionLog, Outcome, Vote
 from tupelo.values import lease as engine
 from tupelo.values.lease import LeasePolicy, check_lease
+from tupelo.values.parts import ANY
 
 ACTIVE, VOTING, COMMITTED, ABORTED = "active", "voting", "committed", "aborted"
 UNKNOWN = "unknown"
@@ -68,27 +76,138 @@ _OUTCOMES_KEPT = 1_024
 _RETRY_FIRST_SECONDS = 1.0
 _RETRY_LONGEST_SECONDS = 60.0
 
+Branches = list[tuple[str, str]]
+"""The ids of the branches of a transaction, each with the name of its participant."""
+_PENDING = "pending"
+_MANAGER = 2**31
+"""The branch number of the manager itself; other branches have smaller numbers."""
+
+
+class ManagerLog(DecisionLog):
+    """The log of a transaction manager: its decisions, and which decisions are made elsewhere."""
+
+    def __init__(self, space: Space, manager_id: str) -> None:
+        super().__init__(space)
+        self.manager_id = manager_id
+
+    def pend(self, txn_id: str, decider_id: str, branches: Branches) -> None:
+        """Record that the decider decides about these branches."""
+        self.space.write((_PENDING, txn_id, decider_id, tuple(branches)))
+
+    def is_pending(self, txn_id: str) -> bool:
+        """Whether the decision about this transaction is made elsewhere, and not known yet."""
+        return self.space.count((_PENDING, txn_id, str, tuple)) > 0
+
+    def settle_pending(
+        self, txn_id: str, decider_id: str, branches: Branches, outcome: Outcome
+    ) -> None:
+        """Record the outcome, and remove the pending record."""
+        with self.space.transaction() as txn:
+            self.space.take_all((_PENDING, txn_id, decider_id, tuple), txn=txn)
+            if outcome == "committed":
+                self.space.write_all(
+                    [("committed", branch, participant) for branch, participant in branches],
+                    txn=txn,
+                )
+
+    def decided_at(self, host_id: str) -> list[tuple[str, str, Branches]]:
+        """The pending transactions whose decider is this host."""
+        return [
+            (txn_id, decider_id, [(branch, name) for branch, name in branches])
+            for _, txn_id, decider_id, branches in self.space.read_all((_PENDING, str, str, ANY))
+            if decider_of(decider_id) == host_id
+        ]
+
+
+class SpanningLog:
+    """The decisions of one transaction: at its decider, and in the log of its manager."""
+
+    def __init__(self, log: ManagerLog, txn_id: str, decider: Decider) -> None:
+        self._log = log
+        self._txn_id = txn_id
+        self._decider = decider
+        self._own = branch_id(decider.id, _MANAGER)
+
+    def record(self, branches: Branches) -> None:
+        """Record the decision to commit these branches."""
+        here, there = self._split(branches)
+        if not there:
+            self._log.record(here)
+        elif not here:
+            self._decider.record(there)
+        else:
+            self._log.pend(self._txn_id, self._decider.id, here)
+            try:
+                self._decider.record([*there, (self._own, self._log.manager_id)])
+            except BaseException:
+                if not self.recorded(branches):
+                    self._log.settle_pending(self._txn_id, self._decider.id, here, "aborted")
+                raise
+            self._log.settle_pending(self._txn_id, self._decider.id, here, "committed")
+            self._decider.forget(self._own, self._log.manager_id)
+
+    def recorded(self, branches: Branches) -> bool:
+        """Whether that decision was recorded."""
+        here, there = self._split(branches)
+        return self._decider.recorded(there) if there else self._log.recorded(here)
+
+    def forget(self, txn_id: str, participant: str) -> None:
+        """The participant knows the decision: drop it."""
+        keeper = self._decider if self._is_there(txn_id) else self._log
+        keeper.forget(txn_id, participant)
+
+    def _split(self, branches: Branches) -> tuple[Branches, Branches]:
+        here = [one for one in branches if not self._is_there(one[0])]
+        return here, [one for one in branches if self._is_there(one[0])]
+
+    def _is_there(self, txn_id: str) -> bool:
+        return txn_id.startswith(f"{self._decider.id}|")
+
+
+async def ask_decider(log: ManagerLog, space: RemoteSpace) -> int:
+    """Ask the host of a space for the outcome of pending transactions; returns how many were
+    settled."""
+    learnt, decider = 0, DeciderElsewhere(space)
+    for txn_id, decider_id, branches in log.decided_at(space.host_id):
+        outcome = await decider.outcome(branch_id(decider_id, _MANAGER))
+        if outcome in ("committed", "aborted"):
+            log.settle_pending(txn_id, decider_id, branches, outcome)
+            with suppress(LinkError):
+                await decider.forget_there(branch_id(decider_id, _MANAGER), log.manager_id)
+            learnt += 1
+    return learnt
+
 
 class TransactionParticipant(Protocol):
-    """Who takes part and is not a space. `name` is known again after a restart.
+    """A participant that is not a space. Its `name` must be the same after a restart.
 
-    `prepare` answers NOTCHANGED (and is left alone), PREPARED (and will commit, whatever comes) or
-    ABORTED. `commit` and `abort` may be called more than once.
+    `prepare` returns NOTCHANGED (the participant is not called again), PREPARED (it will be able to
+    commit, whatever happens) or ABORTED. `commit` and `abort` may be called more than once.
     """
 
     name: str
 
-    def prepare(self, manager: Any, txn_id: str) -> str: ...
+    def prepare(self, manager: Any, txn_id: str) -> str:
+        """Vote: NOTCHANGED, PREPARED or ABORTED."""
+        ...
 
-    def commit(self, manager: Any, txn_id: str) -> object: ...
+    def commit(self, manager: Any, txn_id: str) -> object:
+        """The decision is to commit."""
+        ...
 
-    def abort(self, manager: Any, txn_id: str) -> object: ...
+    def abort(self, manager: Any, txn_id: str) -> object:
+        """The decision is to abort."""
+        ...
 
-    def prepare_and_commit(self, manager: Any, txn_id: str) -> str: ...
+    def prepare_and_commit(self, manager: Any, txn_id: str) -> str:
+        """Prepare and commit in one call, for the only participant: COMMITTED, NOTCHANGED or
+        ABORTED."""
+        ...
 
 
 class ParticipantBranch:
-    """A participant that is not a space. It is called on a thread, so that it cannot stall us."""
+    """A participant that is not a space. It is called on a thread, so that it cannot block the
+    manager."""
 
     lasting = True
 
@@ -124,7 +243,7 @@ class ParticipantBranch:
         return cast(Vote, self._call("prepare_and_commit"))
 
     def has_committed(self) -> None:
-        """Only it knows."""
+        """None: only the participant knows."""
 
     def _call(self, what: str) -> object:
         signal = ThreadSignal()
@@ -150,7 +269,7 @@ class ParticipantBranch:
 
 
 def check_participant(participant: Any) -> str:
-    """Its name, by which it is known again."""
+    """The name of a participant. BadArgument if it lacks a name or a method."""
     name = getattr(participant, "name", None)
     methods = [getattr(participant, method, None) for method in _METHODS]
     if not isinstance(name, str) or not all(map(callable, methods)):
@@ -162,8 +281,8 @@ def check_participant(participant: Any) -> str:
 
 
 class Transaction(SpanningTransaction):
-    """All or nothing, over every space that it is given to, here or at hosts elsewhere. A context
-    manager commits at its end, or aborts on an error."""
+    """A transaction over every space that it is given to as `txn`, here or at hosts elsewhere. As a
+    context manager it commits at the end, or aborts on an error."""
 
     def __init__(self, manager: TransactionManager, *args: Any, **options: Any) -> None:
         self.manager = manager
@@ -171,7 +290,7 @@ class Transaction(SpanningTransaction):
         super().__init__(*args, **options)
 
     def decider_for(self, space: RemoteSpace) -> Decider:
-        """The host of the first space elsewhere that takes part decides."""
+        """The decider: the host of the first space elsewhere that takes part."""
         *_, root = self.line()
         if self.decider is None and isinstance(root, Transaction):
             decider = DeciderElsewhere(space)
@@ -190,24 +309,23 @@ class Transaction(SpanningTransaction):
         await self.abort_async()
 
     def transaction(self, *, lease: float | None = None) -> Transaction:
-        """A nested transaction: it sees what this one sees, and commits into it."""
+        """A nested transaction: it sees what this transaction sees, and commits into it."""
         return self.manager.create(FOREVER if lease is None else lease, self).transaction
 
     def join(self, participant: TransactionParticipant, crash_count: int = 0) -> None:
-        """Let someone take part who is not a space."""
+        """Add a participant that is not a space."""
         self.manager.join(self.id, participant, crash_count)
 
     def commit(self, wait: float | None = None) -> None:
-        """Commit in all places, or in none: CannotCommit says why.
+        """Commit in all places, or in none: CannotCommit has the reason.
 
-        It tells the participants that can be told. With `wait`, TimeoutExpired is raised if some
-        were not told of the decision within so many seconds.
+        All reachable participants are told. With `wait`, TimeoutExpired is raised if some were not
+        told of the decision within so many seconds; the decision stands.
         """
         self._end_within(wait, SharedTransaction.commit, committing=True)
 
     def abort(self, wait: float | None = None) -> None:  # type: ignore[override]
-        """Undo it in all places; CannotAbort if it was committed before. `wait` is that of
-        `commit`."""
+        """Abort in all places; CannotAbort if it was committed before. `wait` is as in `commit`."""
         self._end_within(wait, SharedTransaction.abort, committing=False)
 
     def _end_within(
@@ -242,7 +360,8 @@ class Transaction(SpanningTransaction):
             raise done[0]
 
     def _end_once(self, end: Callable[[SharedTransaction], None], committing: bool) -> None:
-        """End it, unless it has ended or is about to: then it is said how."""
+        """End the transaction, unless it has ended or is ending; then raise if the outcome
+        differs."""
         try:
             end(self)
         except TransactionEnded:
@@ -263,7 +382,7 @@ class Transaction(SpanningTransaction):
 
 
 class AsyncTransaction(Transaction):
-    """A transaction of the async door: `commit` and `abort` are awaited."""
+    """A transaction of the async API: `commit` and `abort` are awaited."""
 
     is_async = True
 
@@ -287,7 +406,8 @@ class AsyncTransaction(Transaction):
 
 
 def require_outcome(txn_id: str, state: str, committing: bool, reason: str) -> None:
-    """Raise what is due if a transaction that has ended did not end as the caller wants it to."""
+    """Raise CannotCommit, CannotAbort or UnknownTransaction unless the transaction ended as
+    wanted."""
     if state == "unknown":
         raise OutcomeUnknown(txn_id, "a participant", reason or "it did not answer")
     if committing and state != "committed":
@@ -304,10 +424,10 @@ class Created(NamedTuple):
 
 
 class TransactionManager:
-    """Makes transactions, and brings each to its end in all places or in none.
+    """Creates transactions, and commits or aborts each in all places.
 
-    A participant that does not answer within `vote_seconds` has refused, if it was asked to
-    promise; if it was told to commit it is told again later.
+    A participant that does not answer `prepare` within `vote_seconds` counts as a refusal. A
+    participant that does not answer `commit` is told again later.
     """
 
     is_async = False
@@ -337,8 +457,8 @@ class TransactionManager:
     # What clients use
 
     def create(self, lease: float = FOREVER, parent: Transaction | None = None) -> Created:
-        """A new transaction, nested in `parent` if one is given. It aborts itself when its lease
-        runs out."""
+        """A new transaction, nested in `parent` if given. It aborts itself when its lease
+        expires."""
         if self._closed:
             raise SpaceClosed("the transaction manager is closed")
         if parent is not None and (
@@ -367,19 +487,21 @@ class TransactionManager:
         return Created(transaction, lease_of(granted(transaction, transaction)))
 
     def get_state(self, txn_id: str) -> State:
-        """ACTIVE, VOTING, COMMITTED, ABORTED, or UNKNOWN if one was lost in mid-commit."""
+        """ACTIVE, VOTING, COMMITTED, ABORTED, or UNKNOWN if a decider was lost during the
+        commit."""
         found = self._transaction(txn_id)
         return found.state if isinstance(found, Transaction) else found
 
     @dual_api
     async def commit(self, txn_id: str, wait: float | None = None) -> None:
-        """Commit in all places, or in none (then CannotCommit is raised). With `wait`, everyone
-        must have been told within so many seconds: else TimeoutExpired, and the decision stands."""
+        """Commit in all places, or in none (then CannotCommit is raised). With `wait`,
+        TimeoutExpired is raised if some participants were not told within so many seconds; the
+        decision stands."""
         await self._finish(txn_id, wait, committing=True)
 
     @dual_api
     async def abort(self, txn_id: str, wait: float | None = None) -> None:
-        """Undo everything; CannotAbort if it was committed before."""
+        """Abort in all places; CannotAbort if it was committed before."""
         await self._finish(txn_id, wait, committing=False)
 
     async def _finish(self, txn_id: str, wait: float | None, committing: bool) -> None:
@@ -393,8 +515,8 @@ class TransactionManager:
     # What participants use
 
     def join(self, txn_id: str, participant: TransactionParticipant, crash_count: int = 0) -> None:
-        """Take part. Joining again changes nothing; with another `crash_count` it is refused, and
-        the transaction aborted: what the participant had done in it is lost."""
+        """Add a participant. Joining again changes nothing; with another `crash_count` it is
+        refused and the transaction aborted, because the work of the participant was lost."""
         name = check_participant(participant)
         transaction = self._transaction(txn_id)
         if not isinstance(transaction, Transaction):
@@ -417,12 +539,13 @@ class TransactionManager:
 
     @dual_api
     async def recover(self, *participants: Any) -> int:
-        """Settle what participants that come back have in doubt; how many transactions that was.
+        """Settle the transactions that are in doubt at participants that come back; returns how
+        many.
 
-        Spaces (of any door) know what they have promised. Others are told of the decisions that
-        they have missed, and, if they have `in_doubt()` (ids), to abort the rest. A space at a host
-        elsewhere, which is settled by its host, says what was decided there before a crash of the
-        manager: give it first.
+        Spaces of any kind know what they have promised. Other participants are told the decisions
+        that they have missed and, if they have a method `in_doubt()` that returns ids, to abort the
+        rest. A space at a host elsewhere is settled by its host; it says what was decided there
+        before a crash of the manager, so give such spaces first.
         """
         number = 0
         for participant in participants:
@@ -434,7 +557,7 @@ class TransactionManager:
         return number
 
     def close(self) -> None:
-        """Abort what is under way, and close the log."""
+        """Abort the open transactions, and close the log."""
         self._closed = True
         with self._lock:
             live = [txn for txn in self._live.values() if txn.parent is None]
@@ -452,15 +575,15 @@ class TransactionManager:
     # Within
 
     def granted(self, seconds: float | None) -> float | None:
-        """How long a transaction may live, by the manager's policy."""
+        """The lease that the policy of the manager grants."""
         return grant(port_of(self._log_space).lease_policy, "transaction", seconds, 0.0)
 
     def log_with(self, txn_id: str, decider: Decider) -> SpanningLog:
-        """Where the decision is recorded, if a host elsewhere decides."""
+        """The log of a transaction whose decision is recorded by this decider."""
         return SpanningLog(self._decisions, txn_id, decider)
 
     def _identity(self) -> str:
-        """Its name, by which spaces know whose promises they hold; kept in the log."""
+        """The id of the manager, kept in the log: spaces record it with their promises."""
         found = self._log_space.read(("manager", str), wait=0)
         if found is None:
             found = ("manager", uuid4().hex)
@@ -468,7 +591,7 @@ class TransactionManager:
         return found[1]
 
     def _transaction(self, txn_id: str) -> Transaction | State:
-        """A transaction that is under way, or what became of it."""
+        """The open transaction with this id, or the state in which it ended."""
         if not isinstance(txn_id, str):
             raise UnknownTransaction(txn_id)
         with self._lock:
@@ -480,10 +603,10 @@ class TransactionManager:
         return found
 
     def _outcome(self, txn_id: str) -> Outcome | None:
-        """What became of a transaction of this manager; None if it is under way, or not ours.
+        """The outcome of a transaction of this manager; None if it is open, or not of this manager.
 
-        Whoever is alive knows best. For others the log does: without a decision on record none was
-        made.
+        A transaction in memory knows best. Otherwise the log decides: no recorded decision means
+        that none was made.
         """
         if not txn_id.startswith(f"{self.id}."):
             return None
@@ -497,7 +620,7 @@ class TransactionManager:
         elif txn_id in self._outcomes and self._outcomes[txn_id] != "unknown":
             return "committed" if self._outcomes[txn_id] == "committed" else "aborted"
         if self._decisions.is_pending(txn_id):
-            return None  # A host elsewhere knows.
+            return None  # The decider elsewhere knows.
         return self._decisions.recorded_outcome(txn_id)
 
     def _recover(self, participant: Any) -> int:
@@ -520,16 +643,18 @@ class TransactionManager:
         return len(missed) + len(lost)
 
     def _was_told(self, name: str) -> None:
-        """This participant knows all by now; it need not be told later."""
+        """The participant was told of all decisions: drop the reminders."""
         for transaction in list(self._live.values()):
             if transaction.ended and transaction.was_told(name):
                 self._forget(transaction)
 
     def _ended(self, transaction: SharedTransaction) -> None:
-        """Remember what became of it, for those who ask; tell those who have not heard yet."""
+        """Keep the outcome for participants that ask, and remind those that were not told."""
         with self._lock:
             self._outcomes[transaction.id] = transaction.state
-            if transaction.parent is None:  # What was committed into it shares its fate.
+            if (
+                transaction.parent is None
+            ):  # Nested transactions that have committed share its outcome.
                 for txn_id in self._families.get(transaction.id, []):
                     if self._outcomes.get(txn_id) == "committed":
                         self._outcomes[txn_id] = transaction.state
@@ -541,7 +666,7 @@ class TransactionManager:
             self._forget(transaction)
 
     def _forget(self, transaction: SharedTransaction) -> None:
-        """It is over, everyone knows, and so are those that were nested in it."""
+        """All participants know the outcome: forget the transaction and those nested in it."""
         with self._lock:
             for txn_id in self._families.pop(transaction.id, []):
                 self._live.pop(txn_id, None)
@@ -555,15 +680,14 @@ class TransactionManager:
             else:
                 self._tell_later(transaction, min(2 * seconds, _RETRY_LONGEST_SECONDS))
 
-        def on_alarm() -> None:  # The clock's thread may not be kept waiting by a participant.
+        def on_alarm() -> None:  # A participant must not block the clock's thread.
             threading.Thread(target=tell, name="tupelo-decisions", daemon=True).start()
 
         self._clock.call_at(self._clock.now() + seconds, on_alarm)
 
 
 class AsyncTransactionManager(TransactionManager):
-    """A manager whose transactions are of the async door: committing, aborting and recovering are
-    awaited."""
+    """A manager of the async API: `commit`, `abort` and `recover` are awaited."""
 
     is_async = True
     _made = AsyncTransaction

@@ -1,4 +1,4 @@
-"""XVSM: the door with the words of MozartSpaces (the thesis, chapter 5, and MozartSpaces 2).
+"""XVSM, with the names of MozartSpaces (the thesis, chapter 5, and MozartSpaces 2).
 
 | XVSM, MozartSpaces           | Tupelo                                                           |
 | ---------------------------- | ---------------------------------------------------------------- |
@@ -8,27 +8,27 @@
 | xvsm://host:7700/container   | the URI of a container, wherever a cref is wanted                |
 | size of a container          | Capacity(entries=size)                                           |
 | entry, tuple, AtomicEntry    | entry: a tuple, a dataclass; any other value in an AtomicEntry   |
-| coordinator                  | an order, and perhaps a field that is kept in front of the entry |
-| coordination data            | selectors given with what is written: Entry(value, selector)     |
+| coordinator                  | an order, and perhaps a field stored in front of the entry       |
+| coordination data            | selectors given with a written entry: Entry(value, selector)     |
 | selector, selector chain     | a template, and an order that chooses                            |
 | count, COUNT_ALL, COUNT_MAX  | limit; all, if_exists=True; all, wait=0                          |
 | read, take                   | read_all, take_all (of one: read, take)                          |
-| test                         | find what would be read or taken, and say only how many          |
-| isolation level              | whether a read holds what it finds, and sees what others took    |
-| destroy                      | take, and say only how many                                      |
-| write                        | write_all, waiting while it is refused                           |
-| shift                        | take what stands in the way, and write, in one transaction       |
+| test                         | how many entries a read or take would return                     |
+| isolation level              | whether a read locks entries, and sees those that others took    |
+| destroy                      | take, and return only the number                                 |
+| write                        | write_all, waiting while the container is full or a key is taken |
+| shift                        | remove what is in the way, and write, in one transaction         |
 | timeout                      | wait, in seconds; INFINITE_TIMEOUT waits for ever                |
 | transaction                  | a shared transaction, over any number of spaces                  |
 | aspect, IPoint               | a function before or after an operation, in its transaction      |
-| notification                 | an aspect after an operation that tells when it is committed     |
+| notification                 | an aspect that reports operations when they have committed       |
 | lookup, create, destroy container | read, write, take a row of the registry                     |
 
-Where the thesis leaves a choice or MozartSpaces chose otherwise: without a selector the
-AnySelector is used, which gives the oldest (the thesis has the RandomSelector; a container has
-both); what another transaction holds is passed over, not waited for, while there is something
-else; times are seconds; a timeout raises CountNotMet. At a site elsewhere a transaction ends with
-the link to it, a notification too, and code is not sent: see `serving` and `site`.
+Where the thesis leaves a choice, or MozartSpaces differs: without a selector the AnySelector is
+used, which returns the oldest entries (in the thesis, the RandomSelector; a container has both);
+entries that another transaction holds are skipped while there are others; times are in seconds; a
+timeout raises CountNotMet. At a site elsewhere, transactions and notifications end with the link,
+and code is not sent: see `serving` and `site`.
 """
 
 from tupelo.models.xvsm.active import (
@@ -67,7 +67,6 @@ from tupelo.models.xvsm.coordinators import (
     TypeCoordinator,
     VectorCoordinator,
 )
-from tupelo.models.xvsm.helper import Helper
 from tupelo.models.xvsm.notifications import Notification
 from tupelo.models.xvsm.selectors import (
     COUNT_ALL,
@@ -89,7 +88,7 @@ from tupelo.models.xvsm.selectors import (
     TypeSelector,
     VectorSelector,
 )
-from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction
+from tupelo.models.xvsm.site import Helper, RemoteContainer, RemoteTransaction
 from tupelo.space.shared import SharedTransaction as Transaction
 
 __all__ = [

@@ -1,28 +1,28 @@
 """The ActiveCoordinator (section 8.3 of the thesis): entries that carry work.
 
-An ActiveEntry says in `evaluate` what is to be computed: a list of tasks, each a function and its
-arguments. Workers compute them; `finalize` is given the results in the same order; then the entry
-can be read. If something fails, an ActiveError with the reason comes out in its stead.
+The method `evaluate` of an ActiveEntry returns a list of tasks, each a function and its arguments.
+Workers compute them; `finalize` gets the results in the same order; then the entry can be read. If
+something fails, an ActiveError with the reason takes the place of the entry.
 
-What is to be done are entries of a space beside the container, each taken in a transaction that
-lasts until what comes of it is written. So a worker that dies loses nothing, with a folder they
-outlive the program, and hosts can share the work. For that functions go by name: they must be found
-in a module that is loaded, and nothing else is ever run. Work whose classes are not known in this
-program is left until they are, and somebody asks.
+The work consists of entries in a space beside the container. A worker takes an entry in a
+transaction that lasts until its result is written. So a worker that dies loses nothing, work in a
+folder survives the program, and hosts can share it. Functions are stored by name: they must be
+found in a loaded module, and nothing else is ever run. Work whose classes are unknown in this
+program is set aside until they are known, and somebody looks for results.
 
-Programs elsewhere share the tasks by their capacity (`helper`): each takes one when a worker of its
-own is free. Entries are planned and finished here.
+Programs elsewhere share the tasks by their capacity (`site.Helper`): each takes a task when one of
+its workers is free. `evaluate` and `finalize` run in this program.
 
-| in that space | what it is                                 | what a worker makes of it    |
+| in that space | content                                    | what a worker writes for it  |
 | ------------- | ------------------------------------------ | ---------------------------- |
 | active        | an entry as it was written, with its keys  | waiting, left, tasks         |
 | task          | a function and its arguments               | a result; of `left` one less |
 | finish        | instead of `left`, when all results are in | the entry in the container   |
 
-The size of a container bounds what has come out, not the work: an entry for which there is no room
-waits for it, and so does the worker. A key is taken from the moment the work is given in: a second
-entry with it is refused at once. A task that waits for entries that it has written holds its worker
-too: where tasks wait for tasks more deeply than there are workers, they wait for ever.
+The size of a container limits finished entries, not the work: a finished entry waits until there is
+room, and so does its worker. A key is in use from the moment that the work is written: a second
+entry with it is refused at once. A task that waits for entries that it has written occupies its
+worker too: if tasks wait for tasks more deeply than there are workers, they wait for ever.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 Task = tuple[Any, ...]
-"""A function, and its arguments."""
+"""A function and its arguments."""
 Place = Callable[[], "tuple[Capi, Container | RemoteContainer]"]
-"""Where a task is computed: the Capi and the container that it works for."""
+"""Returns the Capi and the container for which a task is computed."""
 
 _TASK = ("task", str, int, str, tuple)  # id, number, function, arguments
 _RESULT = ("result", str, int, bool, object)  # id, number, whether it went well, what it gave
 _FINISH = ("finish", str)  # id
-_LOOK = ("look",)  # There may be something to do that could not be done before.
+_LOOK = ("look",)  # Work that was set aside may be possible now.
 _FRONT = 4  # fields of "active" and "waiting" (id, as it is to be kept, its place) before the keys
 _KEYS = 6  # where the keys begin, beyond the fields of all others
 
@@ -84,20 +84,20 @@ _here = threading.local()
 
 @dataclass
 class ActiveEntry:
-    """An entry that carries work. Subclass it, as a dataclass."""
+    """An entry with work. Subclass it, as a dataclass."""
 
     def evaluate(self) -> list[Task]:
-        """What is to be computed, each on its own: `[(function, argument, ...), ...]`."""
+        """The tasks, computed independently: `[(function, argument, ...), ...]`."""
         raise NotImplementedError
 
     def finalize(self, results: list[Any]) -> None:
-        """All is computed: make of the results what a reader of this entry shall find."""
+        """All tasks are done: store their results in the fields that readers will see."""
 
 
 @named_entry("xvsm.active_error")
 @dataclass
 class ActiveError:
-    """What comes out in the stead of an entry whose work failed."""
+    """Takes the place of an entry whose work failed."""
 
     entry: Any = None
     reason: str | None = None
@@ -105,10 +105,10 @@ class ActiveError:
 
 
 class Workers:
-    """Threads that do what `take` finds, at most so many, and as many as there is work for.
+    """Threads that do the work that `take` finds: as many as there is work for, at most `most`.
 
-    One that fails is followed by another; when `FAILURES_MAX` have failed and none has done
-    anything in between, what is left waits until the folder is opened again.
+    A worker that fails is replaced. When `FAILURES_MAX` workers have failed without a success in
+    between, the remaining work waits until the folder is opened again.
     """
 
     FAILURES_MAX = 100
@@ -122,7 +122,7 @@ class Workers:
         self.closed = False
 
     def hire(self) -> None:
-        """One more, if all are busy and there may be more."""
+        """Start another worker if all are busy and there may be more."""
         with self._lock:
             if self.idle or self.closed or self.count >= self._most:
                 return
@@ -157,7 +157,7 @@ class Workers:
 
 
 class Doable(Order):
-    """What is not set aside, and is of classes that are known."""
+    """Entries that are not set aside and whose classes are known."""
 
     def __init__(self, aside: set[str]) -> None:
         self._aside = aside
@@ -174,7 +174,7 @@ class Doable(Order):
 
 
 class ActiveCoordinator(Coordinator):
-    """Takes ActiveEntries only; they can be found once their work is done.
+    """Accepts only ActiveEntries; they can be found once their work is done.
 
     At most `workers` threads work, as many as there is work for.
     """
@@ -192,8 +192,8 @@ class ActiveCoordinator(Coordinator):
         self._work_template: Template = Template(_LOOK)
         self._waiting: tuple[Any, ...] = ()
         self._coming_out = threading.Lock()
-        self._aside: set[str] | None = None  # what is left for later, if anything is
-        self._asked = 0  # how often somebody has looked for results
+        self._aside: set[str] | None = None  # ids of work that was set aside, if any
+        self._lookups = 0  # how often results were looked for
 
     def options(self) -> tuple[Any, ...]:
         return (self._workers_max,)
@@ -207,7 +207,7 @@ class ActiveCoordinator(Coordinator):
                 "entry", "an ActiveEntry, for the container has an ActiveCoordinator", payload
             )
 
-    # The life of its workers
+    # Opening and closing
 
     def opened(self) -> None:
         container = self._container()
@@ -238,8 +238,8 @@ class ActiveCoordinator(Coordinator):
         self._aio = None
 
     def asked(self) -> None:
-        """Somebody looks for results: perhaps what could not be done before can be done now."""
-        self._asked += 1
+        """Called when a program looks for results: try again the work that was set aside."""
+        self._lookups += 1
         self._look_again()
 
     def _look_again(self) -> None:
@@ -251,7 +251,9 @@ class ActiveCoordinator(Coordinator):
         logger.warning("work is left until its class is known: %s", error)
         aside = self._aside or set()
         self._aside = aside | {name} if name is not None else aside
-        if self._asked != asked:  # Somebody has asked since it was tried: it may be known by now.
+        if (
+            self._lookups != asked
+        ):  # Results were looked for meanwhile: the class may be known by now.
             self._look_again()
 
     def _container(self) -> Container:
@@ -268,7 +270,7 @@ class ActiveCoordinator(Coordinator):
 
     @property
     def aio(self) -> AsyncSpace:
-        """The async door to the work."""
+        """The async API of the work space."""
         if self._aio is None:
             self._aio = AsyncSpace(self._work())
         return self._aio
@@ -276,7 +278,8 @@ class ActiveCoordinator(Coordinator):
     async def begin(
         self, capi: AspectPipeline, made: list[tuple[Any, Any]], txn: SharedTransaction | None
     ) -> list[Lease]:
-        """These entries are to be worked on; to cancel one's lease before that calls it off."""
+        """Write the work for these entries. Cancelling the lease of an entry before its work begins
+        removes it."""
         container, work = self._container(), self._work()
         container.require_distinct([stored for stored, _ in made])
         door: Any = self.aio if capi.is_async else work
@@ -290,7 +293,7 @@ class ActiveCoordinator(Coordinator):
             try:
                 leases = await maybe_await(door.write_all(rows, txn=inner))
             except DuplicateKey:
-                # Perhaps of one that has come out, and is still on its way out of the work.
+                # The key may be that of an entry that is just being finished.
                 with self._coming_out:
                     pass
                 leases = await maybe_await(door.write_all(rows, txn=inner))
@@ -306,11 +309,11 @@ class ActiveCoordinator(Coordinator):
         return list(leases)
 
     def _take(self) -> tuple[WorkTransaction, Any]:
-        """Something to do, and the transaction that holds it."""
+        """The next piece of work, and the transaction that holds it."""
         work = self._work()
         while True:
             txn = work.transaction()
-            aside, asked = self._aside, self._asked
+            aside, asked = self._aside, self._lookups
             order = None if aside is None else Doable(aside)
             try:
                 return txn, work.take(self._work_template, txn=txn, order=order)
@@ -320,7 +323,7 @@ class ActiveCoordinator(Coordinator):
 
     def _do(self, found: tuple[WorkTransaction, Any]) -> None:
         txn, job = found
-        asked = self._asked
+        asked = self._lookups
         try:
             with txn:
                 if job[0] == "active":
@@ -333,7 +336,7 @@ class ActiveCoordinator(Coordinator):
             self._set_aside(error, asked, job[1])
 
     def _plan(self, job: Any, txn: WorkTransaction) -> None:
-        """Write what an entry wants to be done; or that it could not say so."""
+        """Write the tasks of an entry, or the error of its `evaluate`."""
         name = job[1]
         try:
             tasks: list[Any] = [
@@ -368,8 +371,8 @@ class ActiveCoordinator(Coordinator):
         return Capi(container.owner), container
 
     async def hand_out(self, names: list[str], wait: float | None) -> HandedOut | None:
-        """For a program elsewhere: a task that is one of these functions; None if there is none in
-        time."""
+        """A task for a helper that computes these functions; None if there is none before the
+        timeout."""
         work = self._work()
         port, txn = port_of(work), work.transaction()
         wanted = ("task", str, int, OneOf(*names), tuple)
@@ -386,12 +389,12 @@ class ActiveCoordinator(Coordinator):
         return HandedOut(self, txn, thaw(found[0].shape, found[0].fields, stand_ins=True))
 
     def _finish(self, name: str) -> None:
-        """Let the entry come out, in one step with the going of its work."""
+        """Write the finished entry to the container, and remove its work, in one transaction."""
         container, work = self._container(), self._work()
         txn = container.owner.begin(None)
         try:
-            # The container is to be told of the commit first: `begin` looks there last, and must
-            # find each key here or there.
+            # The container must commit before the work space: `begin` looks at the container last,
+            # and must find each key in one of the two.
             container.space.count(txn=txn)
             waiting = work.take((self._waiting[0], name, *self._waiting[2:]), wait=0, txn=txn)
             if waiting is None:
@@ -436,13 +439,13 @@ class ActiveCoordinator(Coordinator):
         return self._container().value(stored)
 
     def _framed(self, stored: Any, payload: Any) -> Any:
-        """With the same kept fields in front."""
+        """The payload with the fields of the coordinators in front."""
         width = self._container().width
         return (*stored[:width], payload) if width else payload
 
 
 class HandedOut:
-    """A task that a program elsewhere computes. A transaction holds it until it has a result."""
+    """A task that a helper elsewhere computes. A transaction holds it until there is a result."""
 
     def __init__(self, coordinator: ActiveCoordinator, txn: WorkTransaction, job: Any) -> None:
         self._coordinator = coordinator
@@ -451,7 +454,7 @@ class HandedOut:
         self.job = job
 
     async def finish(self, ok: bool, value: Any) -> None:
-        """The task has a result. LeaseLost or SpaceClosed if it is another's by now."""
+        """Record the result. LeaseLost or SpaceClosed if the task was given to another program."""
         try:
             await self._coordinator.record(self._coordinator.aio, self.job, ok, value, self._txn)
             await self._port.flushed(self._port.commit(self._txn.core_state))
@@ -460,16 +463,16 @@ class HandedOut:
             raise
 
     def give_back(self) -> None:
-        """Somebody else may compute it."""
+        """Return the task, so that another program can compute it."""
         with suppress(TupeloError):
             self._port.abort(self._txn.core_state)
 
 
 class ActiveSpace:
-    """A container with an ActiveCoordinator, as a space for doors that stand on one: a JavaSpace on
-    it takes ActiveEntries, which can be read and taken once their work is done, and tells of them
-    then. All but writing is done by `cref.space`. The container is one of this program, and has
-    no coordinators that keep something, such as a key."""
+    """A container with an ActiveCoordinator as a space, for other models: a JavaSpace on it accepts
+    ActiveEntries, which can be read and taken, and are notified, once their work is done. All
+    operations but the writes are those of `cref.space`. The container must be in this program, and
+    have no coordinators with fields, such as a key."""
 
     def __init__(self, capi: AnyCapi, cref: Container) -> None:
         container = capi.embedded.require(cref)
@@ -495,10 +498,10 @@ class ActiveSpace:
         wait: float | None = 0,
         to: None = None,
     ) -> Any:
-        """Give an entry in to be worked on, perhaps in a transaction that spans spaces; to cancel
-        its lease before that begins calls it off. There is always room for it, and what comes out
-        lives for ever."""
-        return (await self._give_in([entry], txn, lease=lease, at=at, to=to))[0]
+        """Write an ActiveEntry, perhaps in a transaction over several spaces. Cancelling its lease
+        before the work begins removes it. There is always room for it, and the finished entry lives
+        for ever."""
+        return (await self._write_all([entry], txn, lease=lease, at=at, to=to))[0]
 
     @dual_api
     async def write_all(
@@ -511,10 +514,10 @@ class ActiveSpace:
         wait: float | None = 0,
         to: None = None,
     ) -> list[Any]:
-        """Give several entries in, all or none."""
-        return await self._give_in(list(entries), txn, lease=lease, at=at, to=to)
+        """Write several ActiveEntries, all or none."""
+        return await self._write_all(list(entries), txn, lease=lease, at=at, to=to)
 
-    async def _give_in(self, entries: list[Any], txn: Any, **options: Any) -> list[Any]:
+    async def _write_all(self, entries: list[Any], txn: Any, **options: Any) -> list[Any]:
         if txn is not None and not isinstance(txn, SharedTransaction):
             raise BadArgument("txn", "one that may span spaces, such as tupelo.transaction()", txn)
         for name, value in options.items():
@@ -526,11 +529,11 @@ class ActiveSpace:
 
     @dual_api
     async def close(self) -> None:
-        """The container stays as it is: its Capi closes it."""
+        """Does nothing: the Capi closes the container."""
 
 
 def active_of(container: Container) -> ActiveCoordinator:
-    """The ActiveCoordinator of a container that has one."""
+    """The ActiveCoordinator of a container. BadArgument if it has none."""
     active = container.active
     if not isinstance(active, ActiveCoordinator):
         raise BadArgument("cref", "a container with an ActiveCoordinator", container)
@@ -538,7 +541,7 @@ def active_of(container: Container) -> ActiveCoordinator:
 
 
 def current() -> tuple[Capi, Container | RemoteContainer]:
-    """For a function that is a task: the Capi and the container that it works for, so that it may
+    """To be called by a task: the Capi and the container for which it is computed, so that it can
     write further ActiveEntries."""
     place: Place | None = getattr(_here, "place", None)
     if place is None:
@@ -549,7 +552,7 @@ def current() -> tuple[Capi, Container | RemoteContainer]:
 def computed(
     find: Callable[[str], Any], name: str, arguments: tuple[Any, ...], place: Place
 ) -> tuple[bool, Any]:
-    """Whether a task went well, and its result; or what it has raised."""
+    """Run a task: True and its result, or False and the description of its error."""
     _here.place = place
     try:
         value = find(name)(*arguments)
@@ -562,7 +565,7 @@ def computed(
 
 
 def name_of_task(function: Any, argument: str = "task") -> str:
-    """The name by which a function is computed. BadArgument if it has none."""
+    """The name under which a function is stored. BadArgument if it is not found by its name."""
     where = name_of(function)
     if found_by(where) is not function or not callable(function):
         raise BadArgument(argument, "a function that a module has by its name", function)
@@ -577,4 +580,5 @@ def _function(where: str) -> Any:
 
 
 def described(error: BaseException) -> tuple[str, str]:
+    """The summary and the traceback of an error."""
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))

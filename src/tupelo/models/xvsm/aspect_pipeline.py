@@ -1,4 +1,4 @@
-"""Around the work: aspects before and after an operation, in a transaction of its own."""
+"""The pipeline of an operation: aspects before and after it, in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
 
 INFINITE = math.inf
-"""The size of a container without bounds."""
+"""The size of an unbounded container."""
 
 Work = Callable[[Request], Awaitable[Any]]
 Cref = Container | RemoteContainer | str
@@ -42,7 +42,7 @@ Tx = SharedTransaction | RemoteTransaction
 
 
 class AspectPipeline:
-    """A door to an embedded space; what all its operations go through."""
+    """Base class of Capi and AsyncCapi: runs operations with the aspects around them."""
 
     is_async: ClassVar[bool]
     embedded: Embedded
@@ -60,10 +60,10 @@ class AspectPipeline:
         tls: bool | None = None,
         reconnect: float = 30.0,
     ) -> None:
-        """An embedded space, in memory or in the folder `path`, which is its own; or another door
-        to that of another Capi, with an aspect context of its own.
+        """An embedded space, in memory or in the folder `path`, which no other program may use. If
+        `path` is a Capi: the same space, with an aspect context of its own.
 
-        With a `site`, such as "xvsm://host:7700", operations without one go there, and not to an
+        With a `site`, such as "xvsm://host:7700", operations without a site go there, and not to an
         embedded space. The other options are those of `tupelo.connect`, for every site that this
         Capi uses; the password is for this `site` only.
         """
@@ -82,11 +82,11 @@ class AspectPipeline:
     # Aspects
 
     def get_aspect_context(self) -> dict[str, Any]:
-        """What aspects are told of the one who uses this Capi: a copy."""
+        """A copy of the properties that this Capi passes to aspects with each request."""
         return dict(self._context)
 
     def set_aspect_context(self, properties: dict[str, Any]) -> None:
-        """Tell aspects something, such as who you are."""
+        """Set the properties that are passed to aspects, such as the name of the user."""
         if not isinstance(properties, dict):
             raise BadArgument("properties", "a dict", properties)
         self._context = dict(properties)
@@ -124,13 +124,13 @@ class AspectPipeline:
     async def _around(
         self, request: Request, work: Work, *, bare: bool = False, last: Work | None = None
     ) -> Any:
-        """Do the work with the aspects around it, in a transaction of its own; a `bare` one is
-        about a transaction itself. What comes `last` is done after the commit, and cannot be
+        """Do the work with the aspects around it, in a transaction of its own, unless it is `bare`:
+        an operation on a transaction itself. `last` is called after the commit, and cannot be
         undone."""
         before, after = self._aspects_for(request)
         if not before and not after:
             answer = await (last or work)(request)
-            self._told(request)
+            self._wake_rescheduled(request)
             return answer
         clock, container = self.embedded.clock, request.container
         until = None if request.timeout is None else clock.now() + request.timeout
@@ -156,11 +156,11 @@ class AspectPipeline:
                         attempt.transaction = None
                         attempt.result = await last(attempt)
                         await meet(Point(f"post_{request.operation}"), after, attempt)
-                    self._told(request)
+                    self._wake_rescheduled(request)
                     return attempt.result
                 left = None if until is None else max(0.0, until - clock.now())
                 if container is not None and watch is None:
-                    # Something may have come before anybody looked: once more.
+                    # Something may have changed before the wait began: try once more.
                     watch = container.news.watch(container.space)
                 elif container is None or not await container.news.after(
                     count, left, self.is_async
@@ -174,7 +174,7 @@ class AspectPipeline:
     async def _attempt(
         self, request: Request, work: Work, before: list[Registration], after: list[Registration]
     ) -> Verdict:
-        """One try: OK, or SKIP if it was not made, or RESCHEDULE if an aspect puts it off."""
+        """One attempt. Returns OK, SKIP if an aspect skipped the operation, or RESCHEDULE."""
         txn, container = request.transaction, request.container
         verdict = await meet(Point(f"pre_{request.operation}"), before, request)
         if request.transaction is not txn:
@@ -202,8 +202,8 @@ class AspectPipeline:
         here = request.container.aspects
         return everywhere.at(pre) + here.at(pre), here.at(post) + everywhere.at(post)
 
-    def _told(self, request: Request) -> None:
-        """Something was done at the container: now, and for others when the transaction ends."""
+    def _wake_rescheduled(self, request: Request) -> None:
+        """Wake rescheduled operations: now, and again when the transaction ends."""
         container = request.container
         if container is not None and not container.quick:
             container.news.tell()
@@ -212,18 +212,20 @@ class AspectPipeline:
                 request.transaction.at_end(lambda committed: news.tell())
 
     async def _end(self, txn: SharedTransaction | None, commit: bool) -> None:
-        """Bring it to its end. A commit under way cannot be called back: who is cancelled
-        meanwhile gets the answer, or what was taken would be nobody's."""
+        """End the transaction. A commit cannot be interrupted: a caller that is cancelled meanwhile
+        still gets the result, or taken entries would be lost."""
         if txn is None:
             return
         if self.is_async:
             await to_the_end(txn.commit_async() if commit else txn.abort_async())
         elif commit:
-            SharedTransaction.commit(txn)  # not one of an async door's, which would be awaited
+            SharedTransaction.commit(
+                txn
+            )  # not the method of an async transaction, which would be awaited
         else:
             SharedTransaction.abort(txn)
 
-    # Odds and ends
+    # Helpers
 
     @property
     def _registry(self) -> Any:
@@ -240,31 +242,33 @@ class AspectPipeline:
     # Sites elsewhere
 
     async def _at(self, site: str | None) -> Site | None:
-        """The site that was given as `site`; None for the embedded space."""
+        """The site for the argument `site`; None for the embedded space."""
         address = self.sites.address_of(site)
         return None if address is None else await self.sites.at(address)
 
     async def _elsewhere(self, cref: RemoteContainer | str) -> tuple[RemoteContainer, Site]:
-        """A container elsewhere, by its reference or its URI, and its site."""
+        """A container elsewhere, given as reference or URI, and its site."""
         if isinstance(cref, str):
             cref = RemoteContainer.at(cref)
         return cref, await self.sites.at(cref.address)
 
 
 def check_transaction(tx: object) -> SharedTransaction | None:
+    """The checked argument `tx`, for a transaction of the embedded space."""
     if tx is not None and not isinstance(tx, SharedTransaction):
         raise BadArgument("tx", "a transaction of create_transaction, or None", tx)
     return tx
 
 
 def container_of(request: Request) -> Container:
+    """The container of a request that has one."""
     if request.container is None:
         raise BadArgument("container", "a container of this space", None)
     return request.container
 
 
 def _copy(request: Request) -> Request:
-    """A request for one try: what aspects change in it is not there in the next."""
+    """A copy of a request for one attempt, so that changes by aspects do not last."""
     twin = Request(request.operation, request.capi)
     for name in Request.__slots__:
         value = getattr(request, name)
@@ -273,6 +277,7 @@ def _copy(request: Request) -> Request:
 
 
 def seconds(timeout: Any) -> float | None:
+    """The checked timeout: None for INFINITE."""
     if timeout is None or timeout == INFINITE:
         return None
     if (

@@ -1,25 +1,25 @@
 """Aspects: functions before and after the operations of a container, or of the whole space.
 
 An aspect is an object with a method for each point at which it is registered (`pre_write`,
-`post_take`, ...). It gets the request, whose arguments it may change, and answers:
+`post_take`, ...). It gets the request, whose arguments it may change, and returns:
 
-| answer                    | what happens                                                        |
+| result                    | what happens                                                        |
 | ------------------------- | ------------------------------------------------------------------- |
-| None or OK                | on to the next aspect, or to the operation                          |
-| SKIP                      | neither the operation nor any further aspect; `request.result` is it |
+| None or OK                | the next aspect runs, or the operation                              |
+| SKIP                      | no operation and no further aspects; the result is `request.result` |
 | Veto(reason), or raised   | AspectVeto, and all that was done is undone                         |
-| RESCHEDULE                | undone, and tried again when the container has changed, in its time |
+| RESCHEDULE                | undone, and repeated when the container has changed, until timeout  |
 | any error that it raises  | AspectFailed, and all that was done is undone                       |
 
-"When the container has changed" is when an operation of a Capi was done there, or an entry has
-come, by whatever door; that one was taken by another door is not noticed. What an aspect after a
-commit, a rollback or the shutdown answers comes too late: they stand, and AspectFailed says so.
+"The container has changed" means that a Capi has done an operation there, or that an entry was
+written by any API; an entry that was taken by another API is not noticed. A veto or an error of an
+aspect after a commit, a rollback or the shutdown undoes nothing, and raises AspectFailed.
 
-Several at one point run in the order in which they were registered: before an operation those of
-the space and then those of the container, after it the other way round. What an aspect does with
-`request.transaction` is part of the operation: it is undone with it, and seen by nobody before.
-It may use that transaction, and not put another in its place. What a read without a transaction
-has found is not held for the aspects after it: somebody may take it meanwhile.
+Aspects at one point run in the order of registration: before an operation, those of the space and
+then those of the container; after it, the other way round. What an aspect does with
+`request.transaction` is part of the operation: it is undone with it, and not visible before. An
+aspect may use that transaction, but not replace it. Entries that a read without a transaction has
+found are not locked for the aspects after it: another program may take them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class Point(Enum):
-    """Where an aspect can be (an interception point). The value is the name of its method."""
+    """An interception point. Its value is the name of the method that an aspect has for it."""
 
     PRE_ADD_ASPECT = "pre_add_aspect"
     POST_ADD_ASPECT = "post_add_aspect"
@@ -87,7 +87,8 @@ class Point(Enum):
 
 
 LOCAL_POINTS = tuple(Point)[:16]
-"""The points of a container; registered at the space they are those of all its containers."""
+"""The points of a container; an aspect of the space at these points is called for all
+containers."""
 GLOBAL_POINTS = tuple(Point)[16:]
 """The points of the space itself."""
 FINAL_POINTS = (
@@ -95,13 +96,13 @@ FINAL_POINTS = (
     Point.POST_TRANSACTION_ROLLBACK,
     Point.POST_SHUTDOWN,
 )
-"""After these operations nothing can be undone."""
+"""Points after which nothing can be undone."""
 
 _numbers = numbers()
 
 
 class Verdict(Enum):
-    """What an aspect answers."""
+    """What an aspect returns."""
 
     OK = "ok"
     SKIP = "skip"
@@ -114,7 +115,7 @@ RESCHEDULE = Verdict.RESCHEDULE
 
 
 class Veto(Exception):
-    """Answered or raised by an aspect: the operation must not be, and why."""
+    """Returned or raised by an aspect: the operation is refused, with this reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -122,7 +123,7 @@ class Veto(Exception):
 
 
 class Request:
-    """An operation under way. What an aspect changes here, those after it see."""
+    """An operation, as aspects see it. Later aspects see what earlier ones have changed."""
 
     __slots__ = (
         "aspect",
@@ -145,11 +146,11 @@ class Request:
         self.capi: AnyCapi = capi
         self.context: dict[str, Any] = capi.get_aspect_context()
         self.container: Container | None = None
-        self.entries: list[Any] = []  # that are to be written
+        self.entries: list[Any] = []  # to be written
         self.selectors: list[Selector] = []
         self.timeout: float | None = None
         self.transaction: SharedTransaction | None = None
-        self.is_alone = False  # Does the transaction last no longer than the operation?
+        self.is_alone = False  # whether the transaction ends with the operation
         self.result: Any = None
         self.aspect: Aspect | None = None  # of add_aspect and remove_aspect
         self.points: list[Point] = []
@@ -160,12 +161,12 @@ class Request:
 
 
 class Aspect:
-    """To write one, subclass this and override the methods of the points you want; or give any
-    object that has them."""
+    """Base class of aspects: override the methods of the points that you want. Any object with such
+    methods can be an aspect."""
 
 
 class Registration:
-    """An aspect where it was added; what `remove_aspect` wants."""
+    """An aspect with its points; the handle for `remove_aspect`."""
 
     def __init__(self, aspect: Any, points: list[Point]) -> None:
         self.id = uuid4().hex
@@ -188,17 +189,19 @@ class Interceptors:
         return bool(self._at)
 
     def at(self, point: Point) -> list[Registration]:
+        """The aspects at a point, in order."""
         return list(self._at.get(point, ()))
 
     def add(self, registration: Registration, points: Iterable[Point]) -> None:
-        """Add it at these points; one that was here before gets its old place back."""
+        """Add an aspect at these points. An aspect that was there before gets its old position
+        back."""
         with self._lock:
             for point in points:
                 there = [*self._at.get(point, ()), registration]
                 self._at[point] = sorted(there, key=lambda one: one.number)
 
     def remove(self, registration: Registration, points: Iterable[Point]) -> list[Point]:
-        """Remove it from these points; where was it?"""
+        """Remove an aspect from these points; returns the points where it was."""
         with self._lock:
             removed = [point for point in points if registration in self._at.get(point, ())]
             for point in removed:
@@ -211,6 +214,7 @@ class Interceptors:
 
 
 def check_points(points: Any, allowed: tuple[Point, ...], aspect: Any = None) -> list[Point]:
+    """The checked argument `points` of add_aspect and remove_aspect."""
     if isinstance(points, Point):
         points = [points]
     if not isinstance(points, (list, tuple, set, frozenset)) or not points:
@@ -225,7 +229,7 @@ def check_points(points: Any, allowed: tuple[Point, ...], aspect: Any = None) ->
 
 
 async def meet(point: Point, registered: list[Registration], request: Request) -> Verdict:
-    """Let the aspects at a point speak, one after the other."""
+    """Call the aspects at a point, one after the other."""
     final = point in FINAL_POINTS
     outcome = "what was done stands" if final else "the operation was undone"
     for registration in registered:
@@ -267,9 +271,9 @@ async def _answered(answer: Any, request: Request) -> Any:
 
 
 class AspectOutcome:
-    """Tells those whose operation was put off that something has changed.
+    """Wakes operations that an aspect has rescheduled when the container has changed.
 
-    It counts; who waits does so in a space of its own, for a higher number.
+    It counts changes; a waiting operation waits in a space of its own for a higher number.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -280,26 +284,29 @@ class AspectOutcome:
         self.count = 0
 
     def watch(self, space: Space) -> SubscriptionLike:
-        """Tell of what comes to this space, by whatever door, until that is closed."""
+        """Count entries that are written to this space by any API, until the space is closed."""
         met: set[object] = set()
 
         def come(notice: Notice) -> None:
-            if notice.subject not in met:  # else one that took it and gave it back wakes itself
+            if (
+                notice.subject not in met
+            ):  # otherwise an operation that returned it would wake itself
                 met.add(notice.subject)
                 self.tell()
 
         return space.subscribe(ANY, come)
 
     def tell(self) -> None:
+        """Count a change."""
         with self._lock:
             self.count += 1
             if self._awaited:
-                with suppress(SpaceClosed):  # The container is no more, which they are told.
+                with suppress(SpaceClosed):  # The container was destroyed; they get that error.
                     self._space.take_all()
                     self._space.write(("news", self.count))
 
     async def after(self, count: int, wait: float | None, is_async: bool) -> bool:
-        """Wait for news later than this; False if there were none in time."""
+        """Wait for a change after this number; False if there was none in time."""
         with self._lock:
             if self.count > count:
                 return True

@@ -1,4 +1,4 @@
-"""The Capi: the operations of MozartSpaces, in the order and with the arguments of figure 5.1."""
+"""The Capi: the operations of MozartSpaces, with the names and order of arguments of figure 5.1."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from tupelo.models.xvsm.chain import ChainQuery, template_for
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.coordinators import AnyCoordinator, Coordinator, VectorCoordinator
 from tupelo.models.xvsm.embedded import row_of
-from tupelo.models.xvsm.helper import Helper
 from tupelo.models.xvsm.notifications import Listener, ListenerQueue, Notification, check_operations
 from tupelo.models.xvsm.selectors import (
     READ_COMMITTED,
@@ -45,7 +44,7 @@ from tupelo.models.xvsm.selectors import (
     check_isolation,
     check_tested,
 )
-from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction, Site
+from tupelo.models.xvsm.site import Helper, RemoteContainer, RemoteTransaction, Site
 from tupelo.models.xvsm.wire import is_uri, parse_uri
 from tupelo.space.blocking import Space, fetch
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
@@ -59,19 +58,19 @@ from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY
 
 INFINITE_TIMEOUT = INFINITE
-"""Wait for ever."""
+"""A timeout: wait for ever."""
 TRY_ONCE = 0
-"""Do not wait."""
+"""A timeout: do not wait."""
 
 
 class AnyCapi(AspectPipeline, Closing):
-    """What both doors have in common, which is all but the waiting."""
+    """The operations of Capi and AsyncCapi."""
 
     # The space itself
 
     @dual_api
     async def close(self) -> None:
-        """Shut down, as at the end of a `with` block, and leave the sites elsewhere."""
+        """Shut down, as at the end of a `with` block, and disconnect from sites elsewhere."""
         await self.sites.close()
         self.embedded.close()
 
@@ -84,15 +83,15 @@ class AnyCapi(AspectPipeline, Closing):
         doubt: Doubt | None = None,
         aspects: dict[str, Any] | None = None,
     ) -> str:
-        """Let a host offer the containers of the embedded space to programs elsewhere. The answer
-        is the URI of the site, for `Capi(site=)`.
+        """Let a host offer the containers of the embedded space to programs elsewhere. Returns the
+        URI of the site, for `Capi(site=)`.
 
-        `access` says who may do what there (by default as in the host's spaces): "read" to look
-        containers up, to read and to use transactions, "write" to create containers and to write,
+        `access` has the permissions (by default those of the host's spaces): "read" to look up
+        containers, to read and to use transactions, "write" to create containers and to write,
         "take" to take and destroy, "subscribe" for notifications, "administer" to clear the space,
         to shut it down and to add aspects; shift, destroy_container and work_for need "write" and
-        "take". `doubt` says what becomes of entries whose taker vanished; those that
-        were on their way when the program crashed are settled once they are offered again. Clients
+        "take". `doubt` says what becomes of entries whose taker vanished; deliveries that a crash
+        of this program has interrupted are settled when the containers are offered again. Clients
         may add the `aspects` by their names; other aspects are added here.
 
         Aspects of an offered container run on the host's loop: they must not block it.
@@ -105,8 +104,8 @@ class AnyCapi(AspectPipeline, Closing):
 
     @dual_api
     async def shutdown(self, site: str | None, clear_space: bool = False) -> None:
-        """End: everything is closed, and whoever waits is told. Durable containers are there when
-        the folder is opened again, unless the space is to be cleared."""
+        """Close the space; operations that wait fail. Durable containers are there when the folder
+        is opened again, unless `clear_space`."""
         there = await self._at(site)
         if there is not None:
             await there.call("shutdown", self._context, None, bool(clear_space))
@@ -125,8 +124,9 @@ class AnyCapi(AspectPipeline, Closing):
 
     @dual_api
     async def clear_space(self, site: str | None) -> None:
-        """Destroy all containers, but those that an open transaction makes or destroys. Aspects
-        around `destroy_container` are asked of each; then it is all or none."""
+        """Destroy all containers, except those that an open transaction creates or destroys. If
+        there are aspects around `destroy_container`, they are called for each, and all or no
+        containers are destroyed."""
         there = await self._at(site)
         if there is not None:
             await there.call("clear_space", self._context, None)
@@ -149,7 +149,8 @@ class AnyCapi(AspectPipeline, Closing):
     async def lookup_container(
         self, tx: Tx | None, site: str | None, name: str
     ) -> Container | RemoteContainer:
-        """The container of this name; or that of a URI such as xvsm://host:7700/jobs."""
+        """The container with this name, or with a URI such as xvsm://host:7700/jobs.
+        ContainerNotFound if there is none."""
         there = await self._at(site)
         if site is None and is_uri(name):
             remote, there = await self._elsewhere(name)
@@ -158,7 +159,7 @@ class AnyCapi(AspectPipeline, Closing):
             args = (tx, None, _check_name(name))
             return there.container(await there.call("lookup_container", {}, *args))
         template, txn = ("container", _check_name(name), str, ANY, tuple), check_transaction(tx)
-        # Outside the transaction, or it would hold the container until its end.
+        # Outside the transaction, or it would lock the row until it ends.
         row = await maybe_await(self._registry.read(template, wait=0))
         if row is None and txn is not None:
             row = await maybe_await(self._registry.read(template, wait=0, txn=txn))
@@ -177,8 +178,9 @@ class AnyCapi(AspectPipeline, Closing):
         *coordinators: Coordinator,
         optional: list[Coordinator] | tuple[Coordinator, ...] = (),
     ) -> Container | RemoteContainer:
-        """A new container for at most `size` entries (INFINITE for no bound), whose entries are
-        kept by all of these coordinators, and by the `optional` ones that they are written for."""
+        """Create a container for at most `size` entries (INFINITE: unbounded). All of these
+        coordinators store every entry; the `optional` ones only entries that are written with their
+        selectors."""
         there = await self._at(site)
         if there is not None:
             wanted = None if name is None else _check_name(name)
@@ -218,7 +220,7 @@ class AnyCapi(AspectPipeline, Closing):
 
     @dual_api
     async def destroy_container(self, tx: Tx | None, cref: Cref) -> None:
-        """Remove a container with all that is in it; whoever waits there is told."""
+        """Remove a container with its entries; operations that wait there fail."""
         if isinstance(cref, (RemoteContainer, str)):
             remote, there = await self._elsewhere(cref)
             await there.call("destroy_container", self._context, tx, remote)
@@ -244,12 +246,12 @@ class AnyCapi(AspectPipeline, Closing):
     async def create_transaction(
         self, site: str | None, timeout: float | None
     ) -> SharedTransaction | RemoteTransaction:
-        """A transaction, which rolls itself back after `timeout` seconds. One at a site elsewhere
-        is for the containers there; it ends when the link to the site is lost."""
+        """Begin a transaction, which rolls itself back after `timeout` seconds. A transaction at a
+        site elsewhere is for the containers there, and ends when the link is lost."""
         there = await self._at(site)
         if there is not None:
-            told = await there.call("create_transaction", self._context, None, seconds(timeout))
-            return RemoteTransaction(there, *parts(told, 2))
+            answer = await there.call("create_transaction", self._context, None, seconds(timeout))
+            return RemoteTransaction(there, *parts(answer, 2))
         request = Request("transaction_create", self, timeout=seconds(timeout))
 
         async def work(request: Request) -> SharedTransaction:
@@ -260,29 +262,25 @@ class AnyCapi(AspectPipeline, Closing):
 
     @dual_api
     async def commit_transaction(self, tx: Tx) -> None:
-        """Make all that was done in it permanent."""
-        if isinstance(tx, RemoteTransaction):
-            await self._end_elsewhere(tx, commit=True)
-            return
-
-        async def work(request: Request) -> None:
-            await self._end(txn, commit=True)
-
-        txn = _require_transaction(tx)
-        await self._around(Request("transaction_commit", self, transaction=txn), work, bare=True)
+        """Commit a transaction."""
+        await self._end_transaction(tx, commit=True)
 
     @dual_api
     async def rollback_transaction(self, tx: Tx) -> None:
-        """Undo all that was done in it."""
+        """Undo everything that was done in a transaction."""
+        await self._end_transaction(tx, commit=False)
+
+    async def _end_transaction(self, tx: Tx, commit: bool) -> None:
         if isinstance(tx, RemoteTransaction):
-            await self._end_elsewhere(tx, commit=False)
+            await self._end_elsewhere(tx, commit)
             return
 
         async def work(request: Request) -> None:
-            await self._end(txn, commit=False)
+            await self._end(txn, commit)
 
         txn = _require_transaction(tx)
-        await self._around(Request("transaction_rollback", self, transaction=txn), work, bare=True)
+        operation = "transaction_commit" if commit else "transaction_rollback"
+        await self._around(Request(operation, self, transaction=txn), work, bare=True)
 
     async def _end_elsewhere(self, tx: RemoteTransaction, commit: bool) -> None:
         there = await self.sites.at(tx.site.address)
@@ -296,10 +294,10 @@ class AnyCapi(AspectPipeline, Closing):
     async def write(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *entries: Any
     ) -> list[Lease]:
-        """Write entries, all of them or none; wait while the container is full or a key is taken.
+        """Write entries, all or none; wait while the container is full or a key is in use.
 
-        The answer are their leases, by which a LindaSelector finds them again. Those of a site
-        elsewhere are awaited by the async door: `await lease.cancel()`.
+        Returns their leases, by which a LindaSelector finds the entries. In the async API, leases
+        of a site elsewhere are awaited: `await lease.cancel()`.
         """
         leases: list[Lease] = await self._operate(
             "write", self._write, cref, timeout, tx, entries=list(entries)
@@ -308,8 +306,8 @@ class AnyCapi(AspectPipeline, Closing):
 
     @dual_api
     async def shift(self, cref: Cref, tx: Tx | None, *entries: Any) -> list[Lease]:
-        """Write, and let give way what stands in the way, even what the same shift has written
-        before: of two that are shifted into a container of size 1 the second is left. It never
+        """Write entries, and remove what is in the way, even entries that the same shift has
+        written: of two entries shifted into a container of size 1 the second remains. It never
         waits."""
         leases: list[Lease] = await self._operate(
             "shift", self._shift, cref, 0, tx, entries=list(entries)
@@ -325,7 +323,8 @@ class AnyCapi(AspectPipeline, Closing):
         *selectors: Selector,
         isolation: IsolationLevel = REPEATABLE_READ,
     ) -> list[Any]:
-        """The entries that the selectors choose; CountNotMet if there are too few in time."""
+        """The entries that the selectors choose; CountNotMet if there are too few before the
+        timeout."""
         values = {"isolation": check_isolation(isolation)}
         found: list[Any] = await self._operate(
             "read", self._read, cref, timeout, tx, selectors=list(selectors), values=values
@@ -342,9 +341,9 @@ class AnyCapi(AspectPipeline, Closing):
         isolation: IsolationLevel = REPEATABLE_READ,
         operation: str = "read",
     ) -> int:
-        """How many entries a read or, with `operation="take"`, a take would get; it takes and holds
-        nothing. It waits as that would. EntryLocked if it would succeed but for what other
-        transactions hold; CountNotMet if there are too few."""
+        """The number of entries that a read or, with `operation="take"`, a take would return; it
+        takes and locks nothing, and waits as the operation would. EntryLocked if only the locks of
+        other transactions prevent it; CountNotMet if there are too few entries."""
         values = {
             "isolation": check_isolation(isolation),
             "operation": check_tested(operation),
@@ -358,7 +357,8 @@ class AnyCapi(AspectPipeline, Closing):
     async def take(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> list[Any]:
-        """Read, and remove."""
+        """Remove the entries that the selectors choose, and return them; CountNotMet if there are
+        too few before the timeout."""
         found: list[Any] = await self._operate(
             "take", self._take, cref, timeout, tx, selectors=list(selectors)
         )
@@ -368,7 +368,7 @@ class AnyCapi(AspectPipeline, Closing):
     async def destroy(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> int:
-        """Remove without reading; how many."""
+        """Remove the entries that the selectors choose; returns how many."""
         count: int = await self._operate(
             "destroy", self._destroy, cref, timeout, tx, selectors=list(selectors)
         )
@@ -378,8 +378,8 @@ class AnyCapi(AspectPipeline, Closing):
     async def work_for(
         self, cref: RemoteContainer | str, *functions: Callable[..., Any], workers: int = 4
     ) -> Helper:
-        """Share the work of an ActiveCoordinator elsewhere: compute its tasks that are one of these
-        functions, at most so many at a time. Nothing else is run here."""
+        """Compute tasks of an ActiveCoordinator elsewhere: those that call one of these functions,
+        at most `workers` at a time. No other function is run here."""
         if not isinstance(cref, (RemoteContainer, str)):
             raise BadArgument("cref", "a container at a site elsewhere, or its URI", cref)
         remote, _ = await self._elsewhere(cref)
@@ -398,15 +398,16 @@ class AnyCapi(AspectPipeline, Closing):
     ) -> ListenerQueue:
         """Call `listener(notification, operation, entries)` after each of these operations on the
         container ("read", "write", "take", "shift", "destroy"); at most `times`. With
-        `every_removal` "destroy" tells of each entry that is gone for good, whatever the reason.
+        `every_removal`, "destroy" reports each entry that leaves for good, whatever the reason.
 
-        A notification is an aspect: those before and after `add_aspect` are asked. One of a
+        A notification is an aspect: aspects around `add_aspect` are called. A notification of a
         container elsewhere ends when the link to its site is lost.
         """
         if isinstance(cref, (RemoteContainer, str)):
             remote, there = await self._elsewhere(cref)
-            told = (operations, times, every_removal)
-            return await there.watch(self._context, remote, listener, *told)
+            return await there.watch(
+                self._context, remote, listener, operations, times, every_removal
+            )
         container = self.embedded.require(cref)
         points = check_operations(operations, every_removal)
         notification = Notification(self, container, listener, times, every_removal)
@@ -416,10 +417,10 @@ class AnyCapi(AspectPipeline, Closing):
 
     @dual_api
     async def add_aspect(self, cref_or_site: Cref | None, points: Any, aspect: Any) -> Registration:
-        """Register an aspect at points of a container, or (with the site) of the whole space.
+        """Register an aspect at points of a container or, with a site, of the whole space.
 
-        Code is not sent: at a site elsewhere the aspect is the name of one that the program there
-        has offered.
+        At a site elsewhere, give the name of an aspect that the program there offers: code is not
+        sent.
         """
         cref, there = await self._place(cref_or_site)
         if there is not None:
@@ -431,7 +432,8 @@ class AnyCapi(AspectPipeline, Closing):
         return await self._add(container, check_points(points, allowed, aspect), aspect)
 
     async def _place(self, cref_or_site: Any) -> tuple[Any, Site | None]:
-        """A container, or None for a whole space; and its site, or None for the embedded space."""
+        """A container, or None for the whole space; and its site, or None for the embedded
+        space."""
         if isinstance(cref_or_site, str):
             _, name = parse_uri(cref_or_site, "site")
             if name is None:
@@ -463,7 +465,7 @@ class AnyCapi(AspectPipeline, Closing):
     async def remove_aspect(
         self, cref_or_site: Cref | None, points: Any, registration: Registration
     ) -> None:
-        """Remove an aspect from some or all of the points that it was added at."""
+        """Remove an aspect from these points, or from all of its points if `points` is None."""
         cref, there = await self._place(cref_or_site)
         if not isinstance(registration, Registration):
             raise BadArgument("registration", "what add_aspect answered", registration)
@@ -493,7 +495,7 @@ class AnyCapi(AspectPipeline, Closing):
         await self._around(request, work)
 
     def _unless_committed(self, request: Request, undo: Callable[[], object]) -> None:
-        """If aspects stop the operation, do this."""
+        """Call `undo` if an aspect stops the operation."""
 
         def end(committed: bool | None) -> None:
             if not committed:
@@ -506,7 +508,7 @@ class AnyCapi(AspectPipeline, Closing):
     # The work
 
     async def _do(self, work: Callable[[], Any]) -> Any:
-        """Do what opens or closes files."""
+        """Do work that opens or closes files."""
         return work()
 
     async def _write(self, request: Request) -> list[Lease]:
@@ -544,7 +546,7 @@ class AnyCapi(AspectPipeline, Closing):
     async def _test(self, request: Request) -> int:
         committed = check_isolation(request.values["isolation"]) is READ_COMMITTED
         take = check_tested(request.values["operation"]) == "take"
-        container, txn, question = self._asked(request)
+        container, txn, question = self._question(request)
         how = {"test": True, "committed": committed and not take}
         if request.timeout != 0:
             found = await self._fetch(container, question, take, request.timeout, txn, **how)
@@ -557,7 +559,7 @@ class AnyCapi(AspectPipeline, Closing):
             short = None if entries else question.not_met()
             if short is None:
                 return len(entries)
-            # Would it be enough, if nobody held anything?
+            # Would it succeed without the locks of others?
             locked = port.find(query.replace(take=False, committed=True))
         if locked:
             text = f"{short}: other transactions hold what it needs"
@@ -572,16 +574,16 @@ class AnyCapi(AspectPipeline, Closing):
         request.values["destroyed"] = destroyed  # for notifications
         return len(destroyed)
 
-    def _asked(self, request: Request) -> tuple[Container, SharedTransaction | None, ChainQuery]:
+    def _question(self, request: Request) -> tuple[Container, SharedTransaction | None, ChainQuery]:
         container = container_of(request)
         if container.active is not None:
             active_of(container).asked()
         return container, request.transaction, container.question(tuple(request.selectors))
 
     async def _get(self, request: Request, take: bool, **how: bool) -> list[Any]:
-        container, txn, question = self._asked(request)
+        container, txn, question = self._question(request)
         if not take and txn and request.is_alone and not txn.has_branch(container.port):
-            txn = None  # Or others could not take what is read until the aspects have spoken.
+            txn = None  # Otherwise the read would lock entries until the aspects have run.
         found = await self._fetch(container, question, take, request.timeout, txn, **how)
         if not found:
             short = question.not_met()
@@ -598,7 +600,7 @@ class AnyCapi(AspectPipeline, Closing):
         txn: SharedTransaction | None,
         **how: bool,
     ) -> list[Any]:
-        """What the space of a container answers, as it was written."""
+        """The entries that the space of a container returns, as they were written."""
         space = self._space(container)
         if how:
             query = question.query(container.port, take, wait, txn, **how)
@@ -635,14 +637,14 @@ class AnyCapi(AspectPipeline, Closing):
         order: Order | None,
         limit: int | None,
     ) -> int:
-        """Remove what gives way to a shift; how many there were."""
+        """Remove entries that are in the way of a shift; returns how many."""
         space = self._space(container)
         found = await maybe_await(space.take_all(template, txn=txn, order=order, limit=limit))
         return len(found)
 
 
 class Capi(AnyCapi):
-    """The blocking door. Operations that need nothing but the space go straight to it."""
+    """The blocking API. Simple operations go straight to the space."""
 
     is_async = False
 
@@ -697,7 +699,7 @@ class Capi(AnyCapi):
 
 
 class AsyncCapi(AnyCapi):
-    """The async door: the same methods, to be awaited."""
+    """The async API: the same methods, awaited."""
 
     is_async = True
 
@@ -723,11 +725,11 @@ def _check_size(size: object) -> int | None:
     return size
 
 
-# Shifting: before a write, what stands in its way gives way
+# Shifting: before a write, what is in its way is removed
 
 
 class Displaced(Order):
-    """Who is shifted out first, as a coordinator says."""
+    """The order in which a coordinator lets entries be shifted out."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -737,7 +739,7 @@ class Displaced(Order):
 
 
 Remove = Callable[[Any, Order | None, int | None], Awaitable[int]]
-"""Removes what matches a template, as an order says, at most so many; the answer is how many."""
+"""Removes at most so many matches of a template, in an order; returns how many."""
 
 
 async def fetched(space: Space, query: Query) -> list[CoreEntry]:
@@ -747,7 +749,7 @@ async def fetched(space: Space, query: Query) -> list[CoreEntry]:
 async def shift(
     container: Container, space: Any, txn: SharedTransaction, entries: list[Any], remove: Remove
 ) -> list[Lease]:
-    """Write each entry; the transaction makes it all one step, or nothing."""
+    """Shift entries within a transaction."""
     if container.active is not None:
         raise BadArgument("cref", "a container without an ActiveCoordinator", container)
     leases = []
@@ -768,7 +770,7 @@ async def shift(
 
 
 async def _clear_place(container: Container, entry: Any, remove: Remove) -> None:
-    """What stands at the index where a vector is to be written."""
+    """Remove the entry at the index where a vector entry is to be written."""
     for selector in entry.selectors if isinstance(entry, Entry) else ():
         if isinstance(selector, VectorSelector) and selector.index is not None:
             there = container.question((VectorSelector(selector.index, name=selector.name),))
@@ -776,7 +778,8 @@ async def _clear_place(container: Container, entry: Any, remove: Remove) -> None
 
 
 async def _clear_keys(container: Container, stored: Any, remove: Remove) -> None:
-    """The entries with its keys; if another transaction holds one, the write will be refused."""
+    """Remove the entries with the same keys. If another transaction holds one, the write will be
+    refused."""
     for coordinator, key in container.key_of(stored):
         if key is not None:
             kept = {coordinator.position: key}
@@ -785,7 +788,7 @@ async def _clear_keys(container: Container, stored: Any, remove: Remove) -> None
 
 
 async def _clear_one(container: Container, remove: Remove) -> bool:
-    """The first that the first coordinator lets go."""
+    """Remove the first entry that the first coordinator lets go. False if there is none."""
     first = next((c for c in container.given if not c.optional), None) or AnyCoordinator()
     kind = type(first)
     oldest = (

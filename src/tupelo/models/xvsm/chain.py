@@ -1,7 +1,7 @@
-"""Chains: selectors as one question to the core.
+"""A chain of selectors as one query to the core.
 
-What can be said by content becomes one template, which the core's index answers. What is left is
-one order: its stages choose in turn, each from what the one before has left.
+Conditions on content become one template, which the core's index answers. The rest is one order
+whose stages choose in turn, each from the entries that the one before has chosen.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from tupelo.space.order import Order
 from tupelo.space.port import Port
 from tupelo.space.query import Query
 from tupelo.space.shared import SharedTransaction
+from tupelo.space.transaction import Txn
 from tupelo.values.entry import Entry, Shape, Typed, shape_of, types_of
 from tupelo.values.parts import ANY
 from tupelo.values.template import Binding, Check, Template, as_template
 
 
 class LeftOut(Template):
-    """A template for entries with kept fields in front: these values there, and this payload."""
+    """A template for entries with coordinators' fields in front: these values there, and this
+    payload."""
 
     __slots__ = ("_kept", "_payload", "_width")
 
@@ -63,11 +65,11 @@ def _typed_matches(template: Template, value: Typed) -> bool:
 
 
 def template_for(width: int, arity: int | None, kept: dict[int, Any], payloads: list[Any]) -> Any:
-    """One template: these values in front of the fields, and every one of these payloads.
+    """One template: these values in the fields in front, and all of these payloads.
 
-    Flat tuples where they will do, for the core knows those best. `arity` is the length of all
-    payloads, if they are all alike; only for a question that does not wait, for what comes later
-    may be unlike.
+    It is a flat tuple where possible, which the core answers fastest. `arity` is the length of all
+    payloads, if it is the same for all; only for a query that does not wait, because later entries
+    may differ.
     """
     if not width:
         return payloads[0] if len(payloads) == 1 else _all_of(payloads) or ANY
@@ -76,7 +78,7 @@ def template_for(width: int, arity: int | None, kept: dict[int, Any], payloads: 
     front = tuple([kept.get(place, ANY) for place in range(width)])
     if not payloads and arity is not None:
         return front + (ANY,) * arity
-    # A payload that is no tuple is kept as one field, which a tuple of one would match as well.
+    # A payload that is no tuple is stored as one field; a tuple of one would match it too.
     if len(payloads) == 1 and type(payloads[0]) is tuple and len(payloads[0]) != 1:
         return front + payloads[0]
     return LeftOut(width, kept, _all_of(payloads))
@@ -85,14 +87,14 @@ def template_for(width: int, arity: int | None, kept: dict[int, Any], payloads: 
 def _all_of(payloads: list[Any]) -> Template | None:
     if not payloads:
         return None
-    whole = as_template(payloads[0])
+    combined = as_template(payloads[0])
     for payload in payloads[1:]:
-        whole = whole & as_template(payload)
-    return whole
+        combined = combined & as_template(payload)
+    return combined
 
 
 class Stage:
-    """One selector of a chain, with the content that is left for it to check."""
+    """One selector of a chain, with the content condition that the template does not cover."""
 
     __slots__ = ("coordinator", "selector", "template")
 
@@ -113,14 +115,15 @@ class Stage:
             return self.coordinator.choose(found, self.selector)
         except TupeloError:
             raise
-        except Exception as error:  # of a function of the user's
+        except Exception as error:  # raised by a user's function
             raise BadArgument(
                 "selector", f"one that does not raise ({error!r})", self.selector
             ) from error
 
 
 class Chain(Order):
-    """The order that a chain of selectors is. `short` says which stage found too little."""
+    """A chain of selectors as an order. `short` is the error of the stage that found too few
+    entries."""
 
     def __init__(self, stages: list[Stage], enough: int | None, backwards: bool) -> None:
         self._stages = stages
@@ -134,13 +137,23 @@ class Chain(Order):
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         self.short = None
-        if self.backwards:  # Only the last stage is left to do, and they come in its order.
-            stage = self._stages[-1]
-            return self._cut(stage, found)
-        for stage in self._stages:
-            found = self._cut(stage, stage.choose(found))
+        if self.backwards:  # They come in the order of the last stage, and no other stage is left.
+            return self._cut(self._stages[-1], found)
+        return self._through(self._stages, found)
+
+    def select(self, txn: Txn | None, locked: Iterable[Entry]) -> list[Entry] | None:
+        first, *rest = self._stages
+        found = first.coordinator.select_by(first.selector, txn, locked)
+        if found is None:
+            return None
+        self.short = None
+        return self._through(rest, self._cut(first, found))
+
+    def _through(self, stages: list[Stage], found: list[Entry]) -> list[Entry]:
+        for stage in stages:
             if self.short is not None:
                 return []
+            found = self._cut(stage, stage.choose(found))
         return found
 
     def _cut(self, stage: Stage, found: list[Entry]) -> list[Entry]:
@@ -155,10 +168,10 @@ class Chain(Order):
 
 
 class ChainQuery:
-    """What a chain asks of the space: a template, and an order if one is needed.
+    """A chain as a query of the space: a template, and an order if one is needed.
 
-    `first`, if there is one, is another template for what there is at this moment, which the core
-    answers faster; who finds nothing by it, or waits, asks by `template`.
+    `first`, if set, is another template, which the core answers faster, for entries that are there
+    now; if it finds nothing, or to wait, `template` is used.
     """
 
     __slots__ = ("_content", "chain", "first", "one", "stages")
@@ -184,7 +197,7 @@ class ChainQuery:
             for stage in before
         )
         simple = ready and not last.coordinator.needs_all(last.selector)
-        # The last that sorts decides: those after it leave the order as it is.
+        # The last stage that sorts decides: those after it keep the order.
         ways = [c.backwards for c in [s.coordinator for s in stages] if c.sorts or c.backwards]
         backwards = simple and bool(ways) and ways[-1]
         high, low = last.selector.high, last.selector.low
@@ -209,13 +222,13 @@ class ChainQuery:
         first: bool = False,
         **how: bool,
     ) -> Query:
-        """As the space of a container is asked; the `first` question, for what is there. `how` are
-        further fields of the query: whether it reads what is committed, or is a test."""
+        """The query for the space of a container; with `first`, that for entries that are there
+        now. `how` are further fields of the Query, such as `committed` and `test`."""
         template = self.first if first else self.template
         if self.one:
             query = port.query(template, take, wait, False, 1, txn, None, False)
         else:
-            # What is committed is all there is: nobody's fate is waited for.
+            # It reads committed entries: no open transaction is waited for.
             waits = self.waits and not (self.optional and how.get("committed"))
             chosen = (txn, self.chain, self.optional)
             query = port.query(template, take, wait if waits else 0, True, None, *chosen)
@@ -223,16 +236,16 @@ class ChainQuery:
 
     @property
     def optional(self) -> bool:
-        """Is none an answer, and nothing to be waited for?"""
+        """Whether an empty result is valid, so that there is nothing to wait for."""
         return all(stage.selector.low == 0 for stage in self.stages)
 
     @property
     def waits(self) -> bool:
-        """Does it wait at all? Not if it takes what it can get."""
+        """Whether the query waits: not if it takes what is available."""
         return not self.optional or any(stage.selector.is_all for stage in self.stages)
 
     def not_met(self) -> CountNotMet | None:
-        """Why it found nothing, if it should have found something."""
+        """The error for an empty result; None if an empty result is valid."""
         if self.chain is not None:
             return self.chain.short
         for stage in self.stages:
@@ -242,8 +255,8 @@ class ChainQuery:
 
 
 def ask(width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]) -> ChainQuery:
-    """The question of these selectors. As long as nothing has been cut off, what the next one
-    asks by content may as well be asked before."""
+    """The query of these selectors. Until a selector limits the number of entries, the content
+    conditions of the following ones can be part of the template."""
     kept: dict[int, Any] = {}
     payloads: list[Any] = []
     stages = []

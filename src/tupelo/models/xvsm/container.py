@@ -1,12 +1,12 @@
-"""Containers: a space, and the coordinators by which its entries are kept and found.
+"""Containers: a space, with the coordinators by which its entries are stored and found.
 
-| coordinators keep           | an entry `("a", 1)` is kept as | and `5` as                     |
+| field of the coordinators   | `("a", 1)` is stored as        | and `5` as                     |
 | --------------------------- | ------------------------------ | ------------------------------ |
-| nothing                     | `("a", 1)`                     | `AtomicEntry(5)`               |
-| a key, a label (two fields) | `(key, label, "a", 1)`         | `(key, label, AtomicEntry(5))` |
-| the place in a vector       | `((0,), "a", 1)`               | `((0,), AtomicEntry(5))`       |
+| none                        | `("a", 1)`                     | `AtomicEntry(5)`               |
+| a key and a label           | `(key, label, "a", 1)`         | `(key, label, AtomicEntry(5))` |
+| the rank in a vector        | `((0,), "a", 1)`               | `((0,), AtomicEntry(5))`       |
 
-So a program of another model finds them in `container.space`, by content, like any other entries.
+So programs of other models find them by content in `container.space`.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ if TYPE_CHECKING:
 __all__ = ["AtomicEntry", "Books", "Container", "Entry"]
 
 _SIMPLE = {FifoCoordinator, LifoCoordinator, LindaCoordinator, QueryCoordinator, TypeCoordinator}
-"""Those that have nothing to say when a tuple is written."""
+"""Coordinators that store nothing for a written tuple."""
 _EVERYWHERE = {"any": AnyCoordinator, "random": RandomCoordinator}
-"""Those that every container has."""
-_ONCE = 0  # a timeout, to be compared by identity: False is none
+"""Coordinators that every container has."""
+_ONCE = 0  # a timeout, compared by identity: False is no timeout
 
 
 class Entry:
-    """An entry to be written, with selectors that tell coordinators about it."""
+    """An entry to write, with selectors for its coordinators."""
 
     __slots__ = ("selectors", "value")
 
@@ -79,7 +79,7 @@ class Entry:
 
 
 class Books(Order):
-    """Several coordinators that keep books, as one order of a space."""
+    """Several coordinators with books, as one order of a space."""
 
     keeps_books = True
     by_arrival = True
@@ -100,6 +100,10 @@ class Books(Order):
     def readmit(self, entry: CoreEntry) -> None:
         for coordinator in self._coordinators:
             coordinator.readmit(entry)
+
+    def taken(self, entry: CoreEntry) -> None:
+        for coordinator in self._coordinators:
+            coordinator.taken(entry)
 
     def forget(self, entry: CoreEntry) -> None:
         for coordinator in self._coordinators:
@@ -144,15 +148,15 @@ class Container:
         self._aio: AsyncSpace | None = None
         self.port = port_of(self.space)
         self._shapes = self.port.shapes
-        # Of how many shapes, the length of their payloads and wildcards for one, if all are alike.
-        # One value, for threads look at it without a lock.
+        # The number of known shapes, the length of all payloads, and wildcards for one, if they all
+        # have the same length. One tuple, because threads read it without a lock.
         self._alike: tuple[int, int | None, tuple[Any, ...] | None] = (0, None, None)
         self.destroyed = False
         self.aspects = Interceptors()
         self.news = AspectOutcome(owner.clock)
-        self.endings: dict[Callable[[], object], None] = {}  # what to call when it is closed
+        self.endings: dict[Callable[[], object], None] = {}  # called when it is closed
         self.quick: Embedded | None = owner
-        """The owner, if most operations need nothing but the space, and go straight to it."""
+        """The owner, if simple operations may go straight to the space: no aspects, no work."""
         self.active: Coordinator | None = next((c for c in self.given if c.works), None)
         kinds = {type(coordinator) for coordinator in self.given}
         plain = not any(coordinator.options() for coordinator in self.given)
@@ -166,18 +170,19 @@ class Container:
 
     @property
     def spaces(self) -> list[Space]:
-        """All spaces that it keeps: its entries, and the work of its ActiveCoordinator."""
+        """The space of its entries and, if it has an ActiveCoordinator, the space of its work."""
         work: Space | None = getattr(self.active, "work", None)
         return [self.space] if work is None else [self.space, work]
 
     @property
     def aio(self) -> AsyncSpace:
-        """The async door to its space."""
+        """The async API of its space."""
         if self._aio is None:
             self._aio = AsyncSpace(self.space)
         return self._aio
 
     def close(self) -> None:
+        """Close the space, its coordinators and its notifications."""
         try:
             for coordinator in self.given:
                 coordinator.closed()
@@ -190,7 +195,7 @@ class Container:
     # Entries
 
     def stored(self, entry: Any) -> tuple[Any, Any]:
-        """An entry as its space keeps it, and its place for those who keep books."""
+        """An entry as its space stores it, and its place for coordinators with books."""
         payload: Any = entry
         selectors: tuple[Selector, ...] = ()
         if type(entry) is Entry:
@@ -198,13 +203,13 @@ class Container:
         for coordinator in self._checked:
             coordinator.check(payload)
         native = framed(payload)
-        told = self._told(selectors)
-        for name, selector in told.items():
+        given = self._by_name(selectors)
+        for name, selector in given.items():
             self.coordinators[name].check(payload)
             if self.coordinators[name].keeps:
                 self.coordinators[name].kept(selector)
         for coordinator in self._checked:
-            if coordinator.explicit and coordinator.name not in told:
+            if coordinator.explicit and coordinator.name not in given:
                 raise BadSelector(
                     f"the container {self.name!r} has a {coordinator!r}: write the entry with its "
                     "selector, as Entry(value, selector)"
@@ -212,39 +217,39 @@ class Container:
         if self._keeping:
             kept = tuple(
                 [
-                    c.kept(told[c.name]) if c.name in told else None if c.optional else c.unsaid
+                    c.kept(given[c.name]) if c.name in given else None if c.optional else c.unsaid
                     for c in self._keeping
                 ]
             )
             if type(native) is tuple and len(native) == 1 and is_typed(native[0]):
-                native = AtomicEntry(native)  # or it would be taken for the dataclass itself
+                native = AtomicEntry(native)  # or it would be read as the dataclass itself
             native = kept + native if type(native) is tuple else (*kept, native)
         at = None
         if self._books:
-            places = {c.name: c.place(told.get(c.name)) for c in self._books}
+            places = {c.name: c.place(given.get(c.name)) for c in self._books}
             if any(place is not None for place in places.values()):
                 at = places if len(self._books) > 1 else next(iter(places.values()))
         return native, at
 
-    def _told(self, selectors: tuple[Selector, ...]) -> dict[str, Selector]:
+    def _by_name(self, selectors: tuple[Selector, ...]) -> dict[str, Selector]:
         check_selectors(selectors)
-        told: dict[str, Selector] = {}
+        given: dict[str, Selector] = {}
         for selector in selectors:
             self.coordinator_of(selector)
-            if selector.name in told:
+            if selector.name in given:
                 raise BadSelector(f"two selectors for the coordinator {selector.name!r}")
-            told[selector.name] = selector
-        return told
+            given[selector.name] = selector
+        return given
 
     def value(self, stored: Any) -> Any:
-        """An entry as it was written, of what its space has kept."""
+        """The payload of a stored entry, as it was written."""
         if self.width and type(stored) is tuple:
             rest = stored[self.width :]
             stored = rest[0] if len(rest) == 1 and is_typed(rest[0]) else rest
         return stored.value if type(stored) is AtomicEntry else stored
 
     def key_of(self, stored: Any) -> Any:
-        """What of this would have to be unique, by coordinator."""
+        """The keys of a stored entry, each with its KeyCoordinator."""
         return [
             (c, stored[c.position])
             for c in self._keeping
@@ -252,7 +257,7 @@ class Container:
         ]
 
     def require_distinct(self, stored: list[Any]) -> None:
-        """DuplicateKey if two of these have the same key: no wait would help."""
+        """DuplicateKey if two of these entries have the same key: waiting would not help."""
         if len(stored) < 2 or not self._books:
             return
         seen = set()
@@ -263,9 +268,11 @@ class Container:
                     raise DuplicateKey(key, hopeless=True)
                 seen.add(name)
 
-    # Questions
+    # Queries
 
     def coordinator_of(self, selector: Selector) -> Coordinator:
+        """The coordinator that a selector names. BadSelector if there is none, or of another
+        kind."""
         coordinator = self.coordinators.get(selector.name)
         if coordinator is None:
             has = ", ".join(c.name for c in self.given) or "none besides any and random"
@@ -280,19 +287,20 @@ class Container:
         return coordinator
 
     def question(self, selectors: tuple[Selector, ...]) -> ChainQuery:
+        """The query of these selectors."""
         check_selectors(selectors)
         pairs = [(self.coordinator_of(s), s) for s in selectors or (AnySelector(),)]
         return ask(self.width, self.arity, pairs)
 
     @property
     def arity(self) -> int | None:
-        """How many fields all payloads so far have had, if they are all tuples of one length."""
-        return self._look_at_shapes()[1]
+        """The number of fields of all payloads so far, if they are tuples of one length."""
+        return self._uniform_shapes()[1]
 
-    def _look_at_shapes(self) -> tuple[int, int | None, tuple[Any, ...] | None]:
+    def _uniform_shapes(self) -> tuple[int, int | None, tuple[Any, ...] | None]:
         alike = self._alike
         if alike[0] != len(self._shapes):
-            with self.port.atomic():  # Nobody else adds a shape meanwhile.
+            with self.port.atomic():  # No shape is added meanwhile.
                 lengths = {
                     -1 if shape.kind is not None else len(shape.types) - self.width
                     for shape in self._shapes
@@ -300,15 +308,15 @@ class Container:
                 arity = lengths.pop() if len(lengths) == 1 else None
                 if arity is not None and arity < 0:
                     arity = None
-                # A payload of one field may be a dataclass, which is handed out without its frame.
+                # A payload of one field may be a dataclass, which is returned without its tuple.
                 rest = (ANY,) * arity if arity and arity > 1 else None
                 self._alike = alike = (len(self._shapes), arity, rest)
         return alike
 
-    # The short way: one entry, outside a transaction, in a container without aspects
+    # Fast path: one entry, outside a transaction, in a container without aspects
 
     def write_quickly(self, entry: Any, timeout: Any) -> list[Lease] | None:
-        """Write one entry that needs nothing but the space; None if it is not as simple as that."""
+        """Write one simple entry; None if the fast path does not apply."""
         if timeout is not _ONCE and timeout is not None and not _is_time(timeout):
             return None
         if type(entry) is Entry and self._key is not None:
@@ -333,7 +341,7 @@ class Container:
         except DuplicateKey:
             if timeout == 0:
                 raise
-            return None  # It may wait.
+            return None  # The longer way waits.
         if lease is None:
             return None
         if self._journaled:
@@ -341,8 +349,8 @@ class Container:
         return [lease]
 
     def get_quickly(self, selector: Any, take: bool, timeout: Any) -> list[Any] | None:
-        """One entry that is there, by its key or by one template; None if it is not as simple as
-        that, or is not there."""
+        """One entry, by its key or by one template; None if it is not there, or if the fast path
+        does not apply."""
         if timeout is not _ONCE and timeout is not None and not _is_time(timeout):
             return None
         template = self._template_of(selector)
@@ -365,7 +373,7 @@ class Container:
                 return None
             met, _, rest = self._alike
             if met != len(self._shapes):
-                rest = self._look_at_shapes()[2]
+                rest = self._uniform_shapes()[2]
             if rest is None or type(selector.key) not in INDEXABLE:
                 return None
             return (selector.key, *rest)
@@ -385,14 +393,14 @@ class Container:
 
 
 def _is_time(timeout: Any) -> bool:
-    """Is this a time, and not nonsense, which the longer way refuses?"""
+    """Whether this is a valid timeout; the longer way refuses others."""
     return type(timeout) in (int, float) and (0 <= timeout <= WAIT_MAX or timeout == math.inf)
 
 
 def _attached(
     container: Container, obligatory: list[Coordinator], optional: list[Coordinator]
 ) -> dict[str, Coordinator]:
-    """The coordinators by name, each with the position of the field that it keeps."""
+    """The coordinators by name, with the positions of their fields set."""
     found: dict[str, Coordinator] = {}
     position = 0
     for coordinator in [*obligatory, *optional]:
@@ -432,7 +440,7 @@ def _attached(
 
 
 def _require_makeable(coordinator: Coordinator) -> None:
-    """BadArgument for one that could not be made again when its folder is opened again."""
+    """BadArgument for a coordinator that could not be created again when its folder is opened."""
     cls = type(coordinator)
     if found_by(name_of(cls)) is not cls:
         raise BadArgument(

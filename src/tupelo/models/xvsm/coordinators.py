@@ -1,16 +1,17 @@
-"""Coordinators: how the entries of a container are kept and found. Each is an order of the core.
+"""Coordinators: how the entries of a container are stored and found. Each is an order of the core.
 
-What a coordinator keeps about an entry (its key, its label, its place) is a field in front of the
-entry's own, so that the core's index, locks and journal serve it like any other. `admit` and
-`forget` keep books where a field is not enough: unique keys, places in a list.
+The data that a coordinator keeps about an entry (its key, its label, its rank) is a field in front
+of the entry's own fields, so that the core's index, locks and journal serve it like any other.
+`admit` and `forget` keep further state where a field is not enough: unique keys, positions in a
+list.
 
-To write one, subclass Coordinator, give it a `default_name`, and say in `choose` which entries
-come first; set `explicit` and `keeps` if it must be told something when an entry is written, which
-`kept` makes of the selector; `speaks` is the class of its selectors. `self.kept_of(entry)` and
-`self.payload(entry)` are what it can ask. A container in a folder makes its coordinators again when
-it is opened: by their class, which must be one of a module and not of a function, with what
-`options()` answers by position and with `name=`. So if it has an `__init__` of its own, that must
-take `name=` and hand it on, and `options` must say the rest.
+To write a coordinator, subclass Coordinator, give it a `default_name`, and return in `choose` the
+entries in order of preference. Set `explicit` and `keeps` if a written entry needs data for the
+coordinator; `kept` computes that from the selector, whose class is `speaks`. `self.kept_of(entry)`
+and `self.payload(entry)` read entries. A container in a folder creates its coordinators again when
+it is opened: from their class, which must be defined at the top of a module, with the values of
+`options()` by position and with `name=`. So an `__init__` of your own must accept `name=` and pass
+it on, and `options` must return the other arguments.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from tupelo.models.xvsm.selectors import (
     name_of_type,
     template_of_type,
 )
-from tupelo.space.order import Order, Rank, Ranking, is_rank
+from tupelo.space.order import Order
+from tupelo.space.ranking import Rank, Ranking, is_rank
 from tupelo.space.transaction import Txn
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, Typed, freeze, thaw
@@ -55,13 +57,13 @@ if TYPE_CHECKING:
 
 
 def name_of(thing: Any) -> str:
-    """Of a class or a function: "module:qualname"."""
+    """The name of a class or function: "module:qualname"."""
     return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
 
 
 def found_by(name: str) -> Any:
-    """What has this name in a module of this program; None if nothing has. Only modules that are
-    loaded are looked at: nothing is imported for a name that came from a file or elsewhere."""
+    """The object with this name; None if there is none. Only loaded modules are searched: nothing
+    is imported for a name from a file or from elsewhere."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -75,16 +77,17 @@ _arrival = attrgetter("arrival")
 # Coordinators
 
 IGNORED_MAX = 1_000
-"""So many fields may a LindaCoordinator ignore."""
+"""How many fields a LindaCoordinator may ignore."""
 
 
 class Coordinator(Order):
-    """How entries are kept and found. One object serves one container.
+    """How entries are stored and found. One object serves one container.
 
-    An `explicit` one must be told something when an entry is written. One that `keeps` has a
-    field in front of each entry's own, `unsaid` where it is told nothing. If it `commutes`, a
-    choice by content may be made before or after it. One that `sorts` puts what it is given in
-    order of arrival, or `backwards`. `speaks` is the class of its selectors.
+    An `explicit` coordinator needs a selector when an entry is written. A coordinator that `keeps`
+    has a field in front of each entry's own fields, `unsaid` for entries that were written without
+    a selector. If it `commutes`, a selection by content may be done before or after it. One that
+    `sorts` puts entries in order of arrival, or `backwards`. `speaks` is the class of its
+    selectors.
     """
 
     default_name: ClassVar[str] = ""
@@ -95,7 +98,7 @@ class Coordinator(Order):
     commutes = False
     sorts = False
     works = False
-    """Whether entries are worked on before they can be found: see the ActiveCoordinator."""
+    """Whether entries are processed before they can be found: see ActiveCoordinator."""
     by_arrival = True
 
     def __init__(self, *, name: str | None = None) -> None:
@@ -104,57 +107,68 @@ class Coordinator(Order):
         self.name = name or self.default_name or type(self).__name__
         self.container: Container | None = None
         self.optional = False
-        self.position: int | None = None  # of the field that it keeps
+        self.position: int | None = None  # of its field
 
     def options(self) -> tuple[Any, ...]:
-        """What to make it of again when its container is opened again: values, by position."""
+        """The arguments, by position, to create the coordinator again when its container is
+        opened."""
         return ()
 
     def opened(self) -> None:
-        """Its container is ready to be used."""
+        """Called when the container is ready."""
 
     def closed(self) -> None:
-        """Its container is no more, or is being closed."""
+        """Called when the container is closed or destroyed."""
 
     # Writing
 
     def check(self, payload: Any) -> None:
-        """BadArgument if entries like this one are not for it."""
+        """BadArgument if the coordinator does not accept such entries."""
 
     def kept(self, selector: Selector) -> Any:
-        """What to keep of an entry that is written with this selector."""
+        """The field to store for an entry that is written with this selector."""
         return True
 
     def place(self, selector: Selector | None) -> Any:
-        """What `admit` is told as `at`."""
+        """The argument `at` of `admit`."""
         return None
 
     def admit(self, entry: Entry, at: Any) -> None:
-        pass
+        """Called when an entry is written: see `Order.admit`."""
 
     # Finding
 
     def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
-        """What it asks by content: the value that it keeps (None for any), and templates that
-        the payload must match, all of them."""
+        """The part of a selector that is a question of content: the value of the coordinator's
+        field (None for any), and templates that the payload must all match."""
         return None, ()
 
     def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
-        """Of what is found, and has the content asked for: which, the first choice first."""
+        """The chosen ones of these entries, which match `content`, in order of preference."""
         return list(self.arrange(found))
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        """These entries in order of preference."""
         return found
 
+    def select_by(
+        self, selector: Selector, txn: Txn | None, locked: Iterable[Entry]
+    ) -> list[Entry] | None:
+        """What `choose` would return for all entries that a transaction sees, without the `locked`
+        ones, and at most as many as the selector wants; None if `choose` must be called with the
+        entries."""
+        return None
+
     def needs_all(self, selector: Selector) -> bool:
-        """Must it see all matches, or are the first ones enough?"""
+        """Whether `choose` needs all matches, or the first ones are enough."""
         return True
 
     def gives_way(self, found: list[Entry]) -> Iterable[Entry]:
-        """Who is shifted out of a full container, the first to go first; perhaps nobody."""
+        """The entries to remove from a full container in a shift, in this order; perhaps none."""
         return self.arrange(found)
 
     def not_met(self, selector: Selector, found: int) -> CountNotMet:
+        """The error for a selector that found too few entries."""
         least = selector.low
         return CountNotMet(
             f"{least} {'entry' if least == 1 else 'entries'} wanted by {selector!r}, {found} found",
@@ -162,13 +176,14 @@ class Coordinator(Order):
             found=found,
         )
 
-    # What it can ask
+    # Reading entries
 
     def registered(self, entry: Entry) -> bool:
-        """Is this an entry that it knows? An optional one knows those that were written so."""
+        """Whether the entry was written for this coordinator; always, unless it is optional."""
         return self.position is None or self.kept_of(entry) is not None
 
     def kept_of(self, entry: Entry) -> Any:
+        """The field of this coordinator in a stored entry; None if there is none."""
         position = self.position
         if position is None or entry.shape.kind is not None or len(entry.fields) <= position:
             return None
@@ -198,7 +213,7 @@ class AnyCoordinator(_ByArrival):
 
 
 class FifoCoordinator(_ByArrival):
-    """A queue: the oldest first."""
+    """A queue: the oldest entry first."""
 
     default_name = "fifo"
     speaks = FifoSelector
@@ -209,7 +224,7 @@ class FifoCoordinator(_ByArrival):
 
 
 class LifoCoordinator(_ByArrival):
-    """A stack: the newest first."""
+    """A stack: the newest entry first."""
 
     default_name = "lifo"
     speaks = LifoSelector
@@ -224,8 +239,8 @@ class LifoCoordinator(_ByArrival):
 
 
 def _by_arrival(found: list[Entry]) -> list[Entry]:
-    """The oldest first; what a transaction wrote is newer than what is there, and of transactions
-    in each other the inner one's is the newest. What others have taken is as old as it is."""
+    """Sorted by arrival. Entries that an open transaction wrote come after all others, those of
+    nested transactions last. Entries that others have taken keep their place."""
     found = sorted(found, key=_arrival)
     if any(entry.txn is not None and not entry.gone for entry in found):
         found.sort(key=lambda e: 0 if e.txn is None or e.gone else len(list(e.txn.line())))
@@ -233,7 +248,7 @@ def _by_arrival(found: list[Entry]) -> list[Entry]:
 
 
 class RandomCoordinator(Coordinator):
-    """By chance, with the generator that the Capi was given. Every container has one."""
+    """In random order, by the generator of the Capi. Every container has one."""
 
     default_name = "random"
     speaks = RandomSelector
@@ -248,9 +263,9 @@ class RandomCoordinator(Coordinator):
 
 
 class MatchedBy(Template):
-    """Of templates that are kept as entries: those that this entry matches. Their None is a
-    wildcard, as in a LindaSelector; so many of their first fields are `ignored`. Where a kept
-    template asks for a value, an index finds it."""
+    """Finds templates that were written as entries: those that match this entry. None in a template
+    is a wildcard; the first `ignored` fields do not count. Where a template has a value, the index
+    is used."""
 
     __slots__ = ("_fields", "_ignored", "_shape")
 
@@ -286,28 +301,30 @@ class MatchedBy(Template):
 
         def check(fields: tuple[Any, ...]) -> bool:
             wild = kind is None
-            return all(_asks(fields[at], wild).matches(value) for at, value in checks.items())
+            return all(_part_of(fields[at], wild).matches(value) for at, value in checks.items())
 
         return Binding(tuple(places), tuple(places.values()), check if checks else None)
 
 
-def _asks(value: Any, wild: bool) -> Part:
-    """A kept value as a part of a template. In tuples None is a wildcard if they are `wild`, which
-    those inside a dataclass are not."""
+def _part_of(value: Any, wild: bool) -> Part:
+    """A stored value as a part of a template. None in tuples is a wildcard if `wild`; inside a
+    dataclass it is not."""
     if type(value) is tuple:
-        return Nested(tuple([_asks(one, wild) for one in value]))
+        return Nested(tuple([_part_of(one, wild) for one in value]))
     if type(value) is Typed:
         held = zip(value.kind.names, value.values, strict=True)
-        asked = {name: _asks(one, False) for name, one in held if one is not None}
+        asked = {name: _part_of(one, False) for name, one in held if one is not None}
         return NestedTyped(value.kind.name, asked)
     return ANY if value is None and wild else Equal(value)
 
 
 class LindaCoordinator(_ByArrival):
-    """By template. It takes tuples, and dataclasses, which are tuples with names. With
-    `ignore_fields` it takes tuples only, and templates say nothing of so many of their first
-    fields (6.2). With `reverse_matching` it works the other way round (7.6): what is written are
-    templates, with None for wildcards, and the selector's entry finds those that it matches."""
+    """By template. Entries are tuples or dataclasses.
+
+    With `ignore_fields`, entries are tuples, and templates leave out that many first fields (6.2).
+    With `reverse_matching` it is the other way round (7.6): the written entries are templates, with
+    None as wildcard, and the entry in a selector finds the templates that match it.
+    """
 
     default_name = "linda"
     speaks = LindaSelector
@@ -371,7 +388,8 @@ class LindaCoordinator(_ByArrival):
         raise BadArgument("selectors", "entries, tuples or dataclasses, to find templates", entry)
 
     def _like(self, entry: Any) -> tuple[Any, ...]:
-        """A template that few entries besides this one match, so that not all must be seen."""
+        """A template that matches this entry and few others, so that the index narrows the
+        search."""
         width = 0 if self.container is None else self.container.width
         if not isinstance(entry, Entry) or entry.shape.kind is not None:
             return ()
@@ -390,10 +408,10 @@ class LindaCoordinator(_ByArrival):
 
 
 class KeyCoordinator(_ByArrival):
-    """A map: every entry has a key of its own.
+    """A map: every entry has a unique key.
 
-    A key is taken until its entry has left for good. Within a transaction that has taken the
-    entry another may be written under its key.
+    A key is in use until its entry has left for good. A transaction that has taken the entry may
+    write another one with its key.
     """
 
     default_name = "key"
@@ -428,14 +446,14 @@ class KeyCoordinator(_ByArrival):
         if held is not entry:
             holders = held if isinstance(held, list) else [held]
             if not all(_given_up(holder, entry.txn) for holder in holders):
-                # One who waits within a transaction would wait for itself to take what it wrote.
+                # A write that waits would wait for its own transaction.
                 own = () if entry.txn is None else tuple(entry.txn.line())
                 hopeless = any(not holder.gone and holder.txn in own for holder in holders)
                 raise DuplicateKey(key, hopeless=hopeless)
             table[key] = [*holders, entry]
 
     def readmit(self, entry: Entry) -> None:
-        """What has come back is here, even if another has come by its key meanwhile."""
+        """An entry that comes back keeps its key, even if another entry has got it meanwhile."""
         key = self._key_of(entry)
         if key is not None:
             table = self._held[type(key)]
@@ -456,7 +474,7 @@ class KeyCoordinator(_ByArrival):
             table[key] = left[0] if len(left) == 1 else left
 
     def _key_of(self, entry: Entry) -> Any:
-        """Its key; None if it has none, for it was optional or came by another door."""
+        """The key of an entry; None if it was written without one, or by another API."""
         try:
             key = entry.fields[self.position]  # type: ignore[index]
         except IndexError:
@@ -465,12 +483,12 @@ class KeyCoordinator(_ByArrival):
 
 
 def _given_up(holder: Entry, txn: Txn | None) -> bool:
-    """Has the writer's own transaction taken the entry that holds the key?"""
+    """Whether the writer's own transaction has taken the entry that holds the key."""
     return holder.gone and txn is not None and holder.txn in txn.line()
 
 
 class LabelCoordinator(_ByArrival):
-    """By label; many entries may have the same."""
+    """By label; several entries may have the same label."""
 
     default_name = "label"
     speaks = LabelSelector
@@ -486,8 +504,8 @@ class LabelCoordinator(_ByArrival):
 
 
 class TypeCoordinator(_ByArrival):
-    """By type (MozartSpaces 2). With `allowed` types it takes entries of these only, and of their
-    subclasses. A dataclass may be given by its name."""
+    """By type (MozartSpaces 2). With `allowed` types, only entries of these types and their
+    subclasses are accepted. A dataclass may be given by name."""
 
     default_name = "type"
     speaks = TypeSelector
@@ -511,17 +529,17 @@ class TypeCoordinator(_ByArrival):
 
 
 class VectorCoordinator(Coordinator):
-    """A list: what is written at an index moves up what stands there.
+    """A list: an entry that is written at an index moves the following entries up by one.
 
-    Indexes count what the one who asks can see: neither what others have not committed nor what
-    somebody has taken. The place of an entry is a rank, which is given when it is admitted and
-    kept in front of it, so a list comes back in its order when its container is opened again.
+    An index counts the entries that the caller sees: without entries that others have not
+    committed, and without taken ones. The position of an entry is a rank, which is stored in front
+    of it, so that the order survives a restart.
     """
 
     default_name = "vector"
     speaks = VectorSelector
     keeps = True
-    unsaid: Rank = ()  # a rank is yet to be given
+    unsaid: Rank = ()  # no rank yet
     keeps_books = True
 
     def __init__(self, *, name: str | None = None) -> None:
@@ -545,8 +563,7 @@ class VectorCoordinator(Coordinator):
                 found=rank,
             )
         fields, position = entry.fields, self.position or 0
-        stamped = (*fields[:position], rank, *fields[position + 1 :])
-        entry.fields = stamped
+        entry.fields = (*fields[:position], rank, *fields[position + 1 :])
         self._list.add(entry, rank)
 
     def readmit(self, entry: Entry) -> None:
@@ -554,22 +571,28 @@ class VectorCoordinator(Coordinator):
         if rank:
             self._list.add(entry, rank)
 
+    def taken(self, entry: Entry) -> None:
+        self._list.hide(entry)
+
     def forget(self, entry: Entry) -> None:
-        rank = self._rank_of(entry)
-        if rank:
-            self._list.remove(entry, rank)
+        self._list.remove(entry)
 
     def _rank_of(self, entry: Entry) -> Rank | None:
-        """None for what is not in the list, for it was optional or came by another door."""
+        """The rank of an entry; None if it was written without one, or by another API."""
         rank = self.kept_of(entry)
         return rank if is_rank(rank) else None
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        wanted = set(found)
-        return [entry for entry in self._list.entries if entry in wanted]
+        return sorted([e for e in found if e in self._list], key=self._list.rank_of)
 
     def choose(self, found: list[Entry], selector: Any) -> list[Entry]:
         return list(self.arrange(found))[selector.index or 0 :]
+
+    def select_by(
+        self, selector: Any, txn: Txn | None, locked: Iterable[Entry]
+    ) -> list[Entry] | None:
+        start = selector.index or 0
+        return self._list.window(start, start + selector.high, txn, locked)
 
     def not_met(self, selector: Any, found: int) -> CountNotMet:
         if found:
@@ -580,7 +603,7 @@ class VectorCoordinator(Coordinator):
 
 
 class QueryCoordinator(Coordinator):
-    """By query: filtered, sorted, cut."""
+    """By query: filter, sort, limit."""
 
     default_name = "query"
     speaks = QuerySelector
@@ -613,12 +636,13 @@ class QueryCoordinator(Coordinator):
 
 
 def framed(payload: Any) -> Any:
-    """A payload as a space can keep it: what is no tuple and no dataclass is an AtomicEntry."""
+    """A payload as a space stores it: a value that is neither tuple nor dataclass becomes an
+    AtomicEntry."""
     return payload if type(payload) is tuple or is_typed(payload) else AtomicEntry(payload)
 
 
 def field_of(payload: Any, key: Any) -> Any:
-    """A field by position or name, or what a function makes of the payload."""
+    """The value of a field by position or name, or of a function of the payload."""
     if callable(key):
         return key(payload)
     return payload[key] if isinstance(key, int) else getattr(payload, key)
@@ -636,7 +660,7 @@ def _distinct(pairs: list[tuple[Any, Entry]], key: Any) -> list[tuple[Any, Entry
 
 
 def _encoded(what: str, value: Any) -> bytes:
-    """A value that no index knows, as one that it does."""
+    """A value that cannot be indexed, encoded as bytes."""
     try:
         return what.encode() + encode_entry(*freeze((value,)))
     except TypeError as error:

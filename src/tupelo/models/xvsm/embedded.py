@@ -1,7 +1,7 @@
-"""The embedded space: the containers of one program, and the registry that names them.
+"""The embedded space: the containers of one program, and the registry of their names.
 
-The registry is a space like any other, so creating and destroying containers takes part in
-transactions. With a folder it is durable, with a file for each container.
+The registry is a space, so creating and destroying containers takes part in transactions. With a
+folder it is durable, with a file for each container.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _system_clock = SystemClock()
 _FILE = re.compile(r"([0-9a-f]{32})\.tupelo.*")  # of a container
 
 ENDING_THREADS = 4
-"""So many threads bring transactions of clients to their end, where the disk has to follow."""
+"""How many threads end transactions of clients when that waits for the disk."""
 
 Row = tuple[str, str, str, int | None, tuple[Any, ...]]
-"""In the registry: "container", its name, its id, its size, its coordinators."""
+"""A row of the registry: "container", its name, id, size and coordinators."""
 
 
 class Embedded:
-    """What the doors of one embedded space share."""
+    """The state that all Capis of one embedded space share."""
 
     def __init__(
         self, path: str | Path | None, clock: Clock | None, random: chance.Random | None
@@ -82,7 +82,7 @@ class Embedded:
         self._decisions = DecisionLog(self._log)
         self._mark = f"xvsm.{port_of(self._log).id}."
         self.settle(self.registry)
-        if is_known:  # Without a registry nobody can say which files are needed.
+        if is_known:  # Without a registry it is unknown which files are needed.
             self._sweep()
         self.registry_aio = AsyncSpace(self.registry)
         self.aspects = Interceptors()
@@ -90,8 +90,8 @@ class Embedded:
         self._containers: dict[str, Container] = {}
         self._ending: ThreadPoolExecutor | None = None
         self.closed = False
-        self.site: HostCore | None = None  # which offers the containers to programs elsewhere
-        # The transactions, not committed yet, that make a container or do away with it, by its id.
+        self.site: HostCore | None = None  # the host that offers the containers
+        # Open transactions that create or destroy a container, by its id.
         self._made_in: dict[str, SharedTransaction] = {}
         self._destroyed_in: dict[str, SharedTransaction] = {}
 
@@ -101,9 +101,9 @@ class Embedded:
         parent: SharedTransaction | None = None,
         txn_id: str | None = None,
     ) -> SharedTransaction:
-        """A transaction. With a folder, its decision is recorded there, in case of a crash. One
-        with an id of its own that has promised to commit is in doubt after a crash, and whoever
-        gave it the id settles it."""
+        """A transaction. With a folder, its decision is recorded there. A transaction with a given
+        id that is prepared when the program crashes is in doubt, and is settled by the caller that
+        gave the id."""
         return SharedTransaction(
             self.clock,
             seconds,
@@ -113,18 +113,18 @@ class Embedded:
         )
 
     def settle(self, space: Space) -> None:
-        """Bring to its end what a crash has left undecided in a space that was opened again."""
+        """Settle the transactions that a crash has left undecided in a space."""
         if self.path is not None:
             self._decisions.settle(port_of(space), self._outcome)
 
     def _outcome(self, txn_id: str) -> Outcome | None:
-        """What became of a transaction of before the crash; None if that is not ours to say."""
+        """The outcome of a transaction before a crash; None if another party decides."""
         outcome = self._decisions.recorded_outcome(txn_id)
         return outcome if outcome == "committed" or txn_id.startswith(self._mark) else None
 
     def end_soon(self, work: Callable[[], object]) -> Future[object] | None:
-        """Bring transactions to their end: at once in memory, and else on another thread, since
-        the disk has to follow. `close` waits for it; after that nothing can be done any more."""
+        """End transactions: at once in memory, otherwise on another thread, because of the disk.
+        `close` waits for it."""
         with self.lock:
             if self.path is not None and not self.closed:
                 if self._ending is None:
@@ -134,8 +134,8 @@ class Embedded:
         return None
 
     def deliveries_in_doubt(self) -> dict[Holder, list[tuple[Port, Prepared]]]:
-        """What was delivered before a crash and neither confirmed nor given back, with the spaces
-        that it is of. All containers are opened, but for those whose coordinators are not known."""
+        """The deliveries that were neither confirmed nor given back before a crash, by holder. All
+        containers are opened, except those whose coordinators are unknown."""
         found: dict[Holder, list[tuple[Port, Prepared]]] = {}
         for row in self.rows():
             try:
@@ -149,7 +149,7 @@ class Embedded:
         return found
 
     def end_delivery(self, branches: list[tuple[Port, Prepared]], confirmed: bool) -> None:
-        """Bring a delivery that was in doubt to its end: in all spaces, or in none."""
+        """Confirm or give back a delivery that was in doubt, in all of its spaces."""
         decided = confirmed and len(branches) > 1
         if decided:
             self._decisions.record([(part.txn.id, port.id) for port, part in branches])
@@ -166,7 +166,7 @@ class Embedded:
         coordinators: list[Coordinator],
         optional: list[Coordinator],
     ) -> tuple[Container, Row]:
-        """A new container, which is known once its row is in the registry."""
+        """A new container. It can be found once its row is in the registry."""
         given = [*coordinators, *optional]
         free = [c for c in given if isinstance(c, Coordinator) and c.container is None]
         try:
@@ -185,12 +185,12 @@ class Embedded:
         return container, ("container", name, container.id, size, specs)
 
     def unmake(self, container: Container) -> None:
-        """It was not to be: drop it, and let its coordinators serve another."""
+        """Drop a container whose creation failed, and release its coordinators."""
         self.drop(container)
         _release(list(container.coordinators.values()))
 
     def opened(self, row: Row) -> Container:
-        """The container of a row: it is open already, or it is opened from its file."""
+        """The container of a row, opened from its file if it is not open yet."""
         _, name, container_id, size, specs = row
         with self.lock:
             container = self._containers.get(container_id)
@@ -215,7 +215,7 @@ class Embedded:
             coordinator.opened()
 
     def reconsider(self) -> None:
-        """Aspects have come or gone: which containers have none to heed?"""
+        """Aspects were added or removed: set for each container whether the fast path applies."""
         with self.lock:
             for container in self._containers.values():
                 container.quick = self._quick(container)
@@ -225,10 +225,10 @@ class Embedded:
         busy = container.aspects or everywhere or container.active is not None
         return None if busy or container.id in self._made_in else self
 
-    # Containers that come and go in transactions
+    # Containers that are created and destroyed in transactions
 
     def made_in(self, container: Container, txn: SharedTransaction) -> None:
-        """It is being made by this transaction, and not there for others before the commit."""
+        """The transaction creates this container: others do not see it before the commit."""
 
         def end(committed: bool | None) -> None:
             self._made_in.pop(container.id, None)
@@ -242,7 +242,7 @@ class Embedded:
         txn.at_end(end)
 
     def destroyed_in(self, container: Container, txn: SharedTransaction) -> None:
-        """This transaction has taken its row."""
+        """The transaction destroys this container."""
 
         def end(committed: bool | None) -> None:
             self._destroyed_in.pop(container.id, None)
@@ -253,7 +253,7 @@ class Embedded:
         txn.at_end(end)
 
     def require_there(self, container: Container, txn: SharedTransaction | None) -> None:
-        """ContainerNotFound, if it is not there for this transaction, or yet."""
+        """ContainerNotFound if the container does not exist for this transaction."""
         root = None if txn is None else _root(txn)
         if self._made_in.get(container.id, root) is not root:
             raise ContainerNotFound(
@@ -266,7 +266,7 @@ class Embedded:
             )
 
     def why_not_taken(self, container: Container) -> TupeloError:
-        """Why its row could not be taken from the registry."""
+        """The error for a row that could not be taken from the registry."""
         name = container.name
         if container.id in self._destroyed_in:
             return ContainerError(
@@ -277,7 +277,7 @@ class Embedded:
         return ContainerNotFound(f"the container {name!r} was destroyed")
 
     def drop(self, container: Container) -> None:
-        """The container is no more; those who wait there are told."""
+        """Destroy the container; operations that wait there fail."""
         with self.lock:
             self._containers.pop(container.id, None)
         container.destroyed = True
@@ -292,9 +292,9 @@ class Embedded:
                     file.unlink()
 
     def _sweep(self) -> None:
-        """Remove the files of containers that a crash has kept from being made, or destroyed."""
+        """Remove files of containers that are not in the registry, because of a crash."""
         if self.path is None or self.registry.in_doubt():
-            return  # Whose containers are in doubt cannot be known yet.
+            return  # The outcome for some containers is not known yet.
         known = {row[2] for row in self.rows()}
         for file in self.path.iterdir():
             found = _FILE.fullmatch(file.name)
@@ -303,16 +303,17 @@ class Embedded:
                     file.unlink()
 
     def known(self, container_id: str) -> Container | None:
-        """The container of this id, if it is open: also one that a transaction is making."""
+        """The open container with this id, also one that a transaction is creating; else None."""
         with self.lock:
             return self._containers.get(container_id)
 
     def rows(self) -> list[Row]:
+        """All rows of the registry."""
         return self.registry.read_all(("container", str, str, ANY, tuple))
 
     def clear(self) -> None:
-        """Destroy all containers, one after the other, without opening those that were not. What
-        open transactions make or destroy is left to them."""
+        """Destroy all containers, one after the other, without opening closed ones. Containers that
+        open transactions create or destroy are left alone."""
         for _, name, container_id, _, _ in self.rows():
             row = ("container", name, container_id, ANY, tuple)
             if self.registry.take(row, wait=0) is not None:
@@ -323,6 +324,7 @@ class Embedded:
                 self._remove_files(container_id)
 
     def close(self) -> None:
+        """Close all containers and the registry, after the transactions that are ending."""
         with self.lock:
             self.closed = True
             ending, self._ending = self._ending, None
@@ -337,7 +339,8 @@ class Embedded:
         self._log.close()
 
     def require(self, cref: object) -> Container:
-        """The container of a reference."""
+        """The container of a reference. BadArgument or ContainerNotFound if it is not one of this
+        space."""
         if not isinstance(cref, Container) or cref.owner is not self:
             raise BadArgument("cref", "a container of this space", cref)
         if cref.destroyed:
@@ -346,14 +349,14 @@ class Embedded:
 
 
 def gone(container: Container, error: SpaceClosed) -> TupeloError:
-    """What to say of a container whose space is closed."""
+    """The error for an operation on a container whose space is closed."""
     if container.destroyed:
         return ContainerNotFound(f"the container {container.name!r} was destroyed")
     return error
 
 
 def row_of(container: Container) -> tuple[Any, ...]:
-    """The template of its row."""
+    """The template of a container's row."""
     return ("container", container.name, container.id, ANY, tuple)
 
 
@@ -371,7 +374,7 @@ def _close(container: Container) -> None:
 
 
 def _release(coordinators: list[Coordinator]) -> None:
-    """They are as new: their container was not to be."""
+    """Release coordinators whose container was not created."""
     for coordinator in coordinators:
         coordinator.container = coordinator.position = None
         coordinator.optional = False

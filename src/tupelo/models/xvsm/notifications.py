@@ -1,19 +1,19 @@
-"""Notifications: a listener is told of operations on a container, by aspects after them.
+"""Notifications: a listener is called for operations on a container, by aspects after them.
 
-It is called from a thread (or task) of its own, one call after the other, after the transaction of
-the operation is committed; of what was rolled back it never hears. What several threads do at once
-it may hear in another order than the container has it. When `backlog_max` are yet to be told, the
-oldest is dropped, and `dropped` counts it. A listener that raises is told no more; `error` says
-why.
+The listener runs on a thread (or task) of its own, one call after the other, after the transaction
+of the operation has committed; operations that were rolled back are not reported. Concurrent
+operations may be reported in another order than the container has them. When `backlog_max` reports
+wait, the oldest is dropped and counted in `dropped`. A listener that raises is called no more;
+`error` has the reason.
 
-It hears of operations by their names: "shift" tells what was written, and "destroy" is the
-operation. With `every_removal` it tells of "destroy" whenever an entry is gone for good, of each by
-itself, in the order in which they leave: taken, destroyed, shifted out, its lease over, by whatever
-door, or left when the container is destroyed. What a transaction takes is gone with its commit, and
-what a client elsewhere takes when it has it.
+Reports have the name of the operation: "shift" has the written entries, and "destroy" is the
+operation destroy. With `every_removal`, "destroy" is reported for each entry that leaves for good,
+one by one and in order: taken, destroyed, shifted out, expired, by any API, or left when the
+container is destroyed. An entry that a transaction takes leaves with the commit; an entry that a
+client elsewhere takes leaves when the client has received it.
 
-An entry for an ActiveCoordinator is told as written when its work is done and it comes out, for
-before that nobody can find it.
+An entry for an ActiveCoordinator is reported as written when its work is done: before that, nobody
+can find it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ OPERATIONS = ("read", "write", "take", "shift", "destroy")
 Listener = Callable[[Any, str, list[Any]], object]
 
 
-Told = tuple[str, list[Any]]
-"""An operation, and its entries."""
+Report = tuple[str, list[Any]]
+"""The name of an operation, and its entries."""
 
 
 class ListenerQueue:
-    """Calls a listener for what it is told, at most `times`."""
+    """Calls a listener with reports, at most `times`."""
 
     def __init__(self, is_async: bool, listener: Listener, times: int | None) -> None:
         if not callable(listener):
@@ -67,20 +67,20 @@ class ListenerQueue:
         self._left = times
 
     def destroy(self) -> None:
-        """Tell the listener no more."""
+        """End the notification: no further calls."""
         raise NotImplementedError
 
-    async def _tell(self, told: Told) -> bool:
-        """Call the listener; is it to be told of more?"""
+    async def _tell(self, report: Report) -> bool:
+        """Call the listener. False if it gets no further reports."""
         try:
-            answer = self._listener(self, *told)
+            answer = self._listener(self, *report)
             if asyncio.iscoroutine(answer):
                 if not self._is_async:
                     answer.close()
                     raise TypeError("an async listener needs an AsyncCapi")
                 await answer
         except Exception as error:
-            logger.exception("a notification's listener raised; it is told no more")
+            logger.exception("a notification's listener raised; it is called no more")
             self.error = error
             self.destroy()
         if self._left is not None:
@@ -91,7 +91,7 @@ class ListenerQueue:
 
 
 class Notification(ListenerQueue):
-    """A registered listener, which is an aspect at the points after its operations."""
+    """A registered listener: an aspect at the points after its operations."""
 
     def __init__(
         self,
@@ -109,12 +109,12 @@ class Notification(ListenerQueue):
         self.registration: Registration | None = None
         self._embedded = capi.embedded
         self._backlog_max = backlog_max
-        self._backlog: deque[Told] = deque()
+        self._backlog: deque[Report] = deque()
         self._lock = threading.Lock()
         self._news = AspectOutcome(capi.embedded.clock)
 
     def start(self) -> None:
-        """Begin to tell, now that it is registered; it is not if an aspect has skipped that."""
+        """Start calling the listener, unless an aspect has skipped the registration."""
         self.container.endings[self._end] = None
         if self._memory is not None:
             self.container.port.listen_to_removals(self._removed, self._memory)
@@ -143,7 +143,7 @@ class Notification(ListenerQueue):
             self._after(request, request.entries)
 
     def came_out(self, entry: Any) -> None:
-        """The work of an entry is done: only now is it written for those who look."""
+        """The work of an entry is done: report it as written."""
         self._add("write", [entry])
 
     def post_shift(self, request: Request) -> None:
@@ -154,24 +154,25 @@ class Notification(ListenerQueue):
             self._after(request, request.values.get("destroyed", []))
 
     def _after(self, request: Request, entries: list[Any]) -> None:
-        told = [entry.value if isinstance(entry, Entry) else entry for entry in entries]
+        values = [entry.value if isinstance(entry, Entry) else entry for entry in entries]
         operation = request.operation
 
         def end(committed: bool | None) -> None:
             if committed:
-                self._add(operation, told)
+                self._add(operation, values)
 
-        if request.transaction is not None:  # It is, around an operation of a container.
+        if request.transaction is not None:  # always, for an operation of a container
             request.transaction.at_end(end)
 
     # Removals
 
     def _removed(self, entry: CoreEntry) -> None:
-        """On whatever thread, under the lock of the space."""
+        """Called on any thread, under the lock of the space."""
         self._add("destroy", [self.container.value(thaw(entry.shape, entry.fields, True))])
 
     def _end(self) -> None:
-        """The container is closed. If it was destroyed, what was left in it is still to be told."""
+        """The container is closed. If it was destroyed, its remaining entries are still
+        reported."""
         if self._memory is None or not self.container.destroyed:
             self.destroy()
             return
@@ -182,7 +183,7 @@ class Notification(ListenerQueue):
         self._news.tell()
 
     async def on_disk(self) -> None:
-        """Wait until what is told of removals would be so after a crash, too."""
+        """Wait until the reported removals are on disk."""
         port = self.container.port
         if self._memory is not None and port.durable and not port.closed:
             if self._is_async:
@@ -203,25 +204,25 @@ class Notification(ListenerQueue):
         self._news.tell()
 
     async def _serve(self) -> None:
-        while (told := await self.come()) is not None:
+        while (report := await self.come()) is not None:
             await self.on_disk()
-            if not await self._tell(told):
+            if not await self._tell(report):
                 return
 
-    async def come(self) -> Told | None:
-        """What is to be told next; None if nothing will be."""
+    async def come(self) -> Report | None:
+        """Wait for the next report; None if there will be none."""
         while True:
             count = self._news.count
-            told = self.next()
-            if told is not None or not self.active:
-                return told
+            report = self.next()
+            if report is not None or not self.active:
+                return report
             if self._ending:
                 self.active = False
                 return None
             await self._news.after(count, None, self._is_async)
 
-    def next(self) -> Told | None:
-        """What is to be told next, if it is there."""
+    def next(self) -> Report | None:
+        """The next report, or None."""
         with self._lock:
             return self._backlog.popleft() if self._backlog else None
 
@@ -233,7 +234,7 @@ class Notification(ListenerQueue):
         self._news.tell()
 
     def _leave(self) -> None:
-        """Be registered no more."""
+        """Remove the registration."""
         if self.container.endings.pop(self._end, self) is self:
             return
         if self._memory is not None:
@@ -244,24 +245,25 @@ class Notification(ListenerQueue):
 
 
 class NotificationAspect(Notification):
-    """A notification of a client elsewhere, which asks for what there is to be told."""
+    """A notification of a client elsewhere, which fetches the reports."""
 
     def __init__(self, capi: AspectPipeline, container: Container, every_removal: bool) -> None:
         super().__init__(capi, container, _nobody, None, every_removal)
 
     def _begin(self) -> None:
-        """The client asks."""
+        """Nothing to start: the client fetches the reports."""
 
-    def put_back(self, told: Told) -> None:
-        """This could not be told yet."""
-        self._backlog.appendleft(told)
+    def put_back(self, report: Report) -> None:
+        """Return a report that was not sent."""
+        self._backlog.appendleft(report)
 
 
 def _nobody(notification: ListenerQueue, operation: str, entries: list[Any]) -> None:
-    """Nobody listens here."""
+    """A listener that does nothing."""
 
 
 def check_operations(operations: tuple[str, ...], every_removal: object) -> list[Point]:
+    """The points of these operations. BadArgument for other names."""
     if type(every_removal) is not bool:
         raise BadArgument("every_removal", "True or False", every_removal)
     if every_removal and "destroy" not in operations:

@@ -1,16 +1,16 @@
-"""Selectors: which entries, and how many; and what a coordinator is told when an entry is written.
+"""Selectors say which entries an operation gets and how many, and give a coordinator its data when
+an entry is written.
 
-A chain of selectors narrows: each sees what the one before it has chosen, in the order that it has
-left. Fifo and Lifo sort what they see by arrival; Random mixes it, a vector sorts it by place and a
-query by what it is told; all others leave it as it is.
+A chain of selectors narrows: each chooses from the entries that the one before has chosen, in that
+order. Fifo and Lifo sort by arrival, Random shuffles, a vector sorts by position and a query as it
+says; all others keep the order.
 
-Every selector has a count: exactly so many (1 unless told otherwise), `COUNT_ALL` (every match,
-waiting while another transaction may reveal or release one) or `COUNT_MAX` (as many as can be had
-right now; it never waits); for both, none is an answer. At the end of its patience, so at once with
-TRY_ONCE, COUNT_ALL answers what can be had, where MozartSpaces tells that it could not get all:
-what other transactions hold, nobody else can see, so that for its reader these are all there are.
-With `min_count` and `max_count` it is as in section 7.2.2 of the thesis: if min_count < count <
-max_count exactly `count`, else between the two.
+Every selector has a count: a number (1 by default), `COUNT_ALL` (every match, waiting while another
+transaction may reveal or release one) or `COUNT_MAX` (as many as are available now; it never
+waits). For both, an empty result is valid. At its timeout, so at once with TRY_ONCE, COUNT_ALL
+returns what is available, where MozartSpaces fails: entries that other transactions hold are
+invisible, so these are all entries that the reader can see. `min_count` and `max_count` are as in
+section 7.2.2 of the thesis: if min_count < count < max_count exactly `count`, else between the two.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from tupelo.values.template import Combined, Template
 @named_entry("xvsm.atomic")
 @dataclass(frozen=True)
 class AtomicEntry:
-    """An entry that is one value, neither a tuple nor a dataclass. It comes back as the value."""
+    """An entry that is a single value, neither a tuple nor a dataclass. Reads return the value
+    itself."""
 
     value: Any
 
 
 class EntryCount(Enum):
-    """A count that is no number."""
+    """A count that is not a number."""
 
     ALL = "all"
     MAX = "max"
@@ -50,12 +51,13 @@ class EntryCount(Enum):
 
 
 class IsolationLevel(Enum):
-    """What a read within a transaction promises (MozartSpaces 2).
+    """What a read within a transaction guarantees (MozartSpaces 2).
 
-    By REPEATABLE_READ, the default, what was read stays as it is until the transaction ends: others
-    cannot take it. What others have taken is out of sight until they end. By READ_COMMITTED a read
-    holds nothing, and what others have taken is there until they have committed. By both, what
-    others have written is not there before that, and a take waits for their locks.
+    REPEATABLE_READ, the default, locks the entries that were read: others cannot take them until
+    the transaction ends. Entries that others have taken are invisible until their transactions end.
+    READ_COMMITTED locks nothing, and still sees entries that others have taken until they commit.
+    In both, entries that others have written are invisible until they commit, and a take waits for
+    locks.
     """
 
     READ_COMMITTED = "read_committed"
@@ -70,13 +72,14 @@ REPEATABLE_READ = IsolationLevel.REPEATABLE_READ
 
 
 def check_isolation(isolation: object) -> IsolationLevel:
+    """The checked argument `isolation`."""
     if not isinstance(isolation, IsolationLevel):
         raise BadArgument("isolation", "READ_COMMITTED or REPEATABLE_READ", isolation)
     return isolation
 
 
 def check_tested(operation: object) -> str:
-    """The operation that a test is about."""
+    """The checked argument `operation` of a test."""
     if operation not in ("read", "take"):
         raise BadArgument("operation", "'read' or 'take'", operation)
     return str(operation)
@@ -89,7 +92,7 @@ _UNBOUNDED = sys.maxsize
 
 
 class Bounds(TypedDict, total=False):
-    """How many, if not just a count; and the name of the coordinator that is spoken to."""
+    """The bounds of a count, and the name of the coordinator."""
 
     min_count: int | None
     max_count: int | None
@@ -97,14 +100,14 @@ class Bounds(TypedDict, total=False):
 
 
 class Selector:
-    """Speaks to the coordinator of this `name`. To write one for a coordinator of your own, give
-    it the coordinator's name; what else it carries is between the two."""
+    """Selects entries of the coordinator with this `name`. For a coordinator of your own, write a
+    subclass with the coordinator's name; any further attributes are between the two."""
 
     default_name: ClassVar[str] = ""
     COUNT_ALL = COUNT_ALL
     COUNT_MAX = COUNT_MAX
 
-    # What most selectors have: they are made for every operation, and cost what they must set.
+    # Class attributes, because selectors are created for every operation.
     name = ""
     low = high = 1
     _rule: EntryCount | None = None
@@ -150,7 +153,7 @@ class Selector:
             self.low, self.high = low, high
 
     def restrict(self, low: Any, high: Any, rule: EntryCount | None) -> None:
-        """Let it want at least `low` entries and at most `high`; by a rule, if it has one."""
+        """Set the bounds of the count, or its rule."""
         for name, number in (("low", low), ("high", high)):
             if type(number) is not int or number < 0:
                 raise BadArgument(name, "a whole number, 0 or more", number)
@@ -161,68 +164,69 @@ class Selector:
 
     @property
     def rule(self) -> EntryCount | None:
-        """COUNT_ALL, COUNT_MAX, or None if numbers say how many."""
+        """COUNT_ALL or COUNT_MAX; None if the count is a number."""
         return self._rule
 
     @property
     def is_all(self) -> bool:
+        """Whether the count is COUNT_ALL."""
         return self._rule is COUNT_ALL
 
     @property
     def unlimited(self) -> bool:
-        """Any number will do, and all of them."""
+        """Whether the count is unbounded: any number of entries, and all of them."""
         return self.low == 0 and self.high == _UNBOUNDED
 
     def says(self) -> tuple[Any, ...]:
-        """What it asks for besides a count, to be shown."""
+        """The arguments besides the count, for the repr."""
         return ()
 
     def __repr__(self) -> str:
-        said = [*map(repr, self.says())]
+        arguments = [*map(repr, self.says())]
         if self._rule is not None:
-            said.append(f"count={self._rule!r}")
+            arguments.append(f"count={self._rule!r}")
         elif self.low == self.high:
-            said += [f"count={self.low}"] if self.low != 1 else []
+            arguments += [f"count={self.low}"] if self.low != 1 else []
         else:
-            said.append(f"min_count={self.low}")
-            said += [f"max_count={self.high}"] if self.high != _UNBOUNDED else []
+            arguments.append(f"min_count={self.low}")
+            arguments += [f"max_count={self.high}"] if self.high != _UNBOUNDED else []
         if self.name != type(self).default_name:
-            said.append(f"name={self.name!r}")
-        return f"{type(self).__name__}({', '.join(said)})"
+            arguments.append(f"name={self.name!r}")
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 class AnySelector(Selector):
-    """Any entries: the oldest, as it happens. What is used where no selector is given."""
+    """Any entries: in fact the oldest. The default where no selector is given."""
 
     default_name = "any"
 
 
 class FifoSelector(Selector):
-    """The oldest."""
+    """The oldest entries."""
 
     default_name = "fifo"
 
 
 class LifoSelector(Selector):
-    """The newest."""
+    """The newest entries."""
 
     default_name = "lifo"
 
 
 class RandomSelector(Selector):
-    """Any, by chance."""
+    """Entries chosen at random."""
 
     default_name = "random"
 
 
 class ActiveSelector(Selector):
-    """Entries that carried work, once it is done."""
+    """ActiveEntries whose work is done."""
 
     default_name = "active"
 
 
 class KeySelector(Selector):
-    """The entry with this key; when written, the key to give it."""
+    """The entry with this key; in a write, the key of the entry."""
 
     default_name = "key"
 
@@ -240,7 +244,7 @@ class KeySelector(Selector):
 
 
 class LabelSelector(Selector):
-    """The entries with this label, of which there may be many; when written, the label to give."""
+    """The entries with this label; in a write, the label of the entry."""
 
     default_name = "label"
 
@@ -255,16 +259,17 @@ class LabelSelector(Selector):
 
 
 class LindaSelector(Selector):
-    """What matches a template, one of several templates, or the entry that `entry` is the lease of.
+    """Entries that match one of the templates, or the entry whose lease is `entry`.
 
-    None is a wildcard in tuples too, as in section 5.4; and all of Tupelo's templates will do. For
-    a coordinator with `reverse_matching` they are entries, which find templates that were written.
+    None is a wildcard in tuples too, as in section 5.4; all templates of Tupelo are allowed. For a
+    coordinator with `reverse_matching`, give entries: they find the written templates that match
+    them.
     """
 
     default_name = "linda"
     entry: Leased | None = None
     wanted: Any = None
-    """How a client elsewhere names the entry, before its lease is found here."""
+    """The token by which a client elsewhere names the entry."""
 
     def __init__(
         self,
@@ -291,8 +296,8 @@ class LindaSelector(Selector):
 
 
 class TypeSelector(Selector):
-    """Entries of this type or of a subclass: a dataclass, tuple, or the type of single values;
-    the name of a dataclass that this program lacks will do. As everywhere, True is no int."""
+    """Entries of this type or a subclass: a dataclass (or its name), tuple, or the type of single
+    values. True is no int."""
 
     default_name = "type"
 
@@ -308,7 +313,7 @@ class TypeSelector(Selector):
 
 
 class VectorSelector(Selector):
-    """From this index onward; when written, where to insert (at the end, if none is given)."""
+    """Entries from this index on; in a write, the index to insert at (default: the end)."""
 
     default_name = "vector"
 
@@ -327,10 +332,10 @@ class VectorSelector(Selector):
 
 
 class Query:
-    """What a QuerySelector asks: `Query().filter(template).sort_by("size").reverse().limit(3)`.
+    """The steps of a QuerySelector: `Query().filter(template).sort_by("size").reverse().limit(3)`.
 
-    Its steps work one after the other on what the step before has left. A query is a value: every
-    step answers with a new one.
+    Each step works on the result of the one before. A query is immutable: every step returns a new
+    one.
     """
 
     __slots__ = ("steps",)
@@ -344,30 +349,34 @@ class Query:
         return query
 
     def filter(self, template: Any) -> Self:
-        """Only what matches: a template, `Where(function)` or `Named(field=part)`.
+        """Keep only matches of a template, `Where(function)` or `Named(field=part)`.
 
-        A function is asked of entries as they were written, single values too."""
+        A function gets the entry as it was written, also a single value.
+        """
         return self._then("filter", _of_values(wild(template)))
 
     def sort_by(self, key: int | str | Callable[[Any], Any]) -> Self:
-        """The smallest first: by a field's position or name, or a function of the entry."""
+        """Sort, the smallest first, by the position or name of a field, or by a function of the
+        entry."""
         if isinstance(key, bool) or not (isinstance(key, (int, str)) or callable(key)):
             raise BadArgument("key", "a field's position or name, or a function", key)
         return self._then("sort_by", key)
 
     def reverse(self) -> Self:
+        """Reverse the order."""
         return self._then("reverse", None)
 
     def limit(self, most: int) -> Self:
+        """Keep the first `most` entries."""
         return self._then("limit", check_count(most, "most"))
 
     def distinct(self, key: int | str | Callable[[Any], Any] | None = None) -> Self:
-        """Of equal entries (or those with an equal key) only the first."""
+        """Keep only the first of equal entries, or of entries with an equal key."""
         return self._then("distinct", key)
 
     @property
     def filters_first(self) -> tuple[Any, ...]:
-        """The templates that it begins with, which an index can answer."""
+        """The templates of the leading filter steps, which an index can answer."""
         found = []
         for step, detail in self.steps:
             if step != "filter":
@@ -383,7 +392,7 @@ class Query:
 
 
 class QuerySelector(Selector):
-    """What a query finds."""
+    """The entries that a query finds."""
 
     default_name = "query"
 
@@ -398,7 +407,7 @@ class QuerySelector(Selector):
 
 
 def wild(template: Any) -> Any:
-    """A template whose tuples have wildcards where they have None, as deep as they go."""
+    """The template, with wildcards for None in its tuples and nested tuples."""
     if type(template) is not tuple:
         return template
     return tuple(
@@ -410,15 +419,15 @@ def wild(template: Any) -> Any:
 
 
 _VALUES = {cls.__name__: cls for cls in (*SCALARS, list, dict)}
-"""The types of values that are entries only in the frame of an AtomicEntry."""
+"""The types of single values, which are stored as AtomicEntry."""
 
 
 def template_of_type(cls: Any, argument: str) -> Template:
-    """What entries of a type match, which may be given by its name. BadArgument if there are no
-    entries of it."""
+    """The template for entries of a type, which may be given by name. BadArgument if there cannot
+    be such entries."""
     if cls in (object, "object"):
         return Template(ANY)
-    if cls in (tuple, "tuple"):  # A tuple with a dataclass in it may have a frame.
+    if cls in (tuple, "tuple"):  # A tuple of one dataclass is stored as an AtomicEntry.
         return Template(tuple) | Template(AtomicEntry(tuple))
     if isinstance(cls, str) and cls:
         return Template(AtomicEntry(_VALUES[cls]) if cls in _VALUES else OfType(cls))
@@ -428,7 +437,7 @@ def template_of_type(cls: Any, argument: str) -> Template:
 
 
 def name_of_type(cls: type | str, argument: str) -> str:
-    """The name by which `template_of_type` knows a type. BadArgument for a class that has none."""
+    """The name of a type for `template_of_type`. BadArgument for a class that has none."""
     name = cls if isinstance(cls, str) else cls.__name__
     if isinstance(cls, str) or _VALUES.get(name) is cls or cls in (object, tuple):
         return name
@@ -438,14 +447,14 @@ def name_of_type(cls: type | str, argument: str) -> str:
 
 
 class _WhereValue(Where):
-    """A function that is asked of the value that an AtomicEntry holds."""
+    """A function of the value that an AtomicEntry holds."""
 
     def holds(self, argument: Any) -> bool:
         return super().holds(argument.value if type(argument) is AtomicEntry else argument)
 
 
 def _of_values(template: Any) -> Any:
-    """A template whose functions of whole entries are asked of single values without a frame."""
+    """The template, with functions of whole entries applied to the value of an AtomicEntry."""
     if isinstance(template, Where):
         return _WhereValue(template.function)
     if isinstance(template, Not):
@@ -463,6 +472,7 @@ def _of_values(template: Any) -> Any:
 
 
 def check_selectors(selectors: Iterable[Any]) -> None:
+    """BadSelector if one of these is no selector."""
     for selector in selectors:
         if not isinstance(selector, Selector):
             raise BadSelector(f"a selector is expected, such as FifoSelector(), not {selector!r}")

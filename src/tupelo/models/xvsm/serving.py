@@ -1,17 +1,17 @@
 """A site: the containers of a Capi, offered by a host to clients elsewhere.
 
-Everything runs where the containers are, on the host's loop: coordinators, selectors, aspects and
-transactions. So an aspect of an offered container must not block, and finds an async door as
-`request.capi`. Only the classes that aspects and ActiveEntries use must be known here; entries of
-others have a stand-in.
+Coordinators, selectors, aspects and transactions run where the containers are, on the host's loop.
+So an aspect of an offered container must not block, and `request.capi` is an AsyncCapi. Only the
+classes that aspects and ActiveEntries use must be known here; entries of other classes are
+represented by a stand-in.
 
-What a client takes is a delivery: it is gone when the client has confirmed that it has received it,
-and comes back if the client vanishes. Without aspects that is a reservation in the container's
-space. With aspects it is a transaction around the operation that ends with the confirmation, since
-an aspect may have changed other containers too. A container in a folder keeps a delivery over a
-crash of this program.
+An entry that a client takes is a delivery: it is removed when the client has confirmed it, and
+returned if the client vanishes. Without aspects, the delivery is a reservation in the container's
+space. With aspects, it is a transaction around the operation that ends with the confirmation,
+because an aspect may have changed other containers too. A container in a folder keeps its
+deliveries over a crash of this program.
 
-The transactions and notifications of a client end with its link, at the latest.
+Transactions, notifications and tasks of a client end with its link.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tupelo.models.xvsm.capi import AsyncCapi
 from tupelo.models.xvsm.chain import ChainQuery
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import Embedded, Row, gone
-from tupelo.models.xvsm.notifications import NotificationAspect, Told, check_operations
+from tupelo.models.xvsm.notifications import NotificationAspect, Report, check_operations
 from tupelo.models.xvsm.selectors import (
     REPEATABLE_READ,
     IsolationLevel,
@@ -84,18 +84,18 @@ from tupelo.values.parts import ANY
 
 logger = logging.getLogger("tupelo")
 
-TOLD_MAX = 64
-"""So many operations does one answer to a notification tell of."""
-TOLD_BYTES = 4 * 2**20
-"""With so many bytes an answer to a notification is long enough."""
-TOLD_BYTES_MAX = links.FRAME_MAX - 1_024
-"""What is longer cannot be told."""
+REPORTS_MAX = 64
+"""How many operations one answer to a notification reports."""
+REPORTS_BYTES = 4 * 2**20
+"""An answer to a notification is sent when it has so many bytes."""
+REPORT_BYTES_MAX = links.FRAME_MAX - 1_024
+"""Longer reports are dropped."""
 CLIENT_HANDLES_MAX = 10_000
-"""So many transactions and notifications may one client have at a time."""
+"""How many transactions, notifications and tasks one client may have at a time."""
 FUNCTIONS_MAX = 1_000
-"""So many functions may a program that helps an ActiveCoordinator name."""
+"""How many functions a helper of an ActiveCoordinator may name."""
 WRITTEN_MAX = 1_000
-"""With fewer entries than this, those that are gone are not worth a search."""
+"""From so many written entries on, those that have ended are removed from the table."""
 
 
 Wait = float | None
@@ -103,7 +103,7 @@ Txn = SharedTransaction | None
 
 
 class ServingCapi(AsyncCapi):
-    """The door by which a client uses the containers: entries may be of classes unknown here."""
+    """The Capi of one client; entries may be of classes that are unknown here."""
 
     def __init__(self, site: SiteService, context: dict[str, Any]) -> None:
         super().__init__(site.embedded)
@@ -111,7 +111,8 @@ class ServingCapi(AsyncCapi):
         self._context = context
 
     async def _do(self, work: Callable[[], Any]) -> Any:
-        """On another thread, if it is about files: the host has others to serve meanwhile."""
+        """Do the work on another thread if the containers are in a folder: the host serves others
+        meanwhile."""
         if self.embedded.path is None:
             return work()
         return await to_the_end(asyncio.to_thread(work))
@@ -142,6 +143,7 @@ class ServingCapi(AsyncCapi):
     async def watch(
         self, container: Container, operations: tuple[str, ...], every_removal: bool
     ) -> NotificationAspect:
+        """A notification for the client, which fetches the reports."""
         points = check_operations(operations, every_removal)
         watch = NotificationAspect(self, container, every_removal)
         watch.registration = await self._add(container, points, watch)
@@ -150,7 +152,7 @@ class ServingCapi(AsyncCapi):
 
 
 class SiteClient:
-    """What one client has here. It all ends with its link."""
+    """The transactions, notifications and tasks of one client. They end with its link."""
 
     def __init__(self, site: SiteService, caller: Caller) -> None:
         self.caller = caller
@@ -165,6 +167,7 @@ class SiteClient:
         self._settling: set[asyncio.Future[object]] = set()
 
     def require_room(self) -> None:
+        """BadArgument if the client has too many transactions, notifications and tasks."""
         held = len(self.transactions) + len(self.watches) + len(self.tasks)
         if held >= CLIENT_HANDLES_MAX:
             raise BadArgument("things", f"at most {CLIENT_HANDLES_MAX} held at a time", held)
@@ -173,13 +176,14 @@ class SiteClient:
         return None if txn_id is None else self.require_transaction(txn_id)
 
     def require_transaction(self, txn_id: Any) -> SharedTransaction:
+        """The open transaction with this id. TransactionEnded if there is none."""
         txn = self.transactions.get(txn_id) if type(txn_id) is str else None
         if txn is None:
             raise TransactionEnded(str(txn_id), "aborted", "its link was lost, or it has ended")
         return txn
 
     def wrote(self, container: Container, leases: list[Lease]) -> None:
-        """These were written in a transaction: where they will stand is not known yet."""
+        """Remember entries that were written in a transaction: their arrival is not final yet."""
         if len(self.written) >= self._written_max:
             self.written = {token: e for token, e in self.written.items() if not e.ended}
             self._written_max = max(WRITTEN_MAX, 2 * len(self.written))
@@ -188,7 +192,7 @@ class SiteClient:
             self.written[token] = lease.thing
 
     def settle(self, ending: Future[object] | None) -> None:
-        """A delivery to this client is being brought to its end."""
+        """Track the end of a delivery to this client."""
         if ending is not None:
             settling = asyncio.wrap_future(ending)
             self._settling.add(settling)
@@ -200,14 +204,14 @@ class SiteClient:
             logger.warning("a delivery could not be settled: %r", settling.exception())
 
     async def settled(self) -> None:
-        """Wait until what this client was delivered before is settled: what it has taken is gone
-        for its next operation."""
+        """Wait until earlier deliveries to this client are settled, so that its next operation does
+        not see entries that it has taken."""
         while self._settling:
             await asyncio.wait(list(self._settling))
 
 
 class SiteCall(NamedTuple):
-    """A call of a client, with the door that it uses."""
+    """A call of a client, with the Capi for it."""
 
     client: SiteClient
     capi: ServingCapi
@@ -226,12 +230,12 @@ class SiteService:
         self._count = 0
 
     def begin(self, doubtful: dict[Holder, list[tuple[Port, Prepared]]]) -> None:
-        """The service is offered. Deliveries that a crash has left in doubt wait for their takers
+        """The service is offered. Deliveries that a crash has left in doubt wait for their clients
         to come back."""
         for holder, branches in doubtful.items():
             if holder.kind == "client":
-                # A host without a folder has another id in every life, and its clients' names end
-                # with it.
+                # A host without a folder gets a new id at each start, and client names end with
+                # the host id.
                 who = f"{holder.who.rpartition('@')[0]}@{self._core.id}"
                 owner = Holder("client", who, holder.incarnation).owner
                 self._core.doubts.leave(owner, {holder.call: self._recovered(branches)})
@@ -245,6 +249,8 @@ class SiteService:
     # As a service
 
     async def invoke(self, caller: Caller, message: links.Invoke) -> Any:
+        """Serve a call of a client: decode its arguments, check its permissions, and call the
+        method."""
         method = METHODS.get(message.method)
         if method is None:
             raise BadArgument("method", f"one of {', '.join(METHODS)}", message.method)
@@ -272,7 +278,7 @@ class SiteService:
             return await handler(call, *args)
         if method.arguments[-1] == "selectors":
             args += args.pop()
-        return _told(await getattr(capi, message.method)(*args))
+        return _encoded_answer(await getattr(capi, message.method)(*args))
 
     async def _argument(self, call: SiteCall, kind: str, sent: Any) -> Any:
         if kind == "tx":
@@ -287,11 +293,12 @@ class SiteService:
             if isinstance(selector, LindaSelector) and selector.wanted is not None:
                 try:
                     selector.entry = self._entry(client, container, selector.wanted)
-                except LeaseLost:  # Nothing matches what is gone.
+                except LeaseLost:  # The entry has left: match nothing.
                     selector.entry = Lease(container.port, None)
         return selectors
 
     def left(self, caller: Caller) -> None:
+        """The link of a client has ended: end its notifications, tasks and transactions."""
         client = self._clients.pop(caller.session, None)
         if client is None:
             return
@@ -307,7 +314,7 @@ class SiteService:
     # Containers
 
     async def _container(self, capi: ServingCapi, cref: Any) -> Container:
-        """The container of a reference: its id and name, or its name alone."""
+        """The container of a reference: id and name, or name alone."""
         container_id, name = parts(cref, 2)
         if type(name) is not str or type(container_id) not in (str, type(None)):
             raise BadFrame("a container is named by its id and name")
@@ -334,7 +341,7 @@ class SiteService:
             raise NotAllowed("make one more container", str(name), "a client")
         create = call.capi.create_container
         given, optional = coordinators
-        return _told(await create(txn, site, name, size, *given, optional=optional))
+        return _encoded_answer(await create(txn, site, name, size, *given, optional=optional))
 
     async def _create_transaction(self, call: SiteCall, site: None, timeout: Any) -> Any:
         client = call.client
@@ -364,7 +371,7 @@ class SiteService:
             leases = await call.capi.shift(container, txn, *entries)
         elif txn is None and container.quick and len(entries) == 1 and self.embedded.path is None:
             leases = container.write_quickly(entries[0], wait)
-        if leases is None:  # It is not as simple as that, or waits for the disk.
+        if leases is None:  # The fast path does not apply, or the disk must be waited for.
             leases = await call.capi.write(container, wait, txn, *entries)
         if txn is not None:
             call.client.wrote(container, leases)
@@ -421,7 +428,7 @@ class SiteService:
         try:
             values = await call.capi.take(container, wait, inner, *selectors)
             answer = [payload_to_wire(value) for value in values]
-            if txn is None:  # From here on nothing can keep it from being committed.
+            if txn is None:  # Prepared: the commit cannot fail any more.
                 await self._ended(partial(inner.promise, holder))
         except BaseException:
             self._settle(client, inner, "abort")
@@ -441,7 +448,7 @@ class SiteService:
     def _settle(
         self, client: SiteClient, txn: SharedTransaction, how: Literal["commit", "abort"]
     ) -> None:
-        """End the transaction of a delivery. A nested one never waits for the disk."""
+        """End the transaction of a delivery. A nested transaction never waits for the disk."""
 
         def end() -> None:
             try:
@@ -464,7 +471,7 @@ class SiteService:
         give_back: Callable[[], object],
         forget: Callable[[], object] | None = None,
     ) -> HandOver:
-        """A delivery; if the client has gone meanwhile, it goes back."""
+        """A delivery; it is given back if the client has left meanwhile."""
         if client.gone:
             give_back()
             raise SpaceClosed("the client has left")
@@ -478,7 +485,7 @@ class SiteService:
         wait: Wait,
         holder: Holder,
     ) -> Any:
-        """The short way to take: no transaction, and no aspects to heed."""
+        """The fast path of a take: no transaction and no aspects."""
         port = container.port
         delivery: Delivery | None = None
         try:
@@ -504,7 +511,7 @@ class SiteService:
     # Work for an ActiveCoordinator
 
     async def _next_task(self, call: SiteCall, container: Container, wait: Wait, names: Any) -> Any:
-        """A task for a program that computes these functions: its id here, the function, and the
+        """A task for a helper that computes these functions: its id, the function, and the
         arguments."""
         client = call.client
         client.require_room()
@@ -522,7 +529,7 @@ class SiteService:
         return [self._count, task.job[3], payload_to_wire(task.job[4])]
 
     async def _finish_task(self, call: SiteCall, id: Any, ok: Any, value: Any) -> None:
-        """The result of a task, or what it has raised; with None for `ok` it is given back."""
+        """The result of a task, or its error; with None for `ok` the task is given back."""
         task = call.client.tasks.pop(id, None) if type(id) is int else None
         if task is None:
             raise LeaseLost("the task was given to another program")
@@ -534,7 +541,7 @@ class SiteService:
     # Leases
 
     def _entry(self, client: SiteClient, container: Container, token: Token) -> AsyncLease:
-        """The lease of an entry that a client has written. LeaseLost if the entry is gone."""
+        """The lease of an entry that a client has written. LeaseLost if the entry has left."""
         container_id, work, n, arrival = token
         if container_id != container.id or work is not (container.active is not None):
             raise LeaseLost("the entry is not one of this container")
@@ -547,7 +554,7 @@ class SiteService:
     async def _lease(
         self, call: SiteCall, name: Any, sent: Any, how: Any, asked: float | None
     ) -> Any:
-        """Renew or cancel the lease of an entry, or of a transaction if there is no token."""
+        """Renew or cancel the lease of an entry, or of a transaction if `sent` is None."""
         client = call.client
         if sent is None:
             txn = client.require_transaction(name)
@@ -575,28 +582,28 @@ class SiteService:
         return self._count
 
     async def _next(self, call: SiteCall, id: Any, wait: float | None) -> Any:
-        """What a notification has to tell: how much was dropped, the rest, whether there may be
-        more."""
+        """The next reports of a notification: how many were dropped, the reports, and whether it is
+        still active."""
         watch = call.client.watches.get(id)
         if watch is None:
             raise LeaseLost("this notification is over")
-        told: list[msgspec.Raw] = []
+        reports: list[msgspec.Raw] = []
         size = 0
         next_one = await watch.come()
         while next_one is not None:
             content = _pack(next_one)
             if content is None:
                 watch.dropped += 1
-            elif told and size + len(content) > TOLD_BYTES:
+            elif reports and size + len(content) > REPORTS_BYTES:
                 watch.put_back(next_one)
                 break
             else:
                 size += len(content)
-                told.append(msgspec.Raw(content))
-            next_one = watch.next() if len(told) < TOLD_MAX else None
+                reports.append(msgspec.Raw(content))
+            next_one = watch.next() if len(reports) < REPORTS_MAX else None
         await watch.on_disk()
         dropped, watch.dropped = watch.dropped, 0
-        return [dropped, told, watch.active]
+        return [dropped, reports, watch.active]
 
     async def _unwatch(self, call: SiteCall, id: Any) -> None:
         watch = call.client.watches.pop(id, None)
@@ -665,13 +672,13 @@ def _raised(value: Any) -> tuple[str, str]:
     return str(reason), str(detail)
 
 
-def _told(answer: Any) -> Any:
-    """An answer, as it is sent: a container is its id and its name."""
+def _encoded_answer(answer: Any) -> Any:
+    """An answer, encoded: a container is sent as its id and name."""
     return [answer.id, answer.name] if isinstance(answer, Container) else answer
 
 
 def _nothing(question: ChainQuery) -> list[Any]:
-    """The answer to a question for which nothing was found. CountNotMet if that is none."""
+    """The answer to a query that found nothing. CountNotMet if an empty result is not valid."""
     short = question.not_met()
     if short is not None:
         raise short
@@ -686,7 +693,7 @@ async def fetch(
     txn: SharedTransaction | None,
     **how: bool,
 ) -> list[CoreEntry]:
-    """What the space of a container answers, as it is kept."""
+    """The entries that the space of a container returns, as they are stored."""
     port = container.port
     if question.one and question.first is not None and not how:
         first = question.query(port, take, 0, txn, first=True, known=False)
@@ -697,7 +704,7 @@ async def fetch(
 
 
 def _encoded(container: Container, entry: CoreEntry) -> Any:
-    """An entry as it was written, without what coordinators keep in front of it."""
+    """An entry, encoded, without the fields of the coordinators."""
     shape, fields = entry.shape, entry.fields
     if container.width and shape.kind is None:
         fields = fields[container.width :]
@@ -709,15 +716,15 @@ def _encoded(container: Container, entry: CoreEntry) -> Any:
     return entry_to_wire(shape, fields)
 
 
-def _pack(told: Told) -> bytes | None:
-    """What a notification tells, as it is sent; None if it cannot be."""
-    operation, entries = told
+def _pack(report: Report) -> bytes | None:
+    """A report of a notification, encoded; None if it cannot be sent."""
+    operation, entries = report
     try:
         payloads = [payload_to_wire(entry) for entry in entries]
         content = msgspec.msgpack.encode([operation, payloads])
     except (TupeloError, UnicodeEncodeError):
         return None
-    return content if len(content) <= TOLD_BYTES_MAX else None
+    return content if len(content) <= REPORT_BYTES_MAX else None
 
 
 def _points(names: Any) -> list[Point]:
@@ -728,5 +735,5 @@ def _points(names: Any) -> list[Point]:
 
 
 def _abort(txn: SharedTransaction) -> None:
-    with suppress(TransactionEnded):  # It may be in the middle of its commit.
+    with suppress(TransactionEnded):  # It may be committing.
         SharedTransaction.abort(txn, "the link to its client was lost")

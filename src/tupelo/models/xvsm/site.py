@@ -1,8 +1,15 @@
-"""Sites elsewhere, as a Capi sees them: a connection to a host that offers containers, and the
-references, transactions, leases and notifications that come from there.
+"""Sites elsewhere, as a Capi uses them: a connection to a host that offers containers, with
+references, transactions, leases, notifications and helpers.
 
-A lost link is dialled again. Then reads, takes and lookups are asked again; what may have been done
-or not raises PeerLost with `in_doubt=True`; transactions and notifications are over.
+A lost link is dialled again. Then reads, takes and lookups are repeated; other calls that may or
+may not have been done raise PeerLost with `in_doubt=True`; transactions and notifications have
+ended.
+
+A helper computes tasks of an ActiveCoordinator elsewhere (thesis, section 8.3). It takes a task
+when one of its workers is free, so that programs share the work by their capacity. It names the
+functions that it computes; nothing else is run, whatever the site sends. The site holds a task for
+the helper until the result is there: if the helper is closed, killed or disconnected, another
+program gets the task. So a task may be computed twice, but has one result.
 """
 
 from __future__ import annotations
@@ -12,7 +19,8 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from tupelo.errors import (
@@ -25,6 +33,7 @@ from tupelo.errors import (
     TransactionEnded,
     TupeloError,
     UnknownService,
+    UnknownType,
 )
 from tupelo.federation.client.arguments import listed, parts
 from tupelo.federation.client.handles import RemoteLandlord
@@ -32,6 +41,7 @@ from tupelo.federation.client.services import connect_to_host, connect_to_host_a
 from tupelo.federation.client.space import HostConnection
 from tupelo.federation.links import wire as links
 from tupelo.federation.links.address import Address
+from tupelo.models.xvsm.active import Workers, computed, described, name_of_task
 from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.notifications import Listener, ListenerQueue, check_operations
 from tupelo.models.xvsm.wire import (
@@ -42,24 +52,30 @@ from tupelo.models.xvsm.wire import (
     Token,
     context_to_wire,
     parse_uri,
+    payload_from_wire,
     payloads_from_wire,
     require_unicode,
     uri_of,
 )
-from tupelo.space.dual_api import maybe_await
+from tupelo.space.dual_api import Closing, dual_api, maybe_await, run_sync
+from tupelo.space.query import check_count
 from tupelo.values.lease import AsyncLease, Lease
+
+if TYPE_CHECKING:
+    from tupelo.models.xvsm.capi import Capi
+
 
 logger = logging.getLogger("tupelo")
 
 STARTING_PAUSE_SECONDS = 0.05
-"""So long is waited before a host that is starting is asked again whether it offers containers."""
+"""How many seconds to wait before a host that is starting is items again."""
 
 
 class RemoteContainer:
     """A container at a site elsewhere: the reference (cref) that a program holds.
 
-    `address` is that of the host that offers it. One that was made of a URI has no id: it is
-    whichever container has the name.
+    `address` is that of the host. A reference that was made of a URI has no id: it means whichever
+    container has the name.
     """
 
     def __init__(self, address: Address, name: str, container_id: str | None = None) -> None:
@@ -69,7 +85,7 @@ class RemoteContainer:
 
     @classmethod
     def at(cls, uri: str) -> RemoteContainer:
-        """The container that a URI such as xvsm://host:7700/jobs names."""
+        """The reference for a URI such as xvsm://host:7700/jobs."""
         address, name = parse_uri(uri, "cref")
         if name is None:
             raise BadArgument("cref", "the URI of a container, such as xvsm://host:7700/jobs", uri)
@@ -77,11 +93,12 @@ class RemoteContainer:
 
     @property
     def site(self) -> str:
-        """The URI of its site."""
+        """The URI of the site."""
         return uri_of(self.address)
 
     @property
     def uri(self) -> str:
+        """The URI of the container."""
         return uri_of(self.address, self.name)
 
     def __eq__(self, other: object) -> bool:
@@ -100,7 +117,7 @@ class RemoteContainer:
 
 class RemoteTransaction:
     """A transaction at a site elsewhere, over any number of its containers. It ends with its
-    timeout, and with its link."""
+    timeout, or with its link."""
 
     def __init__(self, site: Site, txn_id: str, expires: float | None) -> None:
         self.site = site
@@ -111,13 +128,16 @@ class RemoteTransaction:
 
     @property
     def lease(self) -> Lease | AsyncLease:
+        """The lease of the transaction."""
         return self.site.lease_of(self)
 
     def require_active(self) -> None:
+        """TransactionEnded if the transaction has ended."""
         if self.state != "active":
             raise TransactionEnded(self.id, self.state, self.reason)
 
     def end(self, state: str, reason: str) -> None:
+        """Note that the transaction has ended."""
         if self.state == "active":
             self.state, self.reason = state, reason
 
@@ -126,7 +146,7 @@ class RemoteTransaction:
 
 
 class WrittenEntry:
-    """An entry that was written at a site elsewhere, as its lease knows it."""
+    """An entry that was written at a site elsewhere, as the thing of its lease."""
 
     __slots__ = ("container", "expires", "token")
 
@@ -137,7 +157,7 @@ class WrittenEntry:
 
 
 class Leases(RemoteLandlord):
-    """The leases of entries and transactions at a site."""
+    """The landlord of entries and transactions at a site."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site.connection)
@@ -159,8 +179,7 @@ class Leases(RemoteLandlord):
 
 
 class RemoteNotification(ListenerQueue):
-    """A listener that is told of operations on a container elsewhere. It ends with its link, which
-    `error` says."""
+    """A notification of a container elsewhere. It ends with its link; then `error` is set."""
 
     def __init__(
         self,
@@ -175,6 +194,7 @@ class RemoteNotification(ListenerQueue):
         self._name: int | None = None
 
     def start(self, name: int) -> None:
+        """Start fetching the reports of the notification with this number."""
         self._name = name
         self._site.connection.channel.start(self._serve, "tupelo-notification")
 
@@ -182,12 +202,12 @@ class RemoteNotification(ListenerQueue):
         try:
             while self.active:
                 answer = await self._site.call("next", {}, self._name, None)
-                dropped, told, goes_on = parts(answer, 3)
+                dropped, reports, goes_on = parts(answer, 3)
                 self.dropped += dropped
-                for one in listed(told):
+                for one in listed(reports):
                     operation, entries = parts(one, 2)
-                    told_of = (operation, payloads_from_wire(entries))
-                    if not self.active or not await self._tell(told_of):
+                    report = (operation, payloads_from_wire(entries))
+                    if not self.active or not await self._tell(report):
                         return
                 self.active = self.active and goes_on
         except (LeaseLost, SpaceClosed):
@@ -198,7 +218,7 @@ class RemoteNotification(ListenerQueue):
                 logger.warning("a notification of %r has ended: %s", self.container, error)
 
     def destroy(self) -> None:
-        """Tell the listener no more."""
+        """End the notification: no further calls."""
         self.active = False
         if self._name is not None:
             message = links.Invoke(0, SERVICE, "unwatch", "", [self._name, None])
@@ -207,7 +227,7 @@ class RemoteNotification(ListenerQueue):
 
 
 class Site:
-    """A connection to a host that offers containers. Each operation is a call there."""
+    """A connection to a host that offers containers. Each operation is one call."""
 
     def __init__(self, address: Address, connection: HostConnection, patience: float) -> None:
         self.address = address
@@ -218,8 +238,7 @@ class Site:
         self._known: WeakValueDictionary[str, RemoteContainer] = WeakValueDictionary()
 
     async def call(self, name: str, context: dict[str, Any], *args: Any) -> Any:
-        """Call a method of the Capi at the site, with the arguments that it has there. `context`
-        is what aspects are told."""
+        """Call a method of the Capi at the site. `context` is the aspect context."""
         method = METHODS[name]
         txn: RemoteTransaction | None = None
         wait: float | None = 0
@@ -241,7 +260,7 @@ class Site:
         except PeerLost as lost:
             if txn is None:
                 raise
-            # Nothing is in doubt: the transaction is gone, and all of it.
+            # Nothing is in doubt: the whole transaction was aborted.
             txn.end("aborted", "the link to its site was lost")
             raise PeerLost(lost.peer, lost.during, "its transaction was aborted") from lost
         except TransactionEnded as ended:
@@ -253,8 +272,8 @@ class Site:
     async def _invoke(
         self, method: str, sent: list[Any], wait: float | None = 0, again: bool = False
     ) -> Any:
-        """A host that has offered containers before, and does not now, is starting again: it is
-        asked once more, for as long as a lost link is dialled."""
+        """Call the service. A host that has offered containers before, and does not now, is
+        restarting: it is items again for as long as a lost link is dialled."""
         channel = self.connection.channel
         takes = method == "take"
         until: float | None = None
@@ -279,15 +298,16 @@ class Site:
                 time.sleep(STARTING_PAUSE_SECONDS)
 
     def lease_of(self, thing: Any) -> Lease | AsyncLease:
+        """The lease of an entry or transaction at the site."""
         if self.connection.is_async:
             return AsyncLease(self._leases, thing)
         return Lease(self._leases, thing)
 
-    # What comes from there
+    # Answers
 
-    def container(self, told: Any) -> RemoteContainer:
-        """The reference to a container that the site has told of: always the same object."""
-        container_id, name = parts(told, 2)
+    def container(self, answer: Any) -> RemoteContainer:
+        """The reference for a container in an answer: always the same object."""
+        container_id, name = parts(answer, 2)
         known = self._known.get(container_id)
         if known is None:
             known = self._known[container_id] = RemoteContainer(self.address, name, container_id)
@@ -300,11 +320,11 @@ class Site:
         cref: RemoteContainer,
         timeout: float | None,
         tx: Any,
-        asked: list[Any],
+        items: list[Any],
         *how: Any,
     ) -> Any:
-        """Write, shift, read, test, take or destroy: entries, or what selectors choose."""
-        call = self.call(operation, context, cref, timeout, tx, asked, *how)
+        """Write, shift, read, test, take or destroy; `items` are entries or selectors."""
+        call = self.call(operation, context, cref, timeout, tx, items, *how)
         if operation == "read":
             return payloads_from_wire(await call)
         if operation not in ("write", "shift"):
@@ -312,16 +332,17 @@ class Site:
         try:
             granted = await call
         except BadTemplate:
-            require_unicode(asked)
+            require_unicode(items)
             raise
         leases = []
-        for one in parts(granted, len(asked)):
+        for one in parts(granted, len(items)):
             container, work, n, arrival, expires = parts(one, 5)
             written = WrittenEntry(cref.name, (container, work, n, arrival), expires)
             leases.append(self.lease_of(written))
         return leases
 
     async def end(self, txn: RemoteTransaction, commit: bool, context: dict[str, Any]) -> None:
+        """Commit or roll back a transaction at the site."""
         if not commit and txn.state == "aborted":
             return
         txn.require_active()
@@ -340,7 +361,7 @@ class Site:
         txn.end("committed" if commit else "aborted", "")
 
     def transaction(self, tx: Any) -> RemoteTransaction | None:
-        """The transaction that was given as `tx`, if it is one of this site."""
+        """The transaction given as `tx`. BadArgument if it is not one of this site."""
         if tx is None:
             return None
         if not isinstance(tx, RemoteTransaction) or tx.site is not self:
@@ -358,6 +379,7 @@ class Site:
         times: int | None,
         every_removal: bool,
     ) -> RemoteNotification:
+        """Create a notification at the site."""
         check_operations(operations, every_removal)
         notification = RemoteNotification(self, cref, listener, times)
         watched = self.call("watch", context, cref, list(operations), every_removal)
@@ -371,6 +393,7 @@ class Site:
         points: list[Point],
         aspect: Any,
     ) -> Registration:
+        """Add an aspect that the site offers by this name."""
         if not isinstance(aspect, str):
             expected = "the name of an aspect that is offered at the site: code is not sent"
             raise BadArgument("aspect", expected, aspect)
@@ -380,7 +403,7 @@ class Site:
 
 
 class Sites:
-    """The sites elsewhere that one Capi uses: connected to when they are first asked."""
+    """The connections of one Capi to sites elsewhere, opened on first use."""
 
     def __init__(self, is_async: bool, default: str | None, options: dict[str, Any]) -> None:
         self._connect = connect_to_host_async if is_async else connect_to_host
@@ -389,19 +412,20 @@ class Sites:
         self._options = options
         self._open: dict[Address, Site] = {}
         self._closed = False
-        self.endings: dict[Callable[[], object], None] = {}  # what to call when these are closed
+        self.endings: dict[Callable[[], object], None] = {}  # called when the Capi is closed
 
     def for_threads(self) -> Sites:
-        """The same sites, for a Capi of the blocking door."""
+        """The same sites and options, for a blocking Capi."""
         sites = Sites(False, None, {**self._options, "password": self._password})
         sites._default = self._default
         return sites
 
     def address_of(self, site: object) -> Address | None:
-        """The address of a site that was given as `site`; None for the Capi's own space."""
+        """The address for the argument `site`; None for the embedded space."""
         return self._default if site is None else _address(site)
 
     async def at(self, address: Address) -> Site:
+        """The connection to the site at this address."""
         if self._closed:
             raise SpaceClosed("the Capi was closed")
         site = self._open.get(address)
@@ -419,11 +443,12 @@ class Sites:
             raise UnknownService(SERVICE, str(address)) from None
         new = Site(address, connection, self._options["reconnect"])
         site = self._open.setdefault(address, new)
-        if site is not new:  # Another thread or task was faster.
+        if site is not new:  # Another thread or task has connected meanwhile.
             await connection.leave(None)
         return site
 
     async def close(self) -> None:
+        """Disconnect from all sites, and end their helpers."""
         self._closed = True
         for end in list(self.endings):
             end()
@@ -442,3 +467,95 @@ def _address(site: object) -> Address:
 
 def _as_it_is(answer: Any) -> Any:
     return answer
+
+
+class Helper(Closing):
+    """Computes tasks of a container elsewhere until it is closed.
+
+    `done` counts the results that the site has recorded. `unconfirmed` counts the results that were
+    computed here while the link was lost: the site may have recorded them, or gives the tasks to
+    another program. `error` says why the helper has ended, if it was not closed.
+    """
+
+    def __init__(
+        self,
+        sites: Sites,
+        is_async: bool,
+        cref: RemoteContainer,
+        functions: tuple[Callable[..., Any], ...],
+        workers: int,
+    ) -> None:
+        from tupelo.models.xvsm.capi import Capi
+
+        if not functions:
+            raise BadArgument("functions", "one function or more that is computed here", functions)
+        self.is_async = is_async
+        self.container = cref
+        self.done = 0
+        self.unconfirmed = 0
+        self.error: TupeloError | None = None
+        self._functions = {name_of_task(function, "functions"): function for function in functions}
+        self._workers = Workers(check_count(workers, "workers"), self._take, self._do)
+        self._outer = sites
+        self._capi = Capi()
+        self._capi.sites = sites.for_threads()
+        sites.endings[self._close] = None
+        self._workers.hire()
+
+    @property
+    def active(self) -> bool:
+        """Whether the helper still takes tasks."""
+        return not self._workers.closed
+
+    @dual_api
+    async def close(self) -> None:
+        """Stop: the tasks that are being computed here are given to other programs."""
+        await asyncio.to_thread(self._close) if self.is_async else self._close()
+
+    def _close(self) -> None:
+        self._workers.closed = True
+        self._outer.endings.pop(self._close, None)
+        self._capi.close()
+
+    def _place(self) -> tuple[Capi, RemoteContainer]:
+        return self._capi, self.container
+
+    def _call(self, name: str, *args: Any) -> Any:
+        site = run_sync(partial(self._capi.sites.at, self.container.address))
+        return run_sync(partial(site.call, name, {}, *args))
+
+    def _take(self) -> Any:
+        try:
+            return self._call("next_task", self.container, None, list(self._functions))
+        except TupeloError as error:
+            if self.active:
+                self.error = error
+                logger.warning("%r is helped no more: %s", self.container, error)
+            raise SpaceClosed("this helper has ended") from error
+
+    def _do(self, found: Any) -> None:
+        task, name, encoded = parts(found, 3)
+        try:
+            arguments = payload_from_wire(encoded)
+        except UnknownType as error:
+            logger.warning("%s is not computed here any more: %s", name, error)
+            self._functions.pop(name, None)
+            self._finish(task, None, None)
+            return
+        ok, value = computed(self._functions.__getitem__, name, arguments, self._place)
+        try:
+            self._finish(task, ok, value)
+        except SpaceClosed:
+            raise
+        except TupeloError as error:  # The result cannot be sent.
+            self._finish(task, False, described(error))
+
+    def _finish(self, task: int, ok: bool | None, value: Any) -> None:
+        try:
+            self._call("finish_task", task, ok, value)
+        except (LeaseLost, PeerLost) as error:
+            if ok is not None:
+                self.unconfirmed += 1
+                logger.warning("a result for %r may be computed again: %s", self.container, error)
+            return
+        self.done += ok is not None

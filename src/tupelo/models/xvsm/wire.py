@@ -1,7 +1,7 @@
-"""Entries, selectors and coordinators as messages carry them between a Capi and a site elsewhere.
+"""How entries, selectors and coordinators are encoded between a Capi and a site elsewhere.
 
-Only values travel. A class of the user's, a function or a generator is refused with an error that
-says so; at the other end everything is checked again, since anyone may have sent it.
+Only values are sent. A user's class, function or generator is refused with an error that says so.
+The receiver checks everything again, because any program may have sent it.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from tupelo.values.template_encoding import template_from_wire, template_to_wire
 
 SERVICE = "xvsm"
 GATE = "tupelo.xvsm"
-"""The hidden space of a host whose rules of access are those of the containers offered there."""
+"""The hidden space of a host whose access rules are those of the offered containers."""
 WORKERS_MAX = 64
-"""So many workers may an ActiveCoordinator have that a client asks for."""
+"""How many workers an ActiveCoordinator may have that a client creates."""
 
 _SELECTORS: dict[str, type[Selector]] = {
     cls.default_name: cls
@@ -91,9 +91,9 @@ _NOT_SENT = "at a site elsewhere: code is not sent"
 
 
 class CapiMethod(NamedTuple):
-    """A method of the Capi at a site elsewhere: the kinds of its arguments, in order, and what the
-    rules of the site must allow. The answer of one that may be called `again` outside transactions
-    is asked for once more if the link was lost."""
+    """A method of the Capi at a site elsewhere: the permissions that it needs, and the kinds of its
+    arguments in order. A method with `again` is repeated after a lost link, outside
+    transactions."""
 
     rules: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -101,8 +101,8 @@ class CapiMethod(NamedTuple):
 
     @property
     def sent(self) -> int:
-        """How many arguments are sent: the site is the one that is asked, and how long to wait is
-        part of every message."""
+        """The number of arguments in a message. The site is the receiver, and the timeout is part
+        of every message."""
         return sum(kind not in ("site", "timeout") for kind in self.arguments)
 
 
@@ -165,14 +165,14 @@ def uri_of(site: object, name: str | None = None) -> str:
 
 
 def payload_to_wire(value: Any) -> Any:
-    """What a user writes or reads: a tuple, a dataclass or any other value."""
+    """The payload of an entry, encoded: a tuple, a dataclass or any other value."""
     shape, fields = freeze(framed(value))
     return entry_to_wire(shape, fields)
 
 
 def payload_from_wire(encoded: Any, stand_ins: bool = False) -> Any:
-    """BadFrame if it is none. UnknownType for a class that is not known here, unless `stand_ins`
-    are wanted: see `values.kind.stand_in`."""
+    """The payload of an entry. BadFrame if it cannot be decoded. UnknownType for a class that is
+    unknown here, unless `stand_ins` are wanted: see `values.kind.stand_in`."""
     return payload_of(*read_encoded_entry(encoded), stand_ins)
 
 
@@ -188,28 +188,30 @@ def payload_of(shape: Shape, fields: tuple[Any, ...], stand_ins: bool = False) -
 
 
 def entries_to_wire(entries: list[Any]) -> list[Any]:
-    """Payloads, and for each the selectors that it is written with; None if none has any."""
+    """The payloads, and the selectors of each; None if there are no selectors."""
     payloads = [entry.value if type(entry) is Entry else entry for entry in entries]
-    told = [entry.selectors if type(entry) is Entry else () for entry in entries]
+    selector_lists = [entry.selectors if type(entry) is Entry else () for entry in entries]
     return [
         [payload_to_wire(payload) for payload in payloads],
-        [selectors_to_wire(selectors) for selectors in told] if any(told) else None,
+        [selectors_to_wire(selectors) for selectors in selector_lists]
+        if any(selector_lists)
+        else None,
     ]
 
 
 def entries_from_wire(encoded: Any) -> list[Any]:
-    payloads, told = parts(encoded, 2)
+    payloads, selector_lists = parts(encoded, 2)
     values = [payload_from_wire(one, True) for one in listed(payloads)]
-    if told is None:
+    if selector_lists is None:
         return values
     return [
         Entry(value, *selectors_from_wire(selectors)) if selectors else value
-        for value, selectors in zip(values, parts(told, len(values)), strict=True)
+        for value, selectors in zip(values, parts(selector_lists, len(values)), strict=True)
     ]
 
 
 def require_unicode(entries: list[Any]) -> None:
-    """BadEntry, with the name of the field, if a text in one of these cannot be sent."""
+    """BadEntry, naming the field, if a text in one of these entries is not valid Unicode."""
     for entry in entries:
         encode_entry(*freeze(framed(entry.value if type(entry) is Entry else entry)))
 
@@ -239,7 +241,8 @@ def _selector_to_wire(selector: Selector) -> list[Any]:
 
 
 def _attributes_to_wire(selector: Selector) -> Any:
-    """A selector of a class of the user's, which the program at the site must have too."""
+    """The attributes of a selector of a user's class, which the program at the site must have
+    too."""
     attributes = {name: value for name, value in vars(selector).items() if name not in _COUNTS}
     try:
         return encode_any(attributes, "selectors")
@@ -285,8 +288,8 @@ def _linda_to_wire(selector: Any) -> list[Any]:
 
 
 def _entry_to_wire(template: Any) -> Any:
-    """A template as an entry, for a coordinator with `reverse_matching`: the names of classes are
-    not enough there. None if it is no entry."""
+    """A template encoded as an entry, for a coordinator with `reverse_matching`, which needs the
+    classes and not only their names. None if it is no entry."""
     if type(template) is tuple or is_typed(template):
         with suppress(BadEntry):
             return payload_to_wire(template)
@@ -376,13 +379,13 @@ _DETAILS: dict[type[Selector], tuple[Callable[[Any], Any], Callable[[Any], Selec
     LindaSelector: (_linda_to_wire, _linda_from_wire),
     QuerySelector: (_query_to_wire, _query_from_wire),
 }
-"""What a selector says besides its count: as it is sent, and the selector that is made of it."""
+"""For each selector class: how its arguments besides the count are encoded, and decoded."""
 
 
 # Leases: how a site knows an entry that was written there
 
 Token = tuple[str, bool, int, int]
-"""The id of the container; whether it is work for its ActiveCoordinator; n and arrival."""
+"""The id of the container; whether the entry is work of its ActiveCoordinator; n and arrival."""
 
 
 def _lease_to_wire(lease: Leased) -> list[Any]:
@@ -442,11 +445,11 @@ def isolation_from_wire(sent: Any) -> IsolationLevel:
         raise BadFrame(f"{sent!r} is no isolation level") from None
 
 
-# What aspects are told
+# The aspect context
 
 
 def context_to_wire(context: dict[str, Any]) -> Any:
-    """What aspects are told of the one who asks; None if it is nothing."""
+    """The aspect context, encoded; None if it is empty."""
     if not context:
         return None
     try:
@@ -474,7 +477,7 @@ TO_WIRE: dict[str, Callable[[Any], Any]] = {
     "isolation": lambda isolation: isolation.value,
     "value": lambda value: _value_to_wire(value, "value"),
 }
-"""Of other kinds, what is sent is what is meant; transactions are sent by their ids."""
+"""Arguments of other kinds are sent unchanged; transactions are sent by their ids."""
 FROM_WIRE: dict[str, Callable[[Any], Any]] = {
     "entries": entries_from_wire,
     "selectors": selectors_from_wire,

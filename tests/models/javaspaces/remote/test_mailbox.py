@@ -13,6 +13,7 @@ import pytest
 
 import tupelo
 from tests.conftest import Call, until_true
+from tests.models.javaspaces.doors import Target, fetched
 from tests.models.javaspaces.remote.conftest import bare
 from tupelo.errors import (
     BadArgument,
@@ -54,27 +55,6 @@ def event(n: int, handback: Any = None, source: str = "source") -> RemoteEvent:
 def tell(registration: Any, *numbers: int) -> None:
     for n in numbers:
         registration.listener.notify(event(n))
-
-
-def fetched(registration: Any) -> list[int]:
-    return [kept.sequence_number for kept in registration.get_remote_events()]
-
-
-class Target:
-    """Fails as often as it is told to; `tries` counts all attempts."""
-
-    def __init__(self, failures: int = 0, error: Exception | None = None) -> None:
-        self.failures = failures
-        self.error = error or RuntimeError("not now")
-        self.tries = 0
-        self.got: list[int] = []
-
-    def notify(self, event: RemoteEvent) -> None:
-        self.tries += 1
-        if self.failures:
-            self.failures -= 1
-            raise self.error
-        self.got.append(event.sequence_number)
 
 
 # Keeping and fetching

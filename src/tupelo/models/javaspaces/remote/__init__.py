@@ -10,7 +10,6 @@
 | unicast and multicast discovery         | LookupLocator("tupelo://host:7700"), LookupDiscovery   |
 | a remote listener                       | a function of the client, which fetches the events     |
 
-`hosting` serves a service at its host, by a table of its methods; `clients` has what all clients
-have in common, and `services` the three of them; `wire` says how arguments and answers are sent. A
-lease that a host grants is a number of seconds: each end counts them by its own clock.
+`hosting` serves a service at its host, `services` has the clients, and `wire` the encoding of
+arguments and answers. A lease is sent in seconds, which each end counts by its own clock.
 """

@@ -1,11 +1,11 @@
 """A host serves a lookup service, a mailbox or a lease renewal service to programs elsewhere.
 
-A call names a method and has its arguments; what the method needs, and how each argument is read,
-is in a table, one for each service. What a service leases to a program has an id that the program
-chooses: so a call that is repeated, because its answer was lost, finds what it has done before.
+Each service has a table of its methods: the required permission, the function, and how each
+argument is decoded. Everything that a service leases to a program has an id that the program
+chooses; so a call that is repeated because its answer was lost finds the earlier result.
 
-An offered service lives on the loop of its host. What may wait for a disk runs on a thread, and
-what waits for something to happen does not hold one.
+An offered service runs on the loop of its host. Calls that may wait for a disk run on a thread;
+calls that wait for an event do not hold a thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tupelo.models.javaspaces.lookup import LookupService
 from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
 from tupelo.models.javaspaces.registry import RegisteredService, ServiceEvent
 from tupelo.models.javaspaces.remote import wire
-from tupelo.models.javaspaces.remote.locations import (
+from tupelo.models.javaspaces.remote.wire import (
     HERE,
     SERVICE_NAMES,
     ServiceLocation,
@@ -38,7 +38,7 @@ from tupelo.models.javaspaces.remote.locations import (
     sendable,
 )
 from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService, LeaseRenewalSet
-from tupelo.models.javaspaces.services import Description, SentTemplate
+from tupelo.models.javaspaces.services import Description, SentService
 from tupelo.space import asynchronous
 from tupelo.space.port import port_of
 from tupelo.values.entry import freeze_value
@@ -47,33 +47,33 @@ from tupelo.values.kind import Kind
 logger = logging.getLogger("tupelo")
 
 LEASE_MAX_SECONDS = 300.0
-"""The longest lease that a program elsewhere gets, unless the host allows others. A program that
-dies is forgotten within this time."""
+"""The longest lease of a program elsewhere, unless the host allows others. What a program that dies
+has leased is freed within this time."""
 LEASES_MAX = 10_000
-"""So many leases one program elsewhere may have at the services of a host."""
+"""How many leases one program elsewhere may have at the services of a host."""
 EVENTS_MAX = 1_000
-"""So many events wait for a program elsewhere; when there are more, the oldest are dropped."""
+"""How many events wait for a program elsewhere; when there are more, the oldest are dropped."""
 BATCH_MAX = 100
 FETCH_SECONDS = 20.0
-"""So long a host waits for an event before it answers that there is none."""
+"""How many seconds a host waits for an event before it answers that there is none."""
 RESERVED_SECONDS = 60.0
-"""So long an event is kept for a program elsewhere that has not said that it has it."""
+"""How many seconds an event stays reserved for a program elsewhere that has not confirmed it."""
 _SWEEP_MIN = 64
 
 LEASE, LEASED, LISTENER = "a duration", "the lease of something", "a listener"
-"""Arguments that the offered service reads itself, beside the things that it has leased."""
+"""Arguments that the OfferedService decodes itself, beside leased things."""
 
 
 class OfferedObject(NamedTuple):
-    """An argument that is something of this class, which the service has leased."""
+    """An argument that is a leased thing of this class."""
 
     kind: type
 
 
 class RemoteMethod(NamedTuple):
-    """How a call is served: what the rules of the service must allow, the function, and how its
-    arguments are read: by a type that msgspec knows, a function, or the service. A coroutine
-    function gets the Call first. One that `grants` answers with something leased."""
+    """How a call is served: the permission that it needs, the function, and the readers of its
+    arguments (a type for msgspec, a function, or a constant above). A coroutine function gets the
+    ServiceCall first. A method that `grants` returns something leased."""
 
     allowed: str | None
     function: Callable[..., Any]
@@ -82,6 +82,8 @@ class RemoteMethod(NamedTuple):
 
 
 class ServiceCall(NamedTuple):
+    """A call of a program elsewhere, for functions that need to know the caller."""
+
     offered: OfferedService
     caller: Caller
     wait: float | None
@@ -101,6 +103,7 @@ class OfferedService:
         self._on_disk = port_of(service.space).journaled
 
     async def invoke(self, caller: Caller, message: calls.Invoke) -> Any:
+        """Serve a call: check the permission, decode the arguments, and encode the result."""
         method, args = self._methods.get(message.method), list(message.args)
         if method is None:
             raise BadArgument("method", f"one of {', '.join(self._methods)}", message.method)
@@ -118,7 +121,7 @@ class OfferedService:
         answer = await self._run(method.function, *read)
         if method.grants:
             kept = self.granted.add(caller, granted_id, answer)
-            if kept is not answer:  # It was asked for twice at the same time.
+            if kept is not answer:  # Two calls with this id ran at the same time.
                 await self._run(answer.lease.cancel)
             answer = kept
         for one in read:
@@ -127,7 +130,7 @@ class OfferedService:
         return self._encode(answer)
 
     def left(self, caller: Caller) -> None:
-        """What it has stays as long as its leases: it may come back."""
+        """Leased things stay until their leases end: the program may come back."""
 
     async def _run(self, work: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.to_thread(work, *args) if self._on_disk else work(*args)
@@ -146,14 +149,15 @@ class OfferedService:
         return reader(value) if isfunction(reader) else wire.convert(value, reader)
 
     def _lease_asked(self, seconds: float) -> float:
-        """How long a lease a program elsewhere may ask for: not beyond what the host allows."""
+        """The lease to ask for, limited to what the host allows."""
         longest = self._lease_max
         if seconds == ANY_LEASE and longest < FOREVER:
             return longest
         return min(seconds, longest)
 
     def _listener(self, caller: Caller, names: list[str]) -> Callable[[RemoteEvent], object]:
-        """A mailbox of this host, or a queue from which the program fetches events by a tag."""
+        """The listener of a call: a mailbox of this host, or a queue from which the program fetches
+        events."""
         if len(names) == 1:
             mailbox: MailboxRegistration = self.granted.find(names[0], MailboxRegistration)
             return mailbox.listener
@@ -186,8 +190,8 @@ class OfferedService:
         return wire.encode(answer)
 
     def _reachable(self, service: Any) -> list[Any]:
-        """A service as it is sent; an empty list if programs elsewhere cannot have it."""
-        if isinstance(service, SentTemplate):
+        """A service, encoded; an empty list if it cannot be sent to programs elsewhere."""
+        if isinstance(service, SentService):
             return [wire.encode(service.frozen)]
         if any(service is one for one in self._offers.services):
             service = ServiceLocation(str(kind_of_service(service)), HERE)
@@ -196,13 +200,13 @@ class OfferedService:
         return []
 
     def _encode_event(self, event: RemoteEvent) -> list[Any]:
-        """An event, and the service that it is about. It is called from any thread."""
+        """An event with its service, encoded. Called from any thread."""
         about = event.after if isinstance(event, ServiceEvent) else None
         return [wire.encode_event(event), [] if about is None else self._reachable(about.service)]
 
 
 def _left(thing: Any) -> float | None:
-    """How many seconds the lease of something has left; None for ever."""
+    """The remaining seconds of a lease; None for ever."""
     left: float | None = thing.lease.granted.remaining
     return left
 
@@ -211,7 +215,8 @@ def _left(thing: Any) -> float | None:
 
 
 class Granted:
-    """What programs elsewhere have leased from the services of a host, by the ids they chose."""
+    """The things that programs elsewhere have leased from the services of a host, by the ids that
+    the programs chose."""
 
     def __init__(self) -> None:
         self._things: dict[str, tuple[Any, str]] = {}
@@ -219,7 +224,7 @@ class Granted:
         self._sweep_at = _SWEEP_MIN
 
     def lease(self, lease_id: str) -> Lease:
-        """The lease of what is leased under this id; BadArgument if it is gone."""
+        """The lease with this id; BadArgument if it has ended."""
         thing = self._get(lease_id)
         if thing is None:
             raise BadArgument("lease", "a lease that has not ended", lease_id)
@@ -227,15 +232,15 @@ class Granted:
         return lease
 
     def find(self, lease_id: str, kind: type) -> Any:
-        """What is leased under this id; LeaseLost if it is gone."""
+        """The leased thing with this id; LeaseLost if it has ended."""
         thing = self._get(lease_id)
         if thing is None or not isinstance(thing, kind):
             raise LeaseLost("what was leased is gone")
         return thing
 
     def room_for(self, caller: Caller, lease_id: str) -> Any:
-        """What is leased under this id; None if nothing is, and something can be. SpaceFull if this
-        program has too many leases."""
+        """The leased thing with this id; None if there is none, and one can be added. SpaceFull if
+        this program has too many leases."""
         known = self._get(lease_id)
         if known is None and self._of_agent[caller.agent] >= LEASES_MAX:
             self._sweep()
@@ -244,7 +249,8 @@ class Granted:
         return known
 
     def add(self, caller: Caller, lease_id: str, thing: Any) -> Any:
-        """Keep something with a `lease`; what was there before under this id stays."""
+        """Add a thing with a `lease`, unless there is one with this id; returns the one that is
+        kept."""
         known = self._get(lease_id)
         if known is not None:
             return known
@@ -290,8 +296,8 @@ def _cancel(thing: Any) -> None:
 
 
 class EventQueue:
-    """Events for one program elsewhere. Each stays until the program says that it has it, so that
-    a link that is lost loses none."""
+    """The events for one program elsewhere. An event stays until the program has confirmed it, so
+    that a lost link loses none."""
 
     def __init__(self, agent: str) -> None:
         self.agent = agent
@@ -303,7 +309,7 @@ class EventQueue:
 
     @property
     def is_over(self) -> bool:
-        """Is nobody registered, and everything fetched?"""
+        """Whether no listener is registered, and all events were fetched."""
         self.registrations = [one for one in self.registrations if one.active]
         return not self.registrations and not self._events
 
@@ -318,7 +324,7 @@ class EventQueue:
         self._came.set()
 
     async def fetch(self, received: int, wait: float | None) -> list[Any]:
-        """The events after the one with this number, which the program has; it waits for some."""
+        """The events after the number that the program has received; waits until there are some."""
         while self._events and self._events[0][0] <= received:
             self._events.popleft()
         if not self._events:
@@ -329,7 +335,7 @@ class EventQueue:
 
 
 class QueueListener:
-    """A listener of a program elsewhere, which knows it by a tag."""
+    """A listener of a program elsewhere, which knows the listener by a tag."""
 
     def __init__(self, queue: EventQueue, tag: str, encode: Callable[[RemoteEvent], Any]) -> None:
         self.queue = queue
@@ -354,7 +360,7 @@ async def _events(call: ServiceCall, queue_id: str, received: int) -> list[Any]:
 
 
 async def _begin(call: ServiceCall, registration: MailboxRegistration, received: int) -> str:
-    """A new iterator, in the place of others; its id."""
+    """Begin a new iterator, which replaces others; returns its id."""
     await _settle(registration, received)
     return registration.take_turn("another iterator has taken its place").id
 
@@ -362,8 +368,7 @@ async def _begin(call: ServiceCall, registration: MailboxRegistration, received:
 async def _next(
     call: ServiceCall, registration: MailboxRegistration, turn_id: str, received: int
 ) -> list[Any] | None:
-    """The next event with its number, until the program says that it has received that: asked
-    before, the answer is the same."""
+    """The next event with its number; the same one again until the program has confirmed it."""
     turn = await _settle(registration, received, turn_id)
     if turn.out is None:
         wait = FETCH_SECONDS if call.wait is None else call.wait
@@ -378,19 +383,20 @@ async def _next(
 async def _end(
     call: ServiceCall, registration: MailboxRegistration, turn_id: str, received: int
 ) -> None:
-    """The iterator is over."""
+    """End the iterator."""
     (await _settle(registration, received, turn_id)).close()
 
 
 async def _settle(
     registration: MailboxRegistration, received: int, turn_id: str | None = None
 ) -> Any:
-    """The program has received the events up to this one, and they are gone; whose turn it is."""
+    """The program has received the events up to this number: remove them. Returns the current
+    reader."""
     turn = registration.turn
     if turn_id is not None and (turn is None or turn.id != turn_id):
         raise InvalidIterator("another iterator has taken its place")
     if turn is not None and turn.out is not None and 0 < turn.number <= received:
-        # Also if the link is lost meanwhile: the program has the event.
+        # Even if the link is lost meanwhile: the program has the event.
         await asyncio.shield(asyncio.to_thread(turn.confirm))
     return turn
 
@@ -399,7 +405,7 @@ async def _settle(
 
 
 async def _describe(call: ServiceCall) -> list[Any]:
-    """That the service is there, and what a client must know of it."""
+    """The description of the service, for a client that connects."""
     service = call.offered.service
     if isinstance(service, LookupService):
         return [service.service_id, list(service.groups), service.name]
@@ -479,7 +485,7 @@ _METHODS: dict[str, Callable[[Any], dict[str, RemoteMethod]]] = {
 
 
 class HostOffers:
-    """What one host offers: its services, and what they have granted to programs elsewhere."""
+    """The services that one host offers, and what they have granted to programs elsewhere."""
 
     def __init__(self) -> None:
         self.granted = Granted()
@@ -497,12 +503,12 @@ def offer(
     access: Access | None = None,
 ) -> ServiceLocation:
     """Let a host serve a LookupService, an EventMailbox or a LeaseRenewalService to programs
-    elsewhere, in the place of one of the same kind; the answer says where.
+    elsewhere. It replaces a service of the same kind. Returns the location of the service.
 
-    A lease is granted to them for `lease_max` seconds at most. `access` says who may use it, by the
-    rules of a space: find services (read), register (write), listen (subscribe), fetch events
-    (take). The service is found at the host's address; a lookup service that has groups can also
-    be announced: see `announce`.
+    A lease is granted for at most `lease_max` seconds. `access` has the permissions, as of a space:
+    find services (read), register (write), listen (subscribe), fetch events (take). Clients find
+    the service at the host's address; a lookup service with groups can also be announced: see
+    `announce`.
     """
     if not isinstance(host, HostDoor):
         raise BadArgument("host", "a tupelo.Host", host)

@@ -1,8 +1,8 @@
-"""Discovery by multicast: lookup services announce themselves in the local network, with the groups
-that they are members of, and programs find those of their groups (mDNS).
+"""Discovery by multicast (mDNS): lookup services announce themselves and their groups in the local
+network, and programs find the lookup services of their groups.
 
-Anybody can announce anything: what is found is a hint where to call, and who answers there must
-prove who it is. An announcement that is not understood is noted in the log and ignored. The package
+Announcements are not authenticated: a result is a hint where to connect, and the host there must
+prove its identity. Announcements that cannot be parsed are logged and ignored. The package
 `zeroconf` is needed only here.
 """
 
@@ -21,8 +21,7 @@ from tupelo.errors import BadArgument, CannotReach, DiscoveryFailed
 from tupelo.federation.hosts.discovery import announced_addresses
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.federation.links.address import Address
-from tupelo.models.javaspaces.discovery import LookupLocator
-from tupelo.models.javaspaces.lookup import PUBLIC_GROUP, LookupService
+from tupelo.models.javaspaces.lookup import PUBLIC_GROUP, LookupLocator, LookupService
 from tupelo.models.javaspaces.services import check_groups
 from tupelo.space.blocking import ClosingHandle
 from tupelo.space.query import check_wait
@@ -35,7 +34,7 @@ VERSION = "1"
 GROUPS_MAX = 16
 GROUP_MAX_BYTES = 200
 FOUND_MAX = 1_000
-"""So many announcements are kept in mind."""
+"""How many announcements are remembered."""
 _ANSWER_MILLISECONDS = 3_000
 
 logger = logging.getLogger("tupelo")
@@ -43,8 +42,8 @@ logger = logging.getLogger("tupelo")
 
 @dataclass(frozen=True)
 class FoundLookup:
-    """A lookup service in the network: its id, its groups and where it is. `gone` if it has left,
-    or is no member of these groups any more."""
+    """A lookup service in the network: its id, groups and location. `gone` if it has left, or has
+    left these groups."""
 
     service_id: str
     groups: tuple[str, ...]
@@ -60,7 +59,7 @@ class Announcement(ClosingHandle):
         self._info = info
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Withdraw the announcement."""
         self._zeroconf.unregister_service(self._info)
         self._zeroconf.close()
 
@@ -69,9 +68,10 @@ def announce(
     host: HostDoor, lookup: LookupService, *, interfaces: Sequence[str] | None = None
 ) -> Announcement:
     """Announce a lookup service that the host offers, in its groups, on these interfaces (IP
-    addresses of this machine; None: all). Close the answer, or use it by `with`, to end it.
+    addresses of this machine; None: all). The announcement ends when it is closed; it can be used
+    by `with`.
 
-    It takes a moment, and so does closing: a coroutine uses `asyncio.to_thread`.
+    Announcing and closing take a moment: in a coroutine, use `asyncio.to_thread`.
     """
     if not isinstance(host, HostDoor) or not host.address:
         raise BadArgument("host", "a tupelo.Host that listens", host)
@@ -91,7 +91,7 @@ def announce(
         parsed_addresses=addresses,
     )
     try:
-        # Ids are unique, so nobody is asked whether the name is free.
+        # Ids are unique: no need to probe whether the name is free.
         zeroconf.register_service(info, cooperating_responders=True)
     except BaseException:
         zeroconf.close()
@@ -102,8 +102,9 @@ def announce(
 class LookupDiscovery(ClosingHandle):
     """Finds lookup services of some groups in the local network (None: of any group).
 
-    A listener is a function of what is Found; it is called from a thread when a lookup service
-    comes, and when it goes. One that vanishes without a word is gone some minutes later.
+    A listener is a function of a FoundLookup. It is called from a thread when a lookup service
+    appears and when it leaves. A lookup service that vanishes without a goodbye is reported some
+    minutes later.
     """
 
     def __init__(
@@ -127,12 +128,12 @@ class LookupDiscovery(ClosingHandle):
 
     @property
     def found(self) -> list[FoundLookup]:
-        """The lookup services that are there now."""
+        """The lookup services that are known now."""
         with self._changed:
             return list(self._found.values())
 
     def find(self, wait: float | None = 5.0) -> FoundLookup:
-        """A lookup service, the first that was found; DiscoveryFailed if none is within `wait`
+        """The lookup service that was found first; DiscoveryFailed if none is found within `wait`
         seconds."""
         check_wait(wait)
         with self._changed:
@@ -143,8 +144,8 @@ class LookupDiscovery(ClosingHandle):
             return next(iter(self._found.values()))
 
     def get_registrar(self, wait: float | None = 5.0, **options: Any) -> Any:
-        """The RemoteLookupService that was found first, connected by the options of
-        `tupelo.connect`. DiscoveryFailed if none is found, or answers, within `wait` seconds."""
+        """Connect to the lookup service that was found first, with the options of `tupelo.connect`.
+        DiscoveryFailed if none is found, or answers, within `wait` seconds."""
         found = self.find(wait)
         for locator in found.locators:
             with suppress(DiscoveryFailed):
@@ -152,7 +153,7 @@ class LookupDiscovery(ClosingHandle):
         raise DiscoveryFailed(", ".join(map(str, found.locators)))
 
     async def get_registrar_async(self, wait: float | None = 5.0, **options: Any) -> Any:
-        """`get_registrar`, for tasks of the running loop."""
+        """`get_registrar` for the async API."""
         found = await asyncio.to_thread(self.find, wait)
         for locator in found.locators:
             with suppress(DiscoveryFailed):
@@ -160,13 +161,14 @@ class LookupDiscovery(ClosingHandle):
         raise DiscoveryFailed(", ".join(map(str, found.locators)))
 
     def close(self) -> None:
+        """Stop searching."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._zeroconf.close()
 
     def _on_change(self, *, name: str, state_change: Any, **_: object) -> None:
-        """On zeroconf's thread, which may not be kept waiting."""
+        """Called on zeroconf's thread, which must not be blocked."""
         gone = state_change is _zeroconf().ServiceStateChange.Removed
         work = (lambda: self._lose(name)) if gone else (lambda: self._ask(name))
         threading.Thread(target=work, name="tupelo-discovery", daemon=True).start()
@@ -177,7 +179,7 @@ class LookupDiscovery(ClosingHandle):
             if info is None:
                 raise ValueError("nobody answers for it")
             found = _understood(name, info)
-        except Exception as error:  # whatever zeroconf makes of what others say
+        except Exception as error:  # whatever zeroconf raises for malformed announcements
             if not self._closed:
                 logger.warning("the announcement %r is ignored: %s", name, error)
             return
@@ -206,12 +208,12 @@ class LookupDiscovery(ClosingHandle):
 
 
 def _understood(name: str, info: ServiceInfo) -> FoundLookup:
-    """What was announced. ValueError (UnicodeError is one) if it makes no sense."""
+    """The announced lookup service. ValueError (also UnicodeError) if it cannot be parsed."""
     said = {
         key.decode(): value.decode() for key, value in info.properties.items() if value is not None
     }
     service_id = said.get("id", "")
-    # Else one could speak in the name of another, and send it away.
+    # Otherwise a host could announce, and withdraw, in the name of another.
     if name.lower() != f"{service_id}.{SERVICE_TYPE}".lower():
         raise ValueError("its id is not the one in its name")
     if said.get("version") != VERSION:
@@ -228,12 +230,12 @@ def _understood(name: str, info: ServiceInfo) -> FoundLookup:
 
 
 def _started(interfaces: Sequence[str] | None) -> tuple[Zeroconf, list[str]]:
-    """Multicast on these interfaces, and the addresses of this machine there. CannotReach if the
-    network does not allow it."""
+    """Start multicast on these interfaces; returns also the addresses of this machine there.
+    CannotReach if the network does not allow it."""
     module = _zeroconf()
     try:
         addresses = announced_addresses(interfaces)
-        # On a thread of its own: on one with a running loop, zeroconf would use that loop.
+        # On a thread of its own: with a running loop, zeroconf would use that loop.
         with ThreadPoolExecutor(1) as thread:
             choice = interfaces or module.InterfaceChoice.All
             return thread.submit(module.Zeroconf, interfaces=choice).result(), addresses

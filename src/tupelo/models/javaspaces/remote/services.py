@@ -1,63 +1,396 @@
-"""The Jini services as programs elsewhere use them: a lookup service, a mailbox and a lease renewal
-service at a host."""
+"""Clients of the Jini services at a host elsewhere: lookup service, mailbox, lease renewal service.
+
+`RemoteService` is the connection; `RemoteLeaseHolder` is something leased at the host; the `Pump`
+fetches events for listeners of this program.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Self
+from uuid import uuid4
 
 from tupelo.errors import (
     BadArgument,
     InvalidIterator,
     LeaseLost,
+    SpaceClosed,
+    TupeloError,
+    UnknownEvent,
+    UnknownType,
 )
 from tupelo.federation.client.arguments import listed, parts
-from tupelo.models.javaspaces.discovery import LookupLocator
-from tupelo.models.javaspaces.event_sender import EventSender, target_of
+from tupelo.federation.client.services import connect_to_host, connect_to_host_async, invoke
+from tupelo.federation.client.space import HostConnection
+from tupelo.federation.links.address import Address, parse_url
 from tupelo.models.javaspaces.events import (
     EventRegistration,
+    EventSender,
+    ListenerThread,
     Notifier,
     RemoteEvent,
     RemoteEventIterator,
+    Retry,
+    check_retry,
     listening,
+    target_of,
 )
-from tupelo.models.javaspaces.leases import FOREVER, Lease
-from tupelo.models.javaspaces.lookup import Registrar
+from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, lease_of
+from tupelo.models.javaspaces.lookup import LookupLocator, Registrar
 from tupelo.models.javaspaces.mailbox import sources_of
 from tupelo.models.javaspaces.remote import wire
-from tupelo.models.javaspaces.remote.clients import (
-    MailboxListener,
-    RemoteLeaseHolder,
-    RemoteService,
-)
 from tupelo.models.javaspaces.remote.hosting import FETCH_SECONDS
-from tupelo.models.javaspaces.remote.locations import sendable
+from tupelo.models.javaspaces.remote.wire import SERVICE_NAMES, seen_from, sendable
 from tupelo.models.javaspaces.renewal_sets import RenewalFailureEvent
 from tupelo.models.javaspaces.services import (
     CompiledTemplate,
     Description,
-    SentTemplate,
+    SentService,
     ServiceItem,
     description_of,
     types_of_service,
 )
-from tupelo.space.dual_api import Async, Blocking, dual_api
+from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.dual_api import Async, Blocking, Closing, dual_api, run_sync
 from tupelo.space.query import check_wait
+from tupelo.values import lease as engine
 from tupelo.values.entry import freeze_value
 from tupelo.values.kind import Kind
+
+_clock = SystemClock()
+
 
 logger = logging.getLogger("tupelo")
 
 
+class RemoteService(Closing):
+    """A connection to a service at a host elsewhere. Use it by `with`, or `async with`."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, connection: HostConnection, url: str, retry: Retry | None = None) -> None:
+        self.is_async = connection.is_async
+        self.url = url
+        self.host: Address = parse_url(url)[0]
+        self.clock: Clock = _clock
+        self.retry = check_retry(retry)
+        self.landlord = ServiceLandlord(self)
+        self._connection = connection
+        self._pump: Pump | None = None
+
+    @classmethod
+    def connect(cls, url: str, **options: Any) -> Self:
+        """Connect to the service at the host with this URL, tupelo://host:7700, with the options of
+        `tupelo.connect`. UnknownService if the host does not offer it."""
+        connection = connect_to_host(url, **options)
+        made = cls(connection, url)
+        try:
+            run_sync(made._open)
+        except BaseException:
+            connection.__exit__(None, None, None)
+            raise
+        return made
+
+    @classmethod
+    async def connect_async(cls, url: str, **options: Any) -> Self:
+        """`connect` for the async API."""
+        connection = await connect_to_host_async(url, **options)
+        made = cls(connection, url)
+        try:
+            await made._open()
+        except BaseException:
+            await connection.__aexit__(None, None, None)
+            raise
+        return made
+
+    async def _open(self) -> None:
+        """Ask the host for the description of the service. UnknownService if it is not offered."""
+        self._described(await self.call("describe"))
+
+    def _described(self, answer: Any) -> None:
+        """Store the description that the host has sent."""
+
+    async def call(
+        self, method: str, *args: Any, wait: float | None = 0, again: bool = True
+    ) -> Any:
+        """Call a method of the service, with encoded arguments. With `again`, the call is repeated
+        after a lost link: it must do no harm if it is done twice."""
+        name = SERVICE_NAMES[self.kind]
+        return await invoke(self._connection, name, method, *args, wait=wait, again=again)
+
+    async def ask(self, method: str, *args: Any, wait: float | None = 0) -> Any:
+        """Call a method. Arguments may be RemoteLeaseHolders, or their leases."""
+        try:
+            return await self.call(method, *map(self._encode, args), wait=wait)
+        except LeaseLost:
+            for one in args:
+                if isinstance(one, RemoteLeaseHolder):
+                    one.lost = True
+            raise
+
+    async def grant(self, method: str, *args: Any) -> RemoteLeaseHolder:
+        """Call a method that returns something leased."""
+        held = RemoteLeaseHolder(self)
+        held.granted_for(*await self.ask(method, held, *args))
+        return held
+
+    def _encode(self, argument: Any) -> Any:
+        match argument:
+            case RemoteLeaseHolder():
+                return argument.id
+            case Lease():
+                return [self.held_by(argument).id]
+        return wire.encode(argument)
+
+    def held_by(self, lease: object) -> RemoteLeaseHolder:
+        """The leased thing of a lease that a service of the same host has granted. BadArgument for
+        other leases."""
+        landlord = lease.granted.landlord if isinstance(lease, Lease) else None
+        if not isinstance(landlord, ServiceLandlord) or landlord.service.host != self.host:
+            raise BadArgument("lease", f"a lease of a service at {self.host}", lease)
+        held: RemoteLeaseHolder = lease.granted.thing  # type: ignore[attr-defined]
+        return held
+
+    @dual_api
+    async def close(self) -> None:
+        """Disconnect. Registrations stay until their leases end. Awaited in the async API."""
+        if self._pump is not None:
+            self._pump.stop()
+        await self._connection.leave(None)
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run this on a thread, or in a task of the loop."""
+        self._connection.channel.start(work, "tupelo-remote-events")
+
+    async def register_listener(
+        self,
+        listener: object,
+        handback: Any,
+        held: RemoteLeaseHolder,
+        register: Callable[[list[str], Any], Coroutine[Any, Any, Any]],
+    ) -> EventRegistration:
+        """Register a listener of this program: its events are fetched from the host, and passed on
+        with the `handback`, which stays here. `register` is called with the listener's names and
+        the handback to send to the host. Events for a mailbox at the same host stay there."""
+        tell = target_of("listener", listener)
+        listening = ListenerThread(
+            lambda: held.lease.granted, tell, handback, clock=self.clock, retry=self.retry
+        )
+        if isinstance(listener, MailboxListener) and listener.service.host == self.host:
+            names = [listener.registration_id]
+            granted = await register(names, freeze_value(handback, "handback", 1))
+        else:
+            if self._pump is None:
+                self._pump = Pump(self)
+            granted = await self._pump.register(listening, register)
+        held.granted_for(*granted)
+        return EventRegistration(listening, *held.data)
+
+    def read_service(self, encoded: Any) -> SentService | None:
+        """A service that the host has sent; None if it cannot be reached from here."""
+        return SentService(seen_from(wire.frozen(encoded[0]), self.url)) if encoded else None
+
+    def read_event(self, payload: Any) -> RemoteEvent:
+        """An event that the host has sent. UnknownType if its class is unknown here."""
+        encoded, service = parts(payload, 2)
+        event = wire.decode_event(encoded)
+        if service:
+            about = Description("", self.read_service(service), {}, ())
+            event.__dict__["_after"] = about
+        return event
+
+    def __enter__(self) -> Self:
+        self._connection.require_door(False, "'async with'")
+        return self
+
+    async def __aenter__(self) -> Self:
+        self._connection.require_door(True, "'with'")
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
+# Leases
+
+
+class RemoteLeaseHolder:
+    """Something leased at the host. `expires` is in the time of this program's clock."""
+
+    def __init__(self, service: RemoteService) -> None:
+        self.id = uuid4().hex
+        self.lost = False
+        self.expires: float | None = None
+        self.data: tuple[Any, ...] = ()
+        self._service = service
+
+    def granted_for(self, seconds: float | None, *data: Any) -> None:
+        """The host has granted so many seconds from now, and sent this data."""
+        self.expires = None if seconds is None else self._service.clock.now() + seconds
+        self.data = data
+
+    @property
+    def service_id(self) -> str:
+        """The id of the service, for a registration with a lookup service."""
+        return str(self.data[0])
+
+    @property
+    def ended(self) -> bool:
+        """Whether the lease has ended, as far as this program knows."""
+        return self.lost or (self.expires is not None and self.expires <= self._service.clock.now())
+
+    @property
+    def lease(self) -> Any:
+        """The Lease, or AsyncLease."""
+        kind = engine.AsyncLease if self._service.is_async else engine.Lease
+        return lease_of(kind(self._service.landlord, self))
+
+
+class ServiceLandlord:
+    """The landlord of the leases that a service elsewhere has granted."""
+
+    def __init__(self, service: RemoteService) -> None:
+        self.service = service
+
+    async def renew_lease_async(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
+        if seconds is None or seconds == engine.ANY_LEASE:
+            seconds = FOREVER if seconds is None else ANY_LEASE
+        thing.granted_for(*await self.service.ask("renew", thing, seconds))
+
+    async def cancel_lease_async(self, thing: RemoteLeaseHolder) -> None:
+        if thing.ended:
+            raise LeaseLost("it is gone; there is nothing to cancel")
+        # Not repeated: the second attempt would raise LeaseLost.
+        await self.service.call("cancel", thing.id, again=False)
+        thing.lost = True
+
+    def renew_lease(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
+        run_sync(partial(self.renew_lease_async, thing, seconds))
+
+    def cancel_lease(self, thing: RemoteLeaseHolder) -> None:
+        run_sync(partial(self.cancel_lease_async, thing))
+
+    def now(self) -> float:
+        return self.service.clock.now()
+
+
+# Events
+
+
+class MailboxListener:
+    """The listener of a mailbox elsewhere: it stores events there. Services at the host of the
+    mailbox send events to it directly."""
+
+    def __init__(self, service: RemoteService, registration_id: str) -> None:
+        self.service = service
+        self.registration_id = registration_id
+
+    @property
+    def is_async(self) -> bool:
+        return self.service.is_async
+
+    @dual_api
+    async def notify(self, event: RemoteEvent) -> None:
+        """Store an event in the mailbox; awaited in the async API."""
+        try:
+            await self.service.call("keep", self.registration_id, wire.encode_event(event))
+        except LeaseLost:
+            raise UnknownEvent("the mailbox registration is gone") from None
+
+    def __call__(self, event: RemoteEvent) -> Any:
+        return self.notify(event)
+
+
+class Pump:
+    """Fetches events from the host while there are listeners, and passes them on."""
+
+    def __init__(self, service: RemoteService) -> None:
+        self.queue_id = uuid4().hex
+        self._listeners: dict[str, ListenerThread] = {}
+        self._service = service
+        self._lock = threading.Lock()
+        self._running = False
+        self._stopped = False
+        self._received = 0
+
+    async def register(
+        self,
+        listening: ListenerThread,
+        register: Callable[[list[str], Any], Coroutine[Any, Any, Any]],
+    ) -> Any:
+        """Register a listener at the host, and start fetching its events."""
+        tag = uuid4().hex
+        self._listeners[tag] = listening  # before there is an event
+        try:
+            granted = await register([self.queue_id, tag], None)
+        except BaseException:
+            self._listeners.pop(tag, None)
+            raise
+        with self._lock:
+            starts, self._running = not (self._running or self._stopped), not self._stopped
+        if starts:
+            self._service.start(self._run)
+        return granted
+
+    def stop(self) -> None:
+        """Stop fetching events."""
+        self._stopped = True
+        self._end(SpaceClosed("the service was closed here"))
+
+    async def _run(self) -> None:
+        try:
+            while self._wanted():
+                fetched = await self._service.call(
+                    "events", self.queue_id, self._received, wait=FETCH_SECONDS
+                )
+                for one in listed(fetched):
+                    self._received, tag, payload = parts(one, 3)
+                    self._bring(tag, payload)
+        except LeaseLost:
+            self._end(None)
+        except TupeloError as error:
+            if not self._stopped:
+                logger.warning("no more events come from %r: %s", self._service, error)
+            self._end(error)
+
+    def _wanted(self) -> bool:
+        with self._lock:
+            for tag in [tag for tag, one in self._listeners.items() if not one.active]:
+                del self._listeners[tag]
+            self._running = bool(self._listeners) and not self._stopped
+            return self._running
+
+    def _bring(self, tag: Any, payload: Any) -> None:
+        listening = self._listeners.get(tag)
+        if listening is None:
+            return
+        try:
+            event = self._service.read_event(payload)
+        except UnknownType as error:
+            logger.warning("an event from %r cannot be built here: %s", self._service, error)
+            return
+        event.__dict__["handback"] = listening.handback
+        listening.tell(event)
+
+    def _end(self, error: Exception | None) -> None:
+        with self._lock:
+            self._running = False
+            ended, self._listeners = self._listeners, {}
+        for listener in ended.values():
+            listener.call_off(error)
+            listener.lease.thing.lost = True
+
+
 class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
     """A lookup service at a host elsewhere, with the methods of a LookupService; found by a
-    LookupLocator, or by LookupDiscovery. On the async door they are awaited.
+    LookupLocator or by LookupDiscovery. In the async API the methods are awaited.
 
-    A service that is registered must be a value that can be sent: a ServiceLocation, a JavaSpace at
-    a host, or any entry. What is found is such a value; attributes of classes that are not known
-    here are left out. A lease is at most what the host allows, often some minutes: see
-    LeaseRenewalManager.
+    A registered service must be a value that can be sent: a ServiceLocation, a JavaSpace at a host,
+    or any entry. Lookups return such values; attributes of unknown classes are left out. The host
+    limits leases, often to some minutes: see LeaseRenewalManager.
     """
 
     kind = "lookup"
@@ -65,18 +398,19 @@ class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
     groups: tuple[str, ...] = ()
     name = ""
 
-    def _described(self, told: Any) -> None:
-        self.service_id, groups, self.name = parts(told, 3)
+    def _described(self, answer: Any) -> None:
+        self.service_id, groups, self.name = parts(answer, 3)
         self.groups = tuple(listed(groups))
 
     @property
     def locator(self) -> LookupLocator:
+        """The address of the lookup service."""
         return LookupLocator(self.url)
 
     def described(self, item: ServiceItem) -> Description:
         known = description_of(item)
         service = sendable(item.service)
-        sent = SentTemplate(freeze_value(service, "service", 1))
+        sent = SentService(freeze_value(service, "service", 1))
         types = {**known.types, **types_of_service(service)}
         return Description(known.service_id, sent, types, known.attributes)
 
@@ -94,8 +428,8 @@ class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
             return [wire.frozen(one) for one in listed(answer)]
         return answer
 
-    def _read_description(self, told: Any) -> Description:
-        service_id, service, attributes = parts(told, 3)
+    def _read_description(self, answer: Any) -> Description:
+        service_id, service, attributes = parts(answer, 3)
         sent = self.read_service(service)
         return Description(service_id, sent, {}, wire.attributes(attributes))
 
@@ -107,12 +441,12 @@ class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
         handback: Any,
         lease: float,
     ) -> EventRegistration:
-        rented = RemoteLeaseHolder(self)
+        held = RemoteLeaseHolder(self)
 
         async def register(names: list[str], sent: Any) -> Any:
-            return await self.ask("notify", rented, wanted, transitions, names, sent, lease)
+            return await self.ask("notify", held, wanted, transitions, names, sent, lease)
 
-        return await self.register_listener(listener, handback, rented, register)
+        return await self.register_listener(listener, handback, held, register)
 
 
 # The mailbox
@@ -125,73 +459,78 @@ class RemoteEventMailbox(RemoteService):
 
     @dual_api
     async def register(self, lease: float = FOREVER) -> RemoteMailboxRegistration:
-        """A new registration, which keeps the events that its `listener` is told of. Its lease is
-        at most what the host allows."""
+        """A new registration. It keeps the events that its `listener` is called with. The host
+        limits its lease."""
         return RemoteMailboxRegistration(self, await self.grant("register", lease))
 
 
 class RemoteThing:
-    """Something that a service elsewhere has leased to this program."""
+    """Base class of things that a service elsewhere has leased to this program."""
 
-    def __init__(self, service: RemoteService, rented: RemoteLeaseHolder) -> None:
+    def __init__(self, service: RemoteService, held: RemoteLeaseHolder) -> None:
         self.is_async = service.is_async
         self._service = service
-        self._rented = rented
+        self._held = held
 
     @property
     def id(self) -> str:
-        return self._rented.id
+        """The id of the thing at its host."""
+        return self._held.id
 
     @property
     def lease(self) -> Any:
-        return self._rented.lease
+        """The lease of the thing."""
+        return self._held.lease
 
     @property
     def active(self) -> bool:
-        """Does its lease last, as far as is known here?"""
-        return not self._rented.ended
+        """Whether the lease has not ended, as far as this program knows."""
+        return not self._held.ended
 
     async def ask(self, method: str, *args: Any, wait: float | None = 0) -> Any:
-        return await self._service.ask(method, self._rented, *args, wait=wait)
+        """Call a method of the service about this thing."""
+        return await self._service.ask(method, self._held, *args, wait=wait)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
 
 class RemoteMailboxRegistration(RemoteThing):
-    """Events are kept at a host elsewhere until they are fetched, or brought to a target here.
+    """A mailbox registration at a host elsewhere: it keeps events until they are fetched, or
+    delivered to a target in this program.
 
-    The host learns with the next call which event was received last; until then the mailbox keeps
-    that one. So no event is lost with a link or with the program; after a crash of the program the
-    last one may come twice.
+    Each call tells the host which event was received last; until then the mailbox keeps that event.
+    So no event is lost with a link or with the program; after a crash of the program the last event
+    may arrive twice.
     """
 
-    def __init__(self, mailbox: RemoteEventMailbox, rented: RemoteLeaseHolder) -> None:
-        super().__init__(mailbox, rented)
+    def __init__(self, mailbox: RemoteEventMailbox, held: RemoteLeaseHolder) -> None:
+        super().__init__(mailbox, held)
         self.error: Exception | None = None
         self._received = 0
-        self._courier: EventSender | None = None
+        self._sender: EventSender | None = None
 
     @property
     def listener(self) -> MailboxListener:
-        """What to register with the source of the events: a service of the same host sends them
-        without this program."""
+        """The listener to register with the source of the events; a service of the same host sends
+        them directly."""
         return MailboxListener(self._service, self.id)
 
     @property
     def delivering(self) -> bool:
-        """Are events brought to a target?"""
-        return self._courier is not None
+        """Whether events are delivered to a target."""
+        return self._sender is not None
 
     @property
     def pending(self) -> Any:
-        """How many events are kept, without one that is on its way here; to be awaited on the async
-        door."""
+        """The number of kept events, without one that is being delivered. Awaited in the async
+        API."""
         return self._counted(0)
 
     @property
     def dropped(self) -> Any:
-        """How many were dropped because too many were kept; to be awaited on the async door."""
+        """The number of events that were dropped because too many were kept. Awaited in the async
+        API."""
         return self._counted(1)
 
     @dual_api
@@ -200,7 +539,8 @@ class RemoteMailboxRegistration(RemoteThing):
 
     @dual_api
     async def add_unknown_events(self, events: object) -> None:
-        """Want no more events of the sources and ids of these: their senders are told."""
+        """Refuse further events with the sources and ids of these: their senders get
+        UnknownEvent."""
         await self.refuse(sources_of(events))
 
     async def refuse(self, unwanted: list[tuple[str, int]]) -> None:
@@ -208,7 +548,7 @@ class RemoteMailboxRegistration(RemoteThing):
 
     @dual_api
     async def get_remote_events(self, wait: float | None = 0) -> RemoteEventIterator:
-        """An iterator over the events that are kept."""
+        """An iterator over the kept events, the oldest first. Delivery is disabled."""
         check_wait(wait)
         self._stop_delivery()
         turn = await self._begin()
@@ -220,11 +560,12 @@ class RemoteMailboxRegistration(RemoteThing):
 
     @dual_api
     async def enable_delivery(self, target: object) -> None:
-        """Have events brought to a target in this program, in order, those first that are kept;
-        None disables it. On the async door the target may be a coroutine function.
+        """Deliver events, the kept ones first, in order to a target in this program. None disables
+        delivery. In the async API the target may be a coroutine function.
 
-        A target that fails is tried again; if it fails too often, delivery is disabled, `error`
-        says why, and the event is kept. Events for which it raises UnknownEvent come no more.
+        A failing target is called again; if it fails too often, delivery is disabled, `error` has
+        the reason, and the event is kept. Events for which the target raises UnknownEvent are no
+        longer delivered.
         """
         if target is None:
             await self._disable()
@@ -238,12 +579,12 @@ class RemoteMailboxRegistration(RemoteThing):
 
         def give_up(error: Exception) -> None:
             logger.warning("events of %r are not delivered any more: %s", self, error)
-            if self._courier is courier:
-                self._courier, self.error = None, error
+            if self._sender is sender:
+                self._sender, self.error = None, error
 
-        bag = _RemoteBag(self, notifier, await self._begin())
-        self._courier = courier = EventSender(bag, notifier, give_up, service.start)
-        courier.go()
+        store = _RemoteStore(self, notifier, await self._begin())
+        self._sender = sender = EventSender(store, notifier, give_up, service.start)
+        sender.go()
 
     @dual_api
     async def disable_delivery(self) -> None:
@@ -254,14 +595,14 @@ class RemoteMailboxRegistration(RemoteThing):
         if not self.active:
             raise LeaseLost("the mailbox registration is gone")
         if self._stop_delivery():
-            await self._begin()  # What is on its way goes back.
+            await self._begin()  # An event that is being delivered goes back.
 
     async def _begin(self) -> str:
         return str(await self.ask("begin", self._received))
 
     async def _fetch(self, turn: str, timeout: float | None) -> RemoteEvent | None:
-        """The next event; None if there was none in time. It waits at the host, a while at a
-        time."""
+        """The next event; None if there was none in time. Long waits are split into several
+        calls."""
         clock = self._service.clock
         until = None if timeout is None else clock.now() + timeout
         while True:
@@ -280,15 +621,15 @@ class RemoteMailboxRegistration(RemoteThing):
                 return None
 
     def _stop_delivery(self) -> bool:
-        """False if there was none."""
-        courier, self._courier = self._courier, None
-        if courier is not None:
-            courier.stop()
-        return courier is not None
+        """Stop the delivery; False if there was none."""
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.stop()
+        return sender is not None
 
 
-class _RemoteBag:
-    """The events of a registration elsewhere, for a courier here."""
+class _RemoteStore:
+    """The events of a registration elsewhere, as the store of an EventSender."""
 
     def __init__(
         self, registration: RemoteMailboxRegistration, notifier: Notifier, turn: str
@@ -305,12 +646,12 @@ class _RemoteBag:
         return self._out
 
     def delivered(self) -> None:
-        """The host learns of it with the next call."""
+        """The next call tells the host."""
 
     async def returned(self) -> None:
-        """It counts as not received, and is at its place in the mailbox again."""
+        """The event counts as not received, and is in the mailbox again."""
         self._registration._received = self._before
-        if not self._notifier.cancelled:  # else another turn has begun
+        if not self._notifier.cancelled:  # otherwise another reader has begun
             self._turn = await self._registration._begin()
 
     async def unwanted(self) -> bool:
@@ -328,22 +669,21 @@ class RemoteLeaseRenewalService(RemoteService):
 
     @dual_api
     async def create_lease_renewal_set(self, lease: float = FOREVER) -> RemoteLeaseRenewalSet:
-        """A new, empty set; its lease is at most what the host allows."""
+        """A new, empty set. The host limits its lease."""
         return RemoteLeaseRenewalSet(self, await self.grant("create", lease))
 
 
 class RemoteLeaseRenewalSet(RemoteThing):
     """A LeaseRenewalSet at a host elsewhere: it renews leases that services of that host have
-    granted, also while the program that holds them is away."""
+    granted, also while this program is disconnected."""
 
-    def __init__(self, service: RemoteLeaseRenewalService, rented: RemoteLeaseHolder) -> None:
-        super().__init__(service, rented)
+    def __init__(self, service: RemoteLeaseRenewalService, held: RemoteLeaseHolder) -> None:
+        super().__init__(service, held)
         self._given: dict[str, Lease] = {}
 
     @property
     def leases(self) -> Any:
-        """The leases that are in the set, of those that were given to it here; to be awaited on the
-        async door."""
+        """The leases of the set that this program has added. Awaited in the async API."""
         return self._get_leases()
 
     @dual_api
@@ -355,9 +695,9 @@ class RemoteLeaseRenewalSet(RemoteThing):
     async def renew_for(
         self, lease: Lease, duration: float = FOREVER, renew_duration: float = FOREVER
     ) -> str:
-        """Keep a lease for `duration` seconds from now; see LeaseRenewalSet. It must be of a
-        service of the same host. From now on the host renews it, and this program learns of its
-        end by a RenewalFailureEvent only."""
+        """Renew a lease for `duration` seconds from now: see LeaseRenewalSet. The lease must be of
+        a service of the same host. From now on the host renews it, and this program learns of its
+        end only by a RenewalFailureEvent."""
         name = str(await self.ask("renew_for", lease, duration, renew_duration))
         self._given[name] = lease
         expires = None if duration == FOREVER else self._service.clock.now() + duration
@@ -366,8 +706,9 @@ class RemoteLeaseRenewalSet(RemoteThing):
 
     @dual_api
     async def remove(self, lease: Lease) -> Lease | None:
-        """Take a lease out of the set; None if it was not in it. It is not cancelled."""
-        self._service.rented_by(lease)
+        """Remove a lease from the set and return it; None if it was not there. It is not
+        cancelled."""
+        self._service.held_by(lease)
         name = next((name for name, given in self._given.items() if given == lease), "-")
         self._given.pop(name, None)
         return lease if await self.ask("remove", name) else None
@@ -376,26 +717,27 @@ class RemoteLeaseRenewalSet(RemoteThing):
     async def set_expiration_warning_listener(
         self, listener: object, min_warning: float, handback: Any = None
     ) -> EventRegistration:
-        """Tell a listener here, `min_warning` seconds before the lease of the set ends."""
+        """Send a listener of this program an event `min_warning` seconds before the lease of the
+        set ends."""
 
         async def register(names: list[str], sent: Any) -> Any:
             return await self.ask("warn", names, min_warning, sent)
 
-        return await self._service.register_listener(listener, handback, self._rented, register)
+        return await self._service.register_listener(listener, handback, self._held, register)
 
     @dual_api
     async def clear_expiration_warning_listener(self) -> None:
-        """Tell nobody that the lease of the set is nearly over."""
+        """Remove the listener of expiration warnings."""
         await self.ask("clear_warnings")
 
     @dual_api
     async def set_renewal_failure_listener(
         self, listener: object, handback: Any = None
     ) -> EventRegistration:
-        """Tell a listener here of leases that could not be renewed."""
+        """Send a listener of this program an event for each lease that could not be renewed."""
         tell = target_of("listener", listener)
 
-        def told(event: RemoteEvent) -> object:
+        def forward(event: RemoteEvent) -> object:
             if isinstance(event, RenewalFailureEvent):
                 lease = self._given.pop(event.lease_id, None)
                 event.__dict__["_lease"] = lease
@@ -406,9 +748,9 @@ class RemoteLeaseRenewalSet(RemoteThing):
         async def register(names: list[str], sent: Any) -> Any:
             return await self.ask("tell_failures", names, sent)
 
-        return await self._service.register_listener(told, handback, self._rented, register)
+        return await self._service.register_listener(forward, handback, self._held, register)
 
     @dual_api
     async def clear_renewal_failure_listener(self) -> None:
-        """Tell nobody of leases that could not be renewed."""
+        """Remove the listener of renewal failures."""
         await self.ask("clear_failures")

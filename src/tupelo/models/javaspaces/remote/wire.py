@@ -1,44 +1,55 @@
-"""What goes over the network between a Jini service and its clients, as msgpack can hold it.
+"""How arguments, answers and events of Jini services are encoded, as values that msgpack can hold;
+and ServiceLocation, a value that stands for a service.
 
-Entries travel with the names of their classes and fields, so a host keeps, matches and hands out
-entries of classes that it does not know. `encode` is for the arguments of a call; how a host reads
-each of them is in the table of its methods (`hosting`), by the readers that are here.
+Entries travel with the names of their classes and fields, so a host can store, match and return
+entries of classes that it does not know. `encode` encodes the arguments of a call; the table of
+methods (`hosting`) names the function of this module that decodes each.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 
-from tupelo.errors import BadArgument, BadFrame
+from tupelo.errors import BadArgument, BadEntry, BadFrame
+from tupelo.federation.client.connect import connect, connect_async
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.links.address import parse_url
+from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.models.javaspaces.events import RemoteEvent
+from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.mailbox import EventMailbox
 from tupelo.models.javaspaces.registry import ServiceEvent
+from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService
 from tupelo.models.javaspaces.services import (
     Attributes,
     Change,
     CompiledTemplate,
     Description,
-    SentTemplate,
+    SentService,
     known_here,
 )
+from tupelo.models.javaspaces.space import JavaSpace, JavaSpace05
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry, encode_value, read_value
-from tupelo.values.entry import Typed, freeze, shape_of, thaw, thaw_value
-from tupelo.values.kind import kind_of
+from tupelo.values.entry import Typed, freeze, freeze_value, shape_of, thaw, thaw_value
+from tupelo.values.kind import entry, kind_of
 from tupelo.values.template import Template
 from tupelo.values.template_encoding import template_to_wire
 
 LIST_MAX = 100
-"""So many attributes, templates, types or changes a client may give at a time."""
+"""How many attributes, templates, types or changes a client may send at a time."""
 
 _EVENT = kind_of(RemoteEvent).name
 _ATTRIBUTES = kind_of(ServiceEvent).names.index("attributes")
 
 
 def encode(value: Any) -> Any:
-    """An argument of a call: frozen values, templates, what a service is or must be, and lists of
-    them."""
+    """An argument of a call, encoded: frozen values, templates, descriptions of services, and lists
+    of them."""
     match value:
         case Description():
             types = {name: sorted(above) for name, above in value.types.items()}
@@ -64,7 +75,7 @@ _Sources = Annotated[list[tuple[Text, Number]], msgspec.Meta(max_length=LIST_MAX
 
 
 def convert(value: Any, kind: Any, name: str = "args") -> Any:
-    """An argument of this type; BadArgument if it is of another."""
+    """The argument converted to this type; BadArgument if that fails."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -72,12 +83,12 @@ def convert(value: Any, kind: Any, name: str = "args") -> Any:
 
 
 def anything(value: Any) -> Any:
-    """Any value: its classes must be known here."""
+    """Any value whose classes are known here."""
     return thaw_value(frozen(value))
 
 
 def frozen(value: Any) -> Any:
-    """Any value, as a space keeps it; its classes need not be known here."""
+    """Any value, frozen; its classes need not be known here."""
     try:
         return read_value(value)
     except BadBytes as error:
@@ -85,7 +96,7 @@ def frozen(value: Any) -> Any:
 
 
 def attributes(value: Any) -> Attributes:
-    """Attributes as they are kept; their classes need not be known."""
+    """Attributes, frozen; their classes need not be known here."""
     read = [frozen(one) for one in convert(value, _Values)]
     if not all(type(one) is Typed for one in read):
         raise BadArgument("attributes", "entries: instances of dataclasses", value)
@@ -93,13 +104,15 @@ def attributes(value: Any) -> Attributes:
 
 
 def description(value: Any) -> Description:
+    """The description of a service."""
     parts = convert(value, tuple[Annotated[str, msgspec.Meta(max_length=1_000)], Any, _Types, Any])
     service_id, service, types, entries = parts
     above = {name: frozenset(names) for name, names in types.items()}
-    return Description(service_id, SentTemplate(frozen(service)), above, attributes(entries))
+    return Description(service_id, SentService(frozen(service)), above, attributes(entries))
 
 
 def wanted(value: Any) -> CompiledTemplate:
+    """The template of a lookup."""
     service_id, types, asked, kinds = convert(
         value, tuple[Text | None, Texts, Any, list[Text | None]]
     )
@@ -110,6 +123,7 @@ def wanted(value: Any) -> CompiledTemplate:
 
 
 def templates(value: Any) -> list[Template]:
+    """Templates of attributes."""
     read = convert(value, _Values)
     if not all(isinstance(one, Template) for one in read):
         raise BadArgument("template", "templates of entries", "another")
@@ -117,6 +131,7 @@ def templates(value: Any) -> list[Template]:
 
 
 def changes(value: Any) -> list[Change]:
+    """Changes of attributes."""
     read = [frozen(one) for one in convert(value, _Values)]
     if not all(one is None or type(one) is dict for one in read):
         raise BadArgument("changes", "values of fields by name", value)
@@ -132,18 +147,18 @@ def sources(value: Any) -> list[tuple[str, int]]:
 
 
 def encode_event(event: RemoteEvent) -> bytes:
-    """An event, for a program elsewhere. BadEntry if it holds what is no value."""
+    """An event, encoded. BadEntry if it contains something that is no value."""
     shape, fields = freeze(event)
     if isinstance(event, ServiceEvent) and event.after is not None and shape.kind is not None:
-        # With the attributes that this program has no classes for.
+        # Including attributes of classes that are unknown in this program.
         fields = (*fields[:_ATTRIBUTES], event.after.attributes, *fields[_ATTRIBUTES + 1 :])
         shape = shape_of(shape.kind, tuple(map(type, fields)))
     return encode_entry(shape, fields)
 
 
 def decode_event(payload: Any) -> RemoteEvent:
-    """The event. UnknownType if it cannot be built here; attributes of services that cannot be are
-    left out."""
+    """The event. UnknownType if its class is unknown here; attributes of unknown classes are left
+    out."""
     known: tuple[Any, ...] | None = None
     try:
         shape, fields = decode_entry(payload)
@@ -159,7 +174,7 @@ def decode_event(payload: Any) -> RemoteEvent:
 
 
 def sent_event(payload: Any) -> tuple[bytes, str, int]:
-    """Bytes that encode an event, whether its classes are known or not; its source and its id."""
+    """The encoded event, its source and its id. The class of the event need not be known."""
     try:
         shape, fields = decode_entry(payload)
     except (BadBytes, TypeError) as error:
@@ -171,3 +186,98 @@ def sent_event(payload: Any) -> tuple[bytes, str, int]:
     if type(source) is not str or type(event_id) is not int:
         raise BadArgument("event", "a RemoteEvent with a source and an id", "another")
     return payload, source, event_id
+
+
+SPACE = "space"
+SERVICES: dict[str, type] = {
+    "lookup": LookupService,
+    "mailbox": EventMailbox,
+    "lease renewal": LeaseRenewalService,
+}
+"""The kinds of services that a host can offer."""
+SERVICE_NAMES = {
+    "lookup": "jini.lookup",
+    "mailbox": "jini.mailbox",
+    "lease renewal": "jini.renewal",
+}
+"""The names of these services at a host."""
+HERE = "tupelo://this.host:1/-"
+"""In an answer: the URL of the answering host itself, which may not know its own address."""
+
+
+@entry("tupelo.javaspaces.ServiceLocation")
+@dataclass(frozen=True)
+class ServiceLocation:
+    """The location of a service: its kind (space, lookup, mailbox or lease renewal), and the URL of
+    the space or host. A lookup service finds it as a service of that kind."""
+
+    kind: str
+    url: str
+
+    def __post_init__(self) -> None:
+        if self.kind != SPACE and self.kind not in SERVICES:
+            raise BadArgument("kind", f"one of {', '.join([SPACE, *SERVICES])}", self.kind)
+        if parse_url(self.url)[1] is None and self.kind == SPACE:
+            raise BadArgument("url", "one that names a space: tupelo://host:7700/space", self.url)
+
+    @property
+    def stands_for(self) -> tuple[type, ...]:
+        """The classes as which a lookup service finds it."""
+        return (SERVICES.get(self.kind, JavaSpace05),)
+
+    def open(self, **options: Any) -> Any:
+        """Connect to the service, with the options of `tupelo.connect`; close it at the end."""
+        if self.kind == SPACE:
+            return JavaSpace05(connect(self.url, **options))
+        return remote_class(self.kind).connect(self.url, **options)
+
+    async def open_async(self, **options: Any) -> Any:
+        """`open` for the async API."""
+        if self.kind == SPACE:
+            return JavaSpace05(await connect_async(self.url, **options))
+        return await remote_class(self.kind).connect_async(self.url, **options)
+
+
+def remote_class(kind: str) -> Any:
+    """The client class for a kind of service."""
+    name = {
+        "lookup": "RemoteLookupService",
+        "mailbox": "RemoteEventMailbox",
+        "lease renewal": "RemoteLeaseRenewalService",
+    }[kind]
+    return getattr(import_module("tupelo.models.javaspaces.remote.services"), name)  # a cycle
+
+
+def kind_of_service(service: object) -> str | None:
+    """The kind of a service; None if a host cannot offer it."""
+    return next((kind for kind, cls in SERVICES.items() if isinstance(service, cls)), None)
+
+
+def sendable(service: Any) -> Any:
+    """The value that is sent for a service: the service itself, if it is a value. BadArgument if
+    programs elsewhere cannot reach it."""
+    url = url_of(service.space) if isinstance(service, JavaSpace) else None
+    if url is not None:
+        return ServiceLocation(SPACE, url)
+    try:
+        freeze_value(service, "service", 1)
+    except BadEntry:
+        what = "a value, a ServiceLocation, or a JavaSpace at a host"
+        raise BadArgument("service", f"{what}: programs elsewhere must reach it", service) from None
+    return service
+
+
+def url_of(space: Any) -> str | None:
+    """The URL of a space at a host; None if programs elsewhere cannot reach it."""
+    if isinstance(space, RemoteSpace):
+        return f"tupelo://{space.peer}/{quote(space.name, safe='')}"
+    address = getattr(space.host_core, "address", "") if isinstance(space, FederatedSpace) else ""
+    return f"tupelo://{address}/{quote(space.name, safe='')}" if address else None
+
+
+def seen_from(frozen: Any, url: str) -> Any:
+    """A service that a host has sent; in a location, HERE is replaced by the URL of that host."""
+    if type(frozen) is Typed and frozen.kind is kind_of(ServiceLocation):
+        kind, place = frozen.values
+        return Typed(frozen.kind, (kind, url if place == HERE else place))
+    return frozen
