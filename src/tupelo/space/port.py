@@ -95,6 +95,7 @@ class TransactionHandle:
 
     @property
     def id(self) -> str:
+        """The id of the transaction."""
         return self._state.id
 
     @property
@@ -113,6 +114,9 @@ class TransactionHandle:
         """Whether to commit at the end of a `with` block; raises an error if that is impossible."""
         state = self._state
         return self.state == "active" or state.left or state.reason == transaction.LEASE_RAN_OUT
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.id} of {self._port.name!r}, {self._state.state}>"
 
     def __dir__(self) -> list[str]:
         return names_of(TransactionLike)

@@ -10,7 +10,7 @@ from tupelo.errors import BadArgument
 from tupelo.space.clock import Clock
 from tupelo.space.order import Order
 from tupelo.values.parts import ANY
-from tupelo.values.scope import Scope, check_scope
+from tupelo.values.scope import Scope
 
 if TYPE_CHECKING:
     from tupelo.space.log import Actor
@@ -129,13 +129,3 @@ def deadline_of(clock: Clock, wait: float | None, name: str = "wait") -> float |
         return NOW
     check_wait(wait, name)
     return NOW if wait == 0 else clock.now() + wait
-
-
-def check_query(limit: object, order: object, scope: object) -> None:
-    """Check the user's arguments of a read or take, except the template, `wait` and `txn`."""
-    if limit is not None:
-        check_limit(limit)
-    if order is not None:
-        check_order(order)
-    if scope is not None:
-        check_scope(scope)
