@@ -376,6 +376,22 @@ def test_every_error_is_a_tupelo_error_and_stands_in_the_tree():
             assert name in errors.__doc__, f"{name} is missing from the tree at the top"
 
 
+@pytest.mark.parametrize("module", [tupelo, aio], ids=["tupelo", "aio"])
+def test_every_public_operation_is_documented_and_shown(module):
+    for name in module.__all__:
+        kind = getattr(module, name)
+        if not inspect.isclass(kind) or not kind.__module__.startswith(
+            ("tupelo.space", "tupelo.values")
+        ):
+            continue
+        for operation in filter(lambda word: not word.startswith("_"), dir(kind)):
+            member = inspect.getattr_static(kind, operation)
+            if isinstance(member, (property, classmethod)) or inspect.isfunction(member):
+                assert inspect.getdoc(getattr(kind, operation)), f"{name}.{operation}"
+        if kind is not tupelo.Step and not getattr(kind, "_is_protocol", False):
+            assert kind.__repr__ is not object.__repr__, f"{name} has no repr"
+
+
 def test_every_public_name_is_documented():
     for name in PROMISED:
         thing = getattr(tupelo, name)

@@ -253,20 +253,25 @@ class Transaction(TransactionHandle):
 
     @property
     def lease(self) -> AsyncLease:
+        """Its lease; the transaction aborts when it ends."""
         return AsyncLease(self._port, self._state)
 
     async def commit(self) -> None:
+        """Make all its changes visible."""
         await self._port.flushed(self._port.commit(self._state))
 
     async def abort(self) -> None:
+        """Undo all its changes."""
         await self._port.flushed(self._port.abort(self._state))
 
     async def prepare(self) -> Vote:
+        """Phase one: promise to commit. After "not changed" no second phase is needed."""
         vote, position = self._port.prepare(self._state)
         await self._port.flushed(position)
         return vote
 
     def transaction(self, *, lease: float | None = None) -> Transaction:
+        """Begin a nested transaction: it sees what this one sees, and commits into it."""
         return Transaction(self._port, self._port.begin(lease, self._state))
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -313,6 +318,9 @@ class Session(AsyncSessionLike):
     async def close(self) -> None:
         self._space._port.end_session(self._state)
 
+    def __repr__(self) -> str:
+        return f"<aio.Session of {self._space.name!r}, {self.seen} entries seen>"
+
     def __await__(self) -> Generator[Any, None, Self]:
         return await_at_once(self)
 
@@ -336,6 +344,7 @@ class Subscription(blocking.SubscriptionHandle):
         self._task = asyncio.create_task(self._call(callback)) if callback is not None else None
 
     async def get(self, *, wait: float | None = None) -> Notice | None:
+        """The next notice; None after the timeout or at the end."""
         deadline = deadline_of(self._port.clock, wait)
         while True:
             found, position = self._port.next_notice(self._state, TaskSignal, deadline)
@@ -374,9 +383,11 @@ class Subscription(blocking.SubscriptionHandle):
 
     @property
     def lease(self) -> AsyncLease:
+        """Its lease; the subscription ends with it."""
         return AsyncLease(self._port, self._state)
 
     async def close(self) -> None:
+        """End the subscription; notices in the backlog can still be read."""
         self._port.end_subscription(self._state)
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -409,6 +420,7 @@ class MatchSet(Generic[T_co]):
 
     @property
     def lease(self) -> AsyncLease:
+        """Its lease; the match set ends with it."""
         return AsyncLease(self._port, self._state)
 
     @property
@@ -419,6 +431,9 @@ class MatchSet(Generic[T_co]):
     async def close(self) -> None:
         """End the match set."""
         self._port.end_match_set(self._state)
+
+    def __repr__(self) -> str:
+        return f"<aio.MatchSet of {self._port.name!r}, {self._state.reason or 'valid'}>"
 
     async def __aiter__(self) -> AsyncIterator[T_co]:
         while (entry := await self.next()) is not None:

@@ -82,10 +82,12 @@ class Session(ClosingHandle, SessionLike):
         return space._values(query) if many else space._value(query)
 
     def clone(self, *, lease: float | None = None) -> Session:
+        """A new session that has seen the same entries."""
         return Session(self._space, self._space._port.open_session(lease, like=self._state))
 
     @property
     def lease(self) -> Lease:
+        """Its lease; the session ends with it."""
         return Lease(self._space._port, self._state)
 
     @property
@@ -94,7 +96,11 @@ class Session(ClosingHandle, SessionLike):
         return len(self._state.seen)
 
     def close(self) -> None:
+        """End the session."""
         self._space._port.end_session(self._state)
+
+    def __repr__(self) -> str:
+        return f"<Session of {self._space.name!r}, {self.seen} entries seen>"
 
 
 class SubscriptionHandle:
@@ -106,6 +112,7 @@ class SubscriptionHandle:
 
     @property
     def event_id(self) -> int:
+        """Identifies the event; equal for subscriptions with equal templates."""
         return self._state.event.id
 
     @property
@@ -123,6 +130,10 @@ class SubscriptionHandle:
     def error(self) -> Exception | None:
         """The error that ended the subscription, if any."""
         return self._state.error
+
+    def __repr__(self) -> str:
+        state = "ended" if self._state.ended else "active"
+        return f"<{type(self).__name__} {self.event_id} of {self._port.name!r}, {state}>"
 
 
 class Subscription(ClosingHandle, SubscriptionHandle):
@@ -176,9 +187,11 @@ class Subscription(ClosingHandle, SubscriptionHandle):
 
     @property
     def lease(self) -> Lease:
+        """Its lease; the subscription ends with it."""
         return Lease(self._port, self._state)
 
     def close(self) -> None:
+        """End the subscription; notices in the backlog can still be read."""
         self._port.end_subscription(self._state)
 
 
@@ -205,6 +218,7 @@ class MatchSet(ClosingHandle, Generic[T_co]):
 
     @property
     def lease(self) -> Lease:
+        """Its lease; the match set ends with it."""
         return Lease(self._port, self._state)
 
     @property
@@ -215,6 +229,9 @@ class MatchSet(ClosingHandle, Generic[T_co]):
     def close(self) -> None:
         """End the match set."""
         self._port.end_match_set(self._state)
+
+    def __repr__(self) -> str:
+        return f"<MatchSet of {self._port.name!r}, {self._state.reason or 'valid'}>"
 
     def __iter__(self) -> Iterator[T_co]:
         while (entry := self.next()) is not None:
@@ -230,6 +247,7 @@ class Reaction:
 
     @property
     def active(self) -> bool:
+        """Whether the reaction still reacts."""
         return not self._state.ended
 
     @property
@@ -238,7 +256,11 @@ class Reaction:
         return self._state.error
 
     def cancel(self) -> None:
+        """End the reaction."""
         self._port.end_reaction(self._state)
+
+    def __repr__(self) -> str:
+        return f"<Reaction of {self._port.name!r}, {'active' if self.active else 'ended'}>"
 
 
 class Space(ClosingHandle, SpaceLike):
@@ -479,12 +501,15 @@ class Transaction(TransactionHandle):
 
     @property
     def lease(self) -> Lease:
+        """Its lease; the transaction aborts when it ends."""
         return Lease(self._port, self._state)
 
     def commit(self) -> None:
+        """Make all its changes visible."""
         self._port.flush(self._port.commit(self._state))
 
     def abort(self) -> None:
+        """Undo all its changes."""
         self._port.flush(self._port.abort(self._state))
 
     def prepare(self) -> Vote:

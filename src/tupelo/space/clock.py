@@ -66,9 +66,11 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def now(self) -> float:
+        """The time to which the clock was moved."""
         return self._now
 
     def acquire(self, lock: threading.Lock, seconds: float | None) -> bool:
+        """Acquire the lock, waiting at most so many seconds of this clock."""
         if seconds is None:
             return lock.acquire()
         timed_out = False
@@ -84,7 +86,11 @@ class ManualClock:
         cancel()
         return not timed_out
 
+    def __repr__(self) -> str:
+        return f"ManualClock({self._now})"
+
     def call_at(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call back when the clock is moved to this moment; the returned function cancels that."""
         with self._lock:
             return self._alarms.add(when, callback)
 

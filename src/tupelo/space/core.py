@@ -90,7 +90,7 @@ class Core:
         self.deadlines = Deadlines()
         self.pruning = Pruning()
         self.directed = DirectedIndex()
-        self.surveys: dict[SlicedSearch, None] = {}  # sliced searches in progress
+        self.sliced_searches: dict[SlicedSearch, None] = {}  # sliced searches in progress
         self.match_sets: dict[ReferenceType[MatchSetState], None] = {}
         self.subscriptions = Subscriptions(self)
         # The order that arranges matches, and the one that keeps books; often the same.
@@ -286,15 +286,15 @@ class Core:
             self.read(found, query.holder, session)
         return found
 
-    def count(self, raw: Any, txn: Txn | None = None, survey: SlicedSearch | None = None) -> int:
+    def count(self, raw: Any, txn: Txn | None = None, sliced: SlicedSearch | None = None) -> int:
         if self.deadlines.heap:
             self.expire()
         if txn is not None:
             txn.require("active")
         with self.user_code("a template"):
-            if survey is not None:
-                survey.advance(None)
-                return survey.count()
+            if sliced is not None:
+                sliced.advance(None)
+                return sliced.count()
             return sum(store.count(store.question(raw)) for store in stores_of(self, txn))
 
     def find(self, query: Query) -> list[Entry]:
@@ -439,8 +439,8 @@ class Core:
         self.returns += 1
         if self.watched:
             self._fresh.append(entry)
-        for survey in self.surveys:
-            survey.offer(entry)
+        for sliced in self.sliced_searches:
+            sliced.offer(entry)
 
     def serve(self) -> None:
         """At the end of a step, serve the waiters with what became available, and the waiting

@@ -338,7 +338,7 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
             return end.value
         work.close()
         break
-    raise RuntimeError("an operation of the blocking door waits for an event loop")
+    raise RuntimeError("an operation of the blocking API waits for an event loop")
 
 
 class Closing:

@@ -45,6 +45,9 @@ class Order:
         if "arrange" in vars(cls) and "chooses" not in vars(cls):
             cls.chooses = True
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         """Return the matches, which come in order of arrival, with the first choice first."""
         raise NotImplementedError
@@ -131,6 +134,9 @@ class Random(Order):
             raise BadArgument("generator", "a random.Random", generator)
         self._generator = generator
 
+    def __repr__(self) -> str:
+        return f"Random({self._generator!r})"
+
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         return self._generator.sample(found, len(found))
 
@@ -187,7 +193,8 @@ class Key(Order):
             raise BadArgument("order", f"a key that can be compared ({error})", self) from error
 
     def __repr__(self) -> str:
-        return f"Key({getattr(self.of, '__name__', self.of)!r})"
+        of = getattr(self.of, "__name__", self.of)
+        return f"Key({of!r}, reverse=True)" if self.reverse else f"Key({of!r})"
 
     def _key(self, entry: Entry) -> Any:
         if callable(self.of):

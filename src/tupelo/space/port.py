@@ -98,6 +98,7 @@ class TransactionHandle:
 
     @property
     def id(self) -> str:
+        """The id of the transaction."""
         return self._state.id
 
     @property
@@ -116,6 +117,9 @@ class TransactionHandle:
         """Whether to commit at the end of a `with` block; raises an error if that is impossible."""
         state = self._state
         return self.state == "active" or state.left or state.reason == transaction.LEASE_RAN_OUT
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.id} of {self._port.name!r}, {self._state.state}>"
 
     def __dir__(self) -> list[str]:
         return names_of(TransactionLike)
@@ -516,7 +520,7 @@ class Port:
                 and query.order is None
                 and query.session is None
                 and query.only is None
-                and query.survey is None
+                and query.sliced is None
                 and not query.committed
                 and not query.test
                 and not (reserve and core.books is not None)
@@ -578,12 +582,12 @@ class Port:
 
     async def count_in_slices(self, template: Any, txn: Transactional | None) -> int:
         """`count` for a remote request: the number of matches in the step that ends the search."""
-        sliced = Query(template, many=True, limit=None, txn=self.state_of(txn), in_slices=True)
+        current = Query(template, many=True, limit=None, txn=self.state_of(txn), in_slices=True)
 
         def step(query: Query) -> int:
-            return self._step(lambda: self._core.count(template, query.txn, query.survey))[0]
+            return self._step(lambda: self._core.count(template, query.txn, query.sliced))[0]
 
-        return await self._in_slices(sliced, step, plain=True)
+        return await self._in_slices(current, step, plain=True)
 
     def give_up(self, waiter: Waiter) -> bool:
         """The deadline has passed. True if the result came just before."""
@@ -654,7 +658,7 @@ class Port:
         """The matches, waiting until the deadline, and the position that must be durable."""
         if query.in_slices:
             found, position = await self._in_slices(
-                query, lambda sliced: self.get(sliced, TaskSignal, reserve)
+                query, lambda current: self.get(current, TaskSignal, reserve)
             )
         else:
             found, position = self.get(query, TaskSignal, reserve)
@@ -666,14 +670,16 @@ class Port:
         try:
             if type(query.template) is tuple and not query.many:
                 return self._core.store.lacks_index(query.template)
-            found = self._survey(query, plain=False)
+            found = self._begin_sliced(query, plain=False)
             if found is not None:
                 found.close()
         finally:
             self._release()
         return found is not None
 
-    def _survey(self, query: Query, plain: bool, agent: str | None = None) -> SlicedSearch | None:
+    def _begin_sliced(
+        self, query: Query, plain: bool, agent: str | None = None
+    ) -> SlicedSearch | None:
         core, order = self._core, query.order or self._core.order
         stores = stores_of(core, query.txn)
         if plain:  # All entries count, whatever the order and the locks.
@@ -701,10 +707,10 @@ class Port:
         """Do a step that begins with a search; a long search is done in slices, and other steps run
         in between."""
         with self._lock:
-            found = self._survey(query, plain, agent)
+            found = self._begin_sliced(query, plain, agent)
         if found is None:
             return step(query)
-        query = query.replace(survey=found)
+        query = query.replace(sliced=found)
         try:
             while True:
                 async with turn():
@@ -733,7 +739,7 @@ class Port:
             self.flush_undone(self.vanish(waiter))
             raise
         if query.many and query.if_exists:  # only the present matches
-            retry = query.replace(deadline=NOW, if_exists=False, survey=None)
+            retry = query.replace(deadline=NOW, if_exists=False, sliced=None)
             return await self.answer(retry, reserve)
         return [], 0
 
@@ -1230,22 +1236,22 @@ class Port:
     ) -> tuple[list[Entry], bool, int]:
         """`unread` for a remote request; the query has the template, limit and actor."""
 
-        def step(sliced: Query) -> tuple[list[Entry], bool, int]:
+        def step(current: Query) -> tuple[list[Entry], bool, int]:
             with self.acting(query.actor):
                 return self.unread(
-                    query.template, state, query.limit, agent, bytes_max, sliced.survey
+                    query.template, state, query.limit, agent, bytes_max, current.sliced
                 )
 
-        sliced = query.replace(session=state, order=None, only=None)
-        return await self._in_slices(sliced, step, agent=agent)
+        current = query.replace(session=state, order=None, only=None)
+        return await self._in_slices(current, step, agent=agent)
 
     async def room_for(self, query: Query, bytes_max: int) -> tuple[int | None, bool]:
         """The number of matches, of the requested number, that fit into so many bytes; and whether
         these are fewer than requested."""
 
-        def step(sliced: Query) -> tuple[int | None, bool]:
+        def step(current: Query) -> tuple[int | None, bool]:
             def work() -> tuple[int | None, bool]:
-                found, cut = fitting(self._core.find(sliced), bytes_max)
+                found, cut = fitting(self._core.find(current), bytes_max)
                 return (len(found), True) if cut else (query.limit, False)
 
             return self._step(work)[0]
@@ -1288,7 +1294,7 @@ class Port:
         query = self._query_of_match_set(template, limit, txn)
         lease = check_lease(lease)
         return await self._in_slices(
-            query, lambda sliced: self._step(lambda: matchset.begin(self._core, sliced, lease))[0]
+            query, lambda current: self._step(lambda: matchset.begin(self._core, current, lease))[0]
         )
 
     def _query_of_match_set(

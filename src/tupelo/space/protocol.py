@@ -87,7 +87,9 @@ class SpaceLike(Protocol):
     """(entry): the fast path of `Port.write_fast`, or `takes_longer_to_write`."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the space."""
+        ...
 
     def write(
         self,
@@ -338,21 +340,35 @@ class TransactionLike(Protocol):
     """A transaction. A `with` block commits at its end, or aborts on an error."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The id of the transaction."""
+        ...
 
     @property
-    def state(self) -> State: ...
+    def state(self) -> State:
+        """active, voting, prepared, committed, aborted or unknown."""
+        ...
 
     @property
-    def lease(self) -> Lease: ...
+    def lease(self) -> Lease:
+        """Its lease; the transaction aborts when it ends."""
+        ...
 
-    def commit(self) -> None: ...
+    def commit(self) -> None:
+        """Make all its changes visible, or raise CannotCommit or TransactionEnded."""
+        ...
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """Undo all its changes."""
+        ...
 
-    def prepare(self) -> Vote: ...
+    def prepare(self) -> Vote:
+        """Phase one of a two-phase commit. After "not changed" no second phase is needed."""
+        ...
 
-    def transaction(self, *, lease: float | None = None) -> TransactionLike: ...
+    def transaction(self, *, lease: float | None = None) -> TransactionLike:
+        """Begin a nested transaction: it sees what this one sees, and commits into it."""
+        ...
 
     def __enter__(self) -> Self: ...
 
@@ -374,6 +390,7 @@ class SessionLike(Protocol):
         scope: Scope | None = None,
         coverage: Coverage | None = None,
     ) -> Any:
+        """Return a copy of a match that was not seen before, or None if there is none in time."""
         return self._read(template, wait, False, 1, scope, coverage)
 
     @many
@@ -386,18 +403,27 @@ class SessionLike(Protocol):
         scope: Scope | None = None,
         coverage: Coverage | None = None,
     ) -> list[Any]:
+        """Return copies of all matches that were not seen before, at most `limit`."""
         found: list[Any] = self._read(template, wait, True, limit, scope, coverage)
         return found
 
-    def clone(self, *, lease: float | None = None) -> SessionLike: ...
+    def clone(self, *, lease: float | None = None) -> SessionLike:
+        """A new session that has seen the same entries."""
+        ...
 
     @property
-    def seen(self) -> int: ...
+    def seen(self) -> int:
+        """The number of remembered entries; removed entries are forgotten after a while."""
+        ...
 
     @property
-    def lease(self) -> Lease: ...
+    def lease(self) -> Lease:
+        """Its lease; the session ends with it."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the session."""
+        ...
 
     def __enter__(self) -> Self: ...
 
@@ -407,26 +433,40 @@ class SessionLike(Protocol):
 class SubscriptionLike(Protocol):
     """Notices in order: iterate, or call `get`."""
 
-    def get(self, *, wait: float | None = None) -> Notice | None: ...
+    def get(self, *, wait: float | None = None) -> Notice | None:
+        """The next notice; None after the timeout or at the end."""
+        ...
 
     def __iter__(self) -> Iterator[Notice]: ...
 
     @property
-    def active(self) -> bool: ...
+    def active(self) -> bool:
+        """Whether more notices can come than those in the backlog."""
+        ...
 
     @property
-    def error(self) -> Exception | None: ...
+    def error(self) -> Exception | None:
+        """The error that ended the subscription, if any."""
+        ...
 
     @property
-    def event_id(self) -> int: ...
+    def event_id(self) -> int:
+        """Identifies the event; equal for subscriptions with equal templates."""
+        ...
 
     @property
-    def sequence(self) -> int: ...
+    def sequence(self) -> int:
+        """The sequence number of the last notice for this event."""
+        ...
 
     @property
-    def lease(self) -> Lease: ...
+    def lease(self) -> Lease:
+        """Its lease; the subscription ends with it."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the subscription; notices in the backlog can still be read."""
+        ...
 
     def __enter__(self) -> Self: ...
 
@@ -436,17 +476,25 @@ class SubscriptionLike(Protocol):
 class MatchSetLike(Protocol[T_co]):
     """A snapshot of matches in order of arrival: iterate, or call `next`."""
 
-    def next(self) -> T_co | None: ...
+    def next(self) -> T_co | None:
+        """The next entry, or None at the end."""
+        ...
 
     def __iter__(self) -> Iterator[T_co]: ...
 
     @property
-    def skipped(self) -> list[Skipped]: ...
+    def skipped(self) -> list[Skipped]:
+        """The entries that were left out so far, with the reasons."""
+        ...
 
     @property
-    def lease(self) -> Lease: ...
+    def lease(self) -> Lease:
+        """Its lease; the match set ends with it."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the match set."""
+        ...
 
     def __enter__(self) -> Self: ...
 
@@ -457,12 +505,18 @@ class ReactionLike(Protocol):
     """A registered reaction."""
 
     @property
-    def active(self) -> bool: ...
+    def active(self) -> bool:
+        """Whether the reaction still reacts."""
+        ...
 
     @property
-    def error(self) -> Exception | None: ...
+    def error(self) -> Exception | None:
+        """The last error that its function raised."""
+        ...
 
-    def cancel(self) -> Any: ...
+    def cancel(self) -> Any:
+        """End the reaction."""
+        ...
 
 
 class AsyncSpaceLike(Protocol):
@@ -756,6 +810,17 @@ class Opening(Protocol[T_co]):
 
     async def __aexit__(self, *error: Any) -> None: ...
 
+
+for _blocking, _async in (
+    (SpaceLike, AsyncSpaceLike),
+    (TransactionLike, AsyncTransactionLike),
+    (SessionLike, AsyncSessionLike),
+    (SubscriptionLike, AsyncSubscriptionLike),
+    (MatchSetLike, AsyncMatchSetLike),
+):
+    for _name, _member in vars(_async).items():
+        if not _name.startswith("_"):  # The docstrings are the same, but for `await`.
+            _member.__doc__ = vars(_blocking)[_name].__doc__
 
 OPERATIONS: tuple[str, ...] = tuple(
     name for name in vars(SpaceLike) if not name.startswith("_") and name != "name"

@@ -10,7 +10,7 @@ from tupelo.errors import BadArgument
 from tupelo.space.clock import Clock
 from tupelo.space.order import Order
 from tupelo.values.parts import ANY
-from tupelo.values.scope import Scope, check_scope
+from tupelo.values.scope import Scope
 
 if TYPE_CHECKING:
     from tupelo.space.log import Actor
@@ -71,7 +71,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     and `take`. With `if_exists` it waits only while a transaction may reveal or release a match.
     `scope` selects hosts; `actor` is named in the log. Unless `known`, entries of unknown classes
     match too. `only` filters the matches. An operation that waited before keeps its place in the
-    queue by its `ticket`. With `in_slices`, a long search is done in slices; `survey` is its
+    queue by its `ticket`. With `in_slices`, a long search is done in slices; `sliced` is its
     progress. A read of `committed` entries also sees entries that others have taken in open
     transactions, and holds no locks. A `test` finds entries without reading or taking them.
     """
@@ -91,7 +91,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     only: Accept | None = None
     ticket: int | None = None
     in_slices: bool = False
-    survey: SlicedSearch | None = None
+    sliced: SlicedSearch | None = None
     committed: bool = False
     test: bool = False
 
@@ -129,13 +129,3 @@ def deadline_of(clock: Clock, wait: float | None, name: str = "wait") -> float |
         return NOW
     check_wait(wait, name)
     return NOW if wait == 0 else clock.now() + wait
-
-
-def check_query(limit: object, order: object, scope: object) -> None:
-    """Check the user's arguments of a read or take, except the template, `wait` and `txn`."""
-    if limit is not None:
-        check_limit(limit)
-    if order is not None:
-        check_order(order)
-    if scope is not None:
-        check_scope(scope)

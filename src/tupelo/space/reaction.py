@@ -86,21 +86,27 @@ class Step:
         self.listeners: list[Callable[[bool], object]] = []
 
     def write(self, entry: object, *, lease: float | None = None) -> None:
+        """Write an entry."""
         self._core.write_all([freeze(entry)], check_lease(lease), self._txn)
 
     def read(self, template: object = ANY) -> Any:
+        """A copy of a match, or None."""
         return self._one(template, False)
 
     def take(self, template: object = ANY) -> Any:
+        """Remove a match and return it, or None."""
         return self._one(template, True)
 
     def read_all(self, template: object = ANY, *, limit: int | None = None) -> list[Any]:
+        """Copies of all matches, at most `limit`."""
         return self._all(template, False, limit)
 
     def take_all(self, template: object = ANY, *, limit: int | None = None) -> list[Any]:
+        """Remove and return all matches, at most `limit`."""
         return self._all(template, True, limit)
 
     def count(self, template: object = ANY) -> int:
+        """The number of matches."""
         return self._core.count(template, self._txn)
 
     def write_marked(self, entry: object, mark: WriteOutcome) -> None:
@@ -317,21 +323,27 @@ class WeakStep:
         self._txn = txn
 
     def write(self, entry: object, *, lease: float | None = None) -> Any:
+        """Write an entry."""
         return self._space.write(entry, lease=lease, txn=self._txn)
 
     def read(self, template: object = ANY) -> Any:
+        """A copy of a match, or None."""
         return self._space.read(template, wait=0, txn=self._txn)
 
     def take(self, template: object = ANY) -> Any:
+        """Remove a match and return it, or None."""
         return self._space.take(template, wait=0, txn=self._txn)
 
     def read_all(self, template: object = ANY, *, limit: int | None = None) -> Any:
+        """Copies of all matches, at most `limit`."""
         return self._space.read_all(template, limit=limit, txn=self._txn)
 
     def take_all(self, template: object = ANY, *, limit: int | None = None) -> Any:
+        """Remove and return all matches, at most `limit`."""
         return self._space.take_all(template, limit=limit, txn=self._txn)
 
     def count(self, template: object = ANY) -> Any:
+        """The number of matches."""
         return self._space.count(template, txn=self._txn)
 
 

@@ -149,7 +149,7 @@ class SlicedSearch:
         self._questions = [(store, store.question(template)) for store in stores]
         self._tracks: dict[tuple[Store, Shape], _SliceTrack] = {}
         self._returned: dict[Entry, None] = {}
-        core.surveys[self] = None
+        core.sliced_searches[self] = None
         self.rank = rank
         self._ranked: list[list[tuple[Any, Entry]]] = []  # of each slice
         self._unranked: list[Entry] = []
@@ -157,7 +157,7 @@ class SlicedSearch:
         """In this step: whether the matches are complete, or few and near the end."""
 
     def close(self) -> None:
-        self._core.surveys.pop(self, None)
+        self._core.sliced_searches.pop(self, None)
 
     def offer(self, entry: Entry) -> None:
         """This entry is available again."""
@@ -362,13 +362,13 @@ def search(core: Core, query: Query) -> list[Entry]:
         taken = _taken_by_others(core, query)
         if taken:
             return _with_taken(core, query, order, taken)
-    if query.survey is not None:
-        query.survey.advance(accept)
+    if query.sliced is not None:
+        query.sliced.advance(accept)
     elif order is not None and raw is ANY and query.session is None and query.only is None:
         chosen = order.select(query.txn, _locked_by_others(core, query))
         if chosen is not None:
             return chosen[: query.limit]
-    return _ordered(core, raw, query.limit, query.txn, order, accept, query.survey)
+    return _ordered(core, raw, query.limit, query.txn, order, accept, query.sliced)
 
 
 def _locked_by_others(core: Core, query: Query) -> Iterator[Entry]:
@@ -414,21 +414,21 @@ def _ordered(
     txn: Txn | None,
     order: Order | None,
     accept: Accept | None,
-    survey: SlicedSearch | None = None,
+    sliced: SlicedSearch | None = None,
 ) -> list[Entry]:
-    if survey is not None and survey.rank is not None:
-        return survey.first_choices(limit, accept)
+    if sliced is not None and sliced.rank is not None:
+        return sliced.first_choices(limit, accept)
     found: list[Entry] = []
     stores = stores_of(core, txn)
-    if order is not None and limit is not None and survey is None:
+    if order is not None and limit is not None and sliced is None:
         walk = order.walk()
         if walk is not None:
             return _first_on(walk, core, raw, limit, txn, order, accept)
     backwards = order is not None and order.backwards
     enough = limit if order is None else needed(order, limit)
     for store in reversed(stores) if backwards else stores:
-        if survey is not None and survey.at_hand:
-            matches = iter(survey.matches(store, accept, backwards))
+        if sliced is not None and sliced.at_hand:
+            matches = iter(sliced.matches(store, accept, backwards))
         elif enough == 1 and not backwards:
             first = store.first(store.question(raw), accept)
             matches = iter(()) if first is None else iter((first,))

@@ -197,7 +197,7 @@ def begin(
 def read_unread(core: Core, query: Query, session: SessionState) -> list[Entry]:
     """The oldest matches that a session has not seen; they count as seen from now on."""
     found, question, upto, _ = _look(
-        core, query.template, session, query.limit, survey=query.survey
+        core, query.template, session, query.limit, sliced=query.sliced
     )
     for entry in found if query.known else ():
         if not entry.shape.plain:
@@ -215,11 +215,11 @@ def unread(
     limit: int | None,
     agent: str | None,
     bytes_max: int | None,
-    survey: SlicedSearch | None = None,
+    sliced: SlicedSearch | None = None,
 ) -> tuple[list[Entry], bool]:
     """The oldest matches that a session has not seen, optionally of one agent, and whether there
     are more than fit into so many bytes. They are not marked as seen: the receiver does that."""
-    found, question, upto, cut = _look(core, raw, session, limit, agent, bytes_max, survey)
+    found, question, upto, cut = _look(core, raw, session, limit, agent, bytes_max, sliced)
     session.advance(question, found[0].arrival - 1 if found else upto)
     if len(found) > 1:
         session.advance_when_seen(question, upto, seen_of(found))
@@ -243,7 +243,7 @@ def _look(
     limit: int | None,
     agent: str | None = None,
     bytes_max: int | None = None,
-    survey: SlicedSearch | None = None,
+    sliced: SlicedSearch | None = None,
 ) -> tuple[list[Entry], Hashable, int, bool]:
     """The unseen matches, the question under which the cursor is stored, the arrival up to which
     all matches will have been seen with these, and whether more did not fit."""
@@ -256,9 +256,9 @@ def _look(
         question = store.question(raw)
         key = (question, agent)
         after = session.cursor(key, core.returns)
-        if survey is not None:
-            survey.advance(accept)
-            found, cut = fitting(islice(survey.matches(store, accept), limit), bytes_max)
+        if sliced is not None:
+            sliced.advance(accept)
+            found, cut = fitting(islice(sliced.matches(store, accept), limit), bytes_max)
         elif limit == 1:
             first = store.first(question, accept, after)
             found = [] if first is None else [first]

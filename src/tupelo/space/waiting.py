@@ -455,8 +455,8 @@ class Waiting:
     def park(self, query: Query, signal: Signal) -> Waiter:
         """Wait for a match. With `if_exists`, only while a transaction may still reveal one."""
         core, txn = self._core, query.txn
-        if query.survey is not None:
-            query = query.replace(survey=None)
+        if query.sliced is not None:
+            query = query.replace(sliced=None)
         if txn is not None or query.if_exists:  # compiled once, because it is used often
             query = query.replace(template=as_template(query.template))
         if txn is not None:

@@ -251,6 +251,7 @@ class Where(Part):
         return self.holds(argument)
 
     def holds(self, argument: Any) -> bool:
+        """Call the function with a value, or with an entry. Raises BadTemplate if it raises."""
         try:
             return bool(self.function(argument))
         except Exception as error:

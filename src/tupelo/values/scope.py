@@ -52,8 +52,12 @@ class Coverage:
         self.missing: list[str] = []
 
     def fill(self, covered: Iterable[str], missing: Iterable[str] = ()) -> None:
+        """Set the names of the hosts; called by the operation."""
         self.covered = list(covered)
         self.missing = list(missing)
+
+    def __repr__(self) -> str:
+        return f"Coverage(covered={self.covered}, missing={self.missing})"
 
 
 def check_coverage(coverage: object) -> None:

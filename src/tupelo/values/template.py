@@ -68,6 +68,9 @@ class Named:
             raise BadTemplate("Named() needs at least one field")
         self.fields = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
 
+    def __repr__(self) -> str:
+        return f"Named({', '.join(f'{name}={part!r}' for name, part in self.fields.items())})"
+
 
 def _kept(raw: Any) -> Any:
     """A copy of mutable parts, which the caller could change later."""

@@ -15,11 +15,10 @@ import tupelo
 from tests.pipeline.jobs.recorded import Row, table_of
 from tupelo.errors import AuditFailed, BadArgument
 from tupelo.federation.names import PRESENCE
-from tupelo.pipeline import jobs
+from tupelo.pipeline import TITLES, jobs
 from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.schema import COLUMNS
 from tupelo.pipeline.sink import Sunk
-from tupelo.pipeline.titles import TITLES
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SHAPE = "(str, int)"

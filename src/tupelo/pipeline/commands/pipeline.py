@@ -24,6 +24,7 @@ from rich.progress import (
 
 from tupelo.apps.spaces import clear_errors, complain
 from tupelo.errors import AuditFailed, BadArgument
+from tupelo.pipeline import TITLES
 from tupelo.pipeline.commands.prompt import (
     Archive,
     Federation,
@@ -37,7 +38,6 @@ from tupelo.pipeline.commands.prompt import (
     reading,
     show,
 )
-from tupelo.pipeline.titles import TITLES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from tupelo.pipeline import TITLES
 from tupelo.pipeline.jobs.audit import audit, require_sound, tally
 from tupelo.pipeline.jobs.life import life
 from tupelo.pipeline.jobs.measures import delivery, latency, overhead, presence, throughput, waiting
 from tupelo.pipeline.jobs.ordered import order
-from tupelo.pipeline.titles import TITLES
 
 
 @dataclass(frozen=True)

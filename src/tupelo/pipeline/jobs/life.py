@@ -13,17 +13,17 @@ from tupelo.values.change import ENDINGS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-FATES = ("living", "taken", "expired", "cancelled", "evicted", "moved", "in doubt")
-"""The regular fates of an entry. It `moved` if it went to a host whose log is missing or
-incomplete; it is in doubt if it was on its way when the logs ended."""
 FAULTY = ("lost", "duplicated", "taken twice", "ended twice", "never written", "returned twice")
 """The fates that are faults."""
 
 
 def life(changes: DataFrame, *, skew_seconds: float = 0.0) -> DataFrame:
     """One row per entry: when it was written, when it left (null: it has not), its fate, and the
-    number of its stays. `skew_seconds` is the largest difference between the clocks of the
-    hosts."""
+    number of its stays. `skew_seconds` is the largest difference between the clocks of the hosts.
+
+    The fate is "living", "taken", "expired", "cancelled", "evicted", "moved" to a host whose log is
+    missing or incomplete, "in doubt" if it was on its way when the logs ended, or one of `FAULTY`.
+    """
     return lives(changes, skew_seconds).select(
         *ENTRY,
         "fate",
