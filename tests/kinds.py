@@ -17,7 +17,7 @@ from tests.laws.doors import Door, LoopThread
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.presence import SpacePresence
-from tupelo.federation.links.tcp import TcpNetwork
+from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.space.clock import Clock, SystemClock
 
 PATIENCE_SECONDS = 20.0
@@ -158,16 +158,20 @@ class SpaceMaker:
         return host
 
 
-async def start_host(host_id: str, clock: Clock) -> HostCore:
+async def start_host(
+    host_id: str, clock: Clock, security: LinkSecurity | None = None, **options: Any
+) -> HostCore:
+    """A host on real sockets, on the running loop; its random choices are seeded."""
     ids = itertools.count()
     host = HostCore(
         "host",
         host_id=host_id,
-        network=TcpNetwork(),
+        network=TcpNetwork(security),
         clock=clock,
         rng=random.Random(0),
         new_id=lambda: f"id{next(ids)}",
         listen="127.0.0.1:0",
+        **options,
     )
     await host.start()
     return host

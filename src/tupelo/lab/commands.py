@@ -26,7 +26,7 @@ from tupelo.pipeline.commands.prompt import packages
 # imports all models, so a command imports it when it runs.
 if TYPE_CHECKING:
     from tupelo.lab.simulation import Report
-    from tupelo.lab.torture.round import Totals
+    from tupelo.lab.torture.campaign import Totals
 
 FAULTS_SHOWN = 5
 
@@ -164,8 +164,8 @@ def torture_command(
 
     With anomalies the exit code is 1, and the histories are kept.
     """
+    from tupelo.lab.torture.campaign import Totals, run_campaign
     from tupelo.lab.torture.processes import TortureFailed
-    from tupelo.lab.torture.round import Totals, run_campaign
 
     if sys.platform == "win32":
         complain("torture needs a system that can stop processes and fork them, such as Linux")

@@ -503,7 +503,7 @@ class VirtualNetwork:
 
     def start_listening(self, listening: VirtualListening) -> None:
         if listening.address in self._listening:
-            raise CannotReach(listening.address, "the address is in use")
+            raise CannotReach(listening.address, "the address is already in use")
         self._listening[listening.address] = listening
         self._owners[listening.address] = listening.place.name
 

@@ -1,13 +1,12 @@
 """A real host on a loop in a thread, whose links can be cut."""
 
-import itertools
-import random
 from typing import Any
 
 import tupelo
+from tests.kinds import start_host
 from tests.laws.doors import LoopThread
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
+from tupelo.federation.links.tcp import LinkSecurity
 
 
 class Hosting:
@@ -15,23 +14,9 @@ class Hosting:
 
     def __init__(self, security: LinkSecurity | None = None, **options: Any) -> None:
         self._loop = LoopThread()
-        self.core: HostCore = self._loop.call(self._start, security, options)
+        clock = tupelo.space.clock.SystemClock()
+        self.core: HostCore = self._loop.call(start_host, "h", clock, security, **options)
         self.space: tupelo.Space = self._loop.call(self.core.make_space, "jobs").space
-
-    async def _start(self, security: LinkSecurity | None, options: dict[str, Any]) -> HostCore:
-        ids = itertools.count()
-        core = HostCore(
-            "host",
-            host_id="h",
-            network=TcpNetwork(security),
-            clock=tupelo.space.clock.SystemClock(),
-            rng=random.Random(0),
-            new_id=lambda: f"id{next(ids)}",
-            listen="127.0.0.1:0",
-            **options,
-        )
-        await core.start()
-        return core
 
     @property
     def url(self) -> str:

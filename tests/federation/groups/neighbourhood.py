@@ -74,6 +74,12 @@ class Resident(WorldHost):
         self.part = Recorder(self.name)
         self.voice = self.group.part(PART, self.part)
 
+    async def leave(self) -> None:
+        if self.is_up:
+            await self.do(self.core.stop())
+            await asyncio.sleep(0.1)  # until its goodbyes have arrived
+        await super().leave()
+
     def members(self) -> str:
         return "".join(self.group.membership.members)
 

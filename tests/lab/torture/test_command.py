@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from typer.testing import Result as Invoked
 
 from tupelo.lab.commands import TORTURED, app
-from tupelo.lab.torture import round
+from tupelo.lab.torture import campaign
 from tupelo.lab.torture.checker import Anomaly
 from tupelo.lab.torture.round import RoundResult
 from tupelo.lab.torture.workloads import CLIENTS, MEMBERS
@@ -62,7 +62,7 @@ def test_anomalies_are_told_with_the_seed_and_the_exit_code_is_1(tmp_path, monke
         anomaly = Anomaly("taken twice", "a-1")
         return RoundResult(plan.models, Counter(ok=5), Counter(), Counter(kill=2), [anomaly])
 
-    monkeypatch.setattr(round, "run_round", run_round)
+    monkeypatch.setattr(campaign, "run_round", run_round)
     folder = tmp_path / "kept"
     result = torture("--model", "space", "--minutes", 0.01, "--seed", 3, "--keep", folder)
     assert result.exit_code == 1

@@ -4,8 +4,6 @@ site elsewhere that is used over a real socket."""
 from __future__ import annotations
 
 import inspect
-import itertools
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Call, parked_at, until_true
+from tests.kinds import start_host
 from tests.laws.doors import LoopThread
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
-from tupelo.federation.links.tcp import TcpNetwork
 from tupelo.models.xvsm import AsyncCapi, Capi
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.site import RemoteContainer
@@ -123,19 +121,9 @@ def place(request):
 def make_site(host_thread, clock):
     """`make_site(capi)`: a host that offers the containers of a Capi; the URI of the site."""
     hosts: list[HostCore] = []
-    ids = itertools.count()
 
     async def begin(capi: Capi) -> str:
-        core = HostCore(
-            "host",
-            host_id=f"h{len(hosts)}",
-            network=TcpNetwork(),
-            clock=clock,
-            rng=random.Random(0),
-            new_id=lambda: f"id{next(ids)}",
-            listen="127.0.0.1:0",
-        )
-        await core.start()
+        core = await start_host(f"h{len(hosts)}", clock)
         hosts.append(core)
         host = AsyncHost("host", listen=0)
         host._core = core

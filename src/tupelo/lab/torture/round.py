@@ -8,12 +8,11 @@ the clients end, new clients drain the spaces, and the checker compares.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -25,7 +24,6 @@ from tupelo.errors import TupeloError
 from tupelo.lab.torture import worker
 from tupelo.lab.torture.checker import DRAIN, NOT_SEEN, Anomaly, Facts, check, may_mend
 from tupelo.lab.torture.history import HistoryLog, TortureHistory, read_history
-from tupelo.lab.torture.journal import run_journal
 from tupelo.lab.torture.nemesis import FAULTS, FaultRecord, Nemesis
 from tupelo.lab.torture.processes import (
     HOST_COMMAND,
@@ -489,58 +487,3 @@ def run_round(plan: RoundConfig, told: Callable[[float], None] = lambda share: N
     if plan.folder.exists() and any(plan.folder.iterdir()):
         raise TortureFailed(f"{plan.folder} is not empty")
     return asyncio.run(Round(plan, told).run())
-
-
-ROUND_SECONDS = 45.0
-"""How long there are faults in a round; then they end, and the history is checked."""
-WITH_IDENTITIES = frozenset({"melon"})
-"""Models that need hosts with an identity for some operations, so links under TLS."""
-
-
-def run_campaign(
-    folder: Path,
-    models: tuple[str, ...],
-    seconds: float,
-    seed: int,
-    hosts: int,
-    tls: bool,
-    told: Callable[[str, float], None],
-) -> Iterator[tuple[str, int, Path, RoundResult]]:
-    """Run rounds of all models in turn: yields the model, the seed, the folder and the result of
-    each round. `told` is called with the model and the progress of the campaign, from 0 to 1."""
-    began = time.monotonic()
-    for number, model in enumerate(itertools.cycle(models)):
-        elapsed = time.monotonic() - began
-        if elapsed >= seconds and number >= len(models):
-            return
-        each = min(ROUND_SECONDS, max(1.0, seconds / len(models)))
-        round_seed = seed + number
-        place = folder / f"{model}-{round_seed}"
-        secure = tls or model in WITH_IDENTITIES
-        plan = RoundConfig(place, (model,), each, round_seed, hosts, secure)
-
-        def tell(share: float, model: str = model) -> None:
-            told(model, min(1.0, (time.monotonic() - began) / seconds))
-
-        runs = run_journal if model == "journal" else run_round
-        result = runs(plan, tell)
-        (place / "anomalies.txt").write_text("".join(f"{one}\n\n" for one in result.anomalies))
-        yield model, round_seed, place, result
-
-
-class Totals:
-    """The sums over all rounds of a model."""
-
-    def __init__(self) -> None:
-        self.rounds = 0
-        self.operations: Counter[str] = Counter()
-        self.errors: Counter[str] = Counter()
-        self.faults: Counter[str] = Counter()
-        self.anomalies: list[Anomaly] = []
-
-    def add(self, result: RoundResult) -> None:
-        self.rounds += 1
-        self.operations += result.operations
-        self.errors += result.errors
-        self.faults += result.faults
-        self.anomalies += result.anomalies
