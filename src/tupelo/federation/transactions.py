@@ -258,7 +258,7 @@ def _is_async(space: Any) -> bool:
 
 
 def _choose(spaces: tuple[Any, ...]) -> Decider | None:
-    """The decider: the first host with durable decisions, or else the first host, if there is one."""
+    """The decider: the first host with durable decisions, or else the first host, if any."""
     remote = [space for space in spaces if isinstance(space, RemoteSpace)]
     # Other hosts must be able to reach the decider.
     hosts = [

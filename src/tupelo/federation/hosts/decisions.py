@@ -63,8 +63,8 @@ def spanning_id(host_id: str, address: str, coordinator: str, number: str) -> st
 
 
 def branch_id(txn: str, key: str | int) -> str:
-    """The id of one branch of a transaction. A host may have several, over several links. The key is
-    a secret of the branch, its coordinator and the decider: see `TransactionDecisions.forget`."""
+    """The id of one branch of a transaction. A host may have several, over several links. The key
+    is a secret of branch, coordinator and decider: see `TransactionDecisions.forget`."""
     return f"{txn}|{key}"
 
 
