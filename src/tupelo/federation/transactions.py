@@ -187,10 +187,10 @@ class DeciderElsewhere(Decider):
             raise OutcomeUnknown(self.id, label, "it may have lost its record of it")
         return not given_up
 
-    async def _decide(self, told: Told, within: int | None = None) -> bool | None:
+    async def _decide(self, told: Told, on_link: int | None = None) -> bool | None:
         # Over the channel, since the space may be closed meanwhile.
         message = wire.Decide(0, self.id, told)
-        answer: bool | None = (await self._channel.ask(message, self._space, within)).value
+        answer: bool | None = (await self._channel.ask(message, self._space, on_link)).value
         return answer
 
     def forget(self, txn_id: str, participant: str) -> None:

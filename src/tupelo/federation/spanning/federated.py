@@ -218,7 +218,7 @@ class Federation:
             return PeerLost(missing[0], during)
         return NotAllAnswered(during, list(result.covered), missing)
 
-    def asked(
+    def peers_for(
         self, hosted: HostedSpace, wanted: Callable[[EngagedPeer], bool]
     ) -> list[EngagedPeer]:
         """The engaged hosts to ask: also those not known to have the space, which may have created
@@ -259,7 +259,7 @@ class Federation:
             result.missing[peer.name] = None
             return 0
 
-        total += sum(await asyncio.gather(*map(ask, self.asked(hosted, wanted))))
+        total += sum(await asyncio.gather(*map(ask, self.peers_for(hosted, wanted))))
         if result.missing and partial is None:
             raise self._missing("count", result, scope)
         return total

@@ -47,19 +47,19 @@ async def gather(
     if question.take:
         return await _ask_all(federation, question, limit)
     result = FederatedResult(question.hosted, question.record)
-    asked, rounds = question, 0
+    current, rounds = question, 0
     try:
         while rounds < ROUNDS_MAX:
             left = None if limit is None else limit - len(result.entries)
-            with asked.held():
-                more = await _ask_all(federation, asked, left)
+            with current.held():
+                more = await _ask_all(federation, current, left)
                 got = len(more.entries)
-                more.entries = asked.choose(more.entries, left)
+                more.entries = current.choose(more.entries, left)
             result.join(more)
             if limit is not None and len(result.entries) >= limit:
                 break
             if more.cut:  # Only these hosts have more than one answer holds.
-                asked = asked.continued(result.entries, more.is_cut)
+                current = current.continued(result.entries, more.is_cut)
             elif question.record is None or limit is None or got == len(more.entries):
                 break
             # Other readers of the session may have got some of the entries: there may be more.
@@ -69,8 +69,8 @@ async def gather(
         result.give_back()
         raise
     finally:
-        if asked.record is not None and asked.record is not question.record:
-            asked.record.close()
+        if current.record is not None and current.record is not question.record:
+            current.record.close()
     return result
 
 
@@ -82,7 +82,7 @@ async def _ask_all(
     try:
         if question.includes_here:
             await _get_here(federation, question, limit, result)
-        peers = federation.asked(question.hosted, question.includes)
+        peers = federation.peers_for(question.hosted, question.includes)
         if question.take and limit is not None:
             for peer in peers:
                 left = limit - len(result.entries)
@@ -358,7 +358,9 @@ class Search:
         question, record = self._question, self._question.record
         if record is None or question.take or question.query.many:
             return False
-        peer = record.first_asked(self._federation.asked(question.hosted, self._question.includes))
+        peer = record.first_asked(
+            self._federation.peers_for(question.hosted, self._question.includes)
+        )
         if peer is None:
             return False
         there = FederatedResult(question.hosted)
@@ -531,14 +533,14 @@ class Search:
         if self._places and await self._watch_here():
             return True
         empty = [place for place in self._places.values() if place.state == "empty"]
-        asked = [
+        answers = [
             place.peer.talk.call(wire.UnwatchRequest(self._next_call(), place.watch), self._during)
             for place in empty
         ]
-        if asked:
-            await asyncio.wait(asked, timeout=self._federation.host.answer_seconds)
+        if answers:
+            await asyncio.wait(answers, timeout=self._federation.host.answer_seconds)
         quiet = True
-        for place, answer in zip(empty, asked, strict=True):
+        for place, answer in zip(empty, answers, strict=True):
             place.peer.hints.pop(place.watch, None)
             if not answer.done() or answer.exception() is not None:
                 self._lose(place)
