@@ -152,16 +152,23 @@ def test_what_nobody_wants_any_more_returns_to_its_place(threads, lines, until):
     assert first.space("jobs").here.count() == 0
 
 
-def test_what_nobody_wants_any_more_stays_in_a_space_that_is_full(threads, lines, until):
-    first, second = threads.host("first", space=False), threads.host("second")
+def take_back_into_full_space(first: Any, second: Any, lines: Any, until: Any) -> Any:
+    """A client of `first` confirms a take from `second`, and is interrupted: the entry stays in the
+    space of `first`, which is full."""
     full = first.space("jobs", capacity=Capacity(1))
     full.write(("filler",))
     second.space("jobs").write(("job", 1))
     meet(first, second)
     client = lines(first, "client")
     got = client.call(wire.Get, "jobs", encoded(*JOBS), True, 0)
-    client.say(wire.Confirm([got.call]), wire.Cancel([got.call]))  # Its user was interrupted.
+    client.say(wire.Confirm([got.call]), wire.Cancel([got.call]))
     until(lambda: full.here.count() == 2, "it is here")
+    return full
+
+
+def test_what_nobody_wants_any_more_stays_in_a_space_that_is_full(threads, lines, until):
+    first, second = threads.host("first", space=False), threads.host("second")
+    full = take_back_into_full_space(first, second, lines, until)
     assert second.space("jobs").take(JOBS, wait=0) == ("job", 1)
     assert full.here.read_all() == [("filler",)]
 
@@ -169,14 +176,7 @@ def test_what_nobody_wants_any_more_stays_in_a_space_that_is_full(threads, lines
 def test_what_returns_to_a_durable_space_outlives_the_host(threads, lines, until, tmp_path):
     second = threads.host("second")
     first = threads.host("first", path=tmp_path, space=False)
-    full = first.space("jobs", capacity=Capacity(1))
-    full.write(("filler",))
-    second.space("jobs").write(("job", 1))
-    meet(first, second)
-    client = lines(first, "client")
-    got = client.call(wire.Get, "jobs", encoded(*JOBS), True, 0)
-    client.say(wire.Confirm([got.call]), wire.Cancel([got.call]))  # Its user was interrupted.
-    until(lambda: full.here.count() == 2, "it is here")
+    take_back_into_full_space(first, second, lines, until)
     first.close()
     again = threads.host("first", path=tmp_path).space("jobs")
     assert sorted(again.here.read_all()) == [("filler",), ("job", 1)]

@@ -186,10 +186,10 @@ class DeciderElsewhere(Decider):
             raise OutcomeUnknown(self.id, label, "it may have lost its record of it")
         return not given_up
 
-    async def _decide(self, told: Told, within: int | None = None) -> bool | None:
+    async def _decide(self, told: Told, on_link: int | None = None) -> bool | None:
         # Over the channel, since the space may be closed meanwhile.
         message = wire.Decide(0, self.id, told)
-        answer: bool | None = (await self._channel.ask(message, self._space, within)).value
+        answer: bool | None = (await self._channel.ask(message, self._space, on_link)).value
         return answer
 
     def forget(self, txn_id: str, participant: str) -> None:
@@ -257,7 +257,7 @@ def _is_async(space: Any) -> bool:
 
 
 def _choose(spaces: tuple[Any, ...]) -> Decider | None:
-    """The decider: the first host with durable decisions, or else the first host if any."""
+    """The decider: the first host with durable decisions, or else the first host, if any."""
     remote = [space for space in spaces if isinstance(space, RemoteSpace)]
     # Other hosts must be able to reach the decider.
     hosts = [

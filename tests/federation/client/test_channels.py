@@ -384,10 +384,14 @@ def test_without_reconnecting_a_loss_is_final(met, later):
     call = later(space.take)
     line.hear()
     line.close()
-    for attempt in (call.result, space.take, space.count):
+    for attempt, during in (
+        (call.result, "a take"),
+        (space.read, "a read"),
+        (space.count, "a count"),
+    ):
         with pytest.raises(PeerLost) as lost:
             attempt()
-        assert not lost.value.in_doubt
+        assert not lost.value.in_doubt and lost.value.during == during
 
 
 def test_patience_with_a_lost_host_ends(met, later, peer):

@@ -63,7 +63,7 @@ def spanning_id(host_id: str, address: str, coordinator: str, number: str) -> st
 
 def branch_id(txn: str, key: str | int) -> str:
     """The id of one branch of a transaction. A host may have several, over several links. The key
-    is a secret of the branch, its coordinator and the decider."""
+    is a secret of branch, coordinator and decider: see `TransactionDecisions.forget`."""
     return f"{txn}|{key}"
 
 
@@ -218,8 +218,8 @@ class TransactionDecisions:
             await self._in_thread(self._clean_up)
         for hosted in list(self._host.spaces.values()):
             with suppress(TupeloError):  # It was closed.
-                asked = [txn for txn in hosted.port.in_doubt() if decider_of(txn.id)]
-                await asyncio.gather(*(self._settle(hosted, txn) for txn in asked))
+                prepared = [txn for txn in hosted.port.in_doubt() if decider_of(txn.id)]
+                await asyncio.gather(*(self._settle(hosted, txn) for txn in prepared))
         for txn_id, participant in list(self._unacknowledged):
             await self._acknowledge(txn_id, participant)
         if self._has_forgotten:
@@ -232,7 +232,7 @@ class TransactionDecisions:
             async with asyncio.timeout(self._host.answer_seconds):
                 outcome = await self._ask(wire.AskOutcome(self._host.next_call(), txn.id))
         except (TupeloError, TimeoutError) as error:
-            logger.info("who decides %s cannot be asked: %s", txn.id, error)
+            logger.info("the decider of %s does not answer: %s", txn.id, error)
             return
         if outcome not in ("committed", "aborted"):
             return

@@ -155,37 +155,34 @@ class Federation:
         question = FederatedQuery(
             hosted,
             query,
+            includes_here=here,
+            includes=wanted,
             agent=agent,
             holder=holder or self.holder_here(),
-            sent=wanted is not no_peer,
             accept=accept,
         )
         if query.many:
-            result = await gather(self, question, here, wanted, query.limit)
+            result = await gather(self, question, query.limit)
             if not result.entries and query.deadline != NOW:
-                result = await self._await_some(question, here, wanted)
+                result = await self._await_some(question)
         else:
-            result = await Search(self, question, here, wanted).run()
+            result = await Search(self, question).run()
         if result.missing and not result.entries and not partial:
             raise self._missing(query.verb, result, query.scope)
         return result
 
-    async def _await_some(
-        self,
-        question: FederatedQuery,
-        here: bool,
-        wanted: Callable[[EngagedPeer], bool],
-    ) -> FederatedResult:
+    async def _await_some(self, question: FederatedQuery) -> FederatedResult:
         """Wait until one host has a match, then get the matches of the others as well."""
-        search = Search(self, question, here, wanted)
+        search = Search(self, question)
         result = await search.run()
         left = None if question.limit is None else question.limit - len(result.entries)
         if result.entries and (left is None or left > 0):
             try:
                 # A reservation at this host cannot be extended: it has one holder.
-                here = here and not (question.take and search.found_here)
+                if question.take and search.found_here:
+                    question = question.replace(includes_here=False)
                 anew = not question.take and question.record is None
-                more = await gather(self, question, here, wanted, question.limit if anew else left)
+                more = await gather(self, question, question.limit if anew else left)
             except BaseException:
                 result.give_back()
                 raise
@@ -221,7 +218,7 @@ class Federation:
             return PeerLost(missing[0], during)
         return NotAllAnswered(during, list(result.covered), missing)
 
-    def asked(
+    def peers_for(
         self, hosted: HostedSpace, wanted: Callable[[EngagedPeer], bool]
     ) -> list[EngagedPeer]:
         """The engaged hosts to ask: also those not known to have the space, which may have created
@@ -262,7 +259,7 @@ class Federation:
             result.missing[peer.name] = None
             return 0
 
-        total += sum(await asyncio.gather(*map(ask, self.asked(hosted, wanted))))
+        total += sum(await asyncio.gather(*map(ask, self.peers_for(hosted, wanted))))
         if result.missing and partial is None:
             raise self._missing("count", result, scope)
         return total

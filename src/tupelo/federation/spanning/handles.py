@@ -100,7 +100,7 @@ class FederatedSubscription:
             try:
                 self._install(peer, True)
             except CannotSend as error:
-                logger.warning("the host %r cannot be asked to tell us: %s", peer.name, error)
+                logger.warning("a subscription cannot be sent to the host %r: %s", peer.name, error)
 
     def departed(self, peer: EngagedPeer) -> None:
         before = self._watches.get(peer.id)
@@ -267,7 +267,7 @@ def _done(waiter: asyncio.Future[None]) -> None:
 
 def _log_refusal(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled() and isinstance(error := answer.exception(), TupeloError):
-        logger.info("a host does not tell us of its entries: %s", error)
+        logger.info("a host refuses a subscription: %s", error)
 
 
 class SpanningLease:

@@ -73,27 +73,31 @@ def no_peer(peer: EngagedPeer) -> bool:
 
 
 class FederatedQuery:
-    """A query over several hosts. `agent` limits it to the entries of one agent, `holder` is the
-    taker of entries of this host, and `accept` may reject deliveries of other hosts. Template and
-    order are encoded only if the query is `sent` to other hosts."""
+    """A query over several hosts: over this host if it `includes_here`, and over the peers that it
+    `includes`. `agent` limits it to the entries of one agent, `holder` is the taker of entries of
+    this host, and `accept` may reject deliveries of other hosts."""
 
     def __init__(
         self,
         hosted: HostedSpace,
         query: Query,
         *,
+        includes_here: bool,
+        includes: Callable[[EngagedPeer], bool],
         agent: str | None,
         holder: Holder,
-        sent: bool = True,
         accept: Settling | None = None,
     ) -> None:
         self.hosted = hosted
         self.query = query
+        self.includes_here = includes_here
+        self.includes = includes
         self.agent = agent
         self.holder = holder
         self.accept = accept
         self.session = query.session
         self.record = _record_of(query.session)
+        sent = includes is not no_peer
         self.encoded = template_to_wire(query.template) if sent else None
         self.encoded_order = encode_order(query.order) if sent else None
 
@@ -109,7 +113,7 @@ class FederatedQuery:
         """The lock that guards the record of the session."""
         return self.hosted.port.atomic()
 
-    def here(self, limit: int | None, *, deadline: float | None = NOW) -> Query:
+    def query_here(self, limit: int | None, *, deadline: float | None = NOW) -> Query:
         """The query for the entries of this host. Their types need not be known here, and the
         record of the session, not the query, notes what is seen."""
         only = None
@@ -125,7 +129,7 @@ class FederatedQuery:
             query = self.query.replace(deadline=NOW, limit=limit, session=None, known=False)
             entries, _ = await read_unseen(self.hosted, self.session, query, self.agent)
             return entries
-        return await self.hosted.port.fetch(self.here(limit))
+        return await self.hosted.port.fetch(self.query_here(limit))
 
     def ask(
         self,
@@ -170,14 +174,23 @@ class FederatedQuery:
                 return None
         return read_answer(answer, self.hosted.clock.now())
 
-    def going_on(self, entries: list[Entry]) -> FederatedQuery:
-        """The query for the entries that are not read yet: outside a session, in a new one."""
-        if self.session is not None:
-            return self
+    def replace(self, **attributes: Any) -> FederatedQuery:
+        """A copy with other attributes."""
         question = copy(self)
-        question.record = SeenRecord()
-        question.session = SessionState("", question.record, None)
-        question.record.choose(entries, None)
+        for name, value in attributes.items():
+            setattr(question, name, value)
+        return question
+
+    def continued(
+        self, entries: list[Entry], includes: Callable[[EngagedPeer], bool]
+    ) -> FederatedQuery:
+        """The query for the other entries of these peers: outside a session, in a new session that
+        has seen `entries`."""
+        question = self.replace(includes_here=False, includes=includes)
+        if self.session is None:
+            question.record = SeenRecord()
+            question.session = SessionState("", question.record, None)
+            question.record.choose(entries, None)
         return question
 
     @contextmanager

@@ -41,30 +41,25 @@ ROUNDS_MAX = 100
 
 
 async def gather(
-    federation: Federation,
-    question: FederatedQuery,
-    here: bool,
-    wanted: Callable[[EngagedPeer], bool],
-    limit: int | None,
+    federation: Federation, question: FederatedQuery, limit: int | None
 ) -> FederatedResult:
-    """The current matches at all hosts, up to `limit`. `here` and `wanted` say whether this host
-    and which peers are in the scope."""
+    """The current matches at all hosts, up to `limit`."""
     if question.take:
-        return await _ask_all(federation, question, here, wanted, limit)
+        return await _ask_all(federation, question, limit)
     result = FederatedResult(question.hosted, question.record)
-    asked, rounds = question, 0
+    current, rounds = question, 0
     try:
         while rounds < ROUNDS_MAX:
             left = None if limit is None else limit - len(result.entries)
-            with asked.held():
-                more = await _ask_all(federation, asked, here, wanted, left)
+            with current.held():
+                more = await _ask_all(federation, current, left)
                 got = len(more.entries)
-                more.entries = asked.choose(more.entries, left)
+                more.entries = current.choose(more.entries, left)
             result.join(more)
             if limit is not None and len(result.entries) >= limit:
                 break
             if more.cut:  # Only these hosts have more than one answer holds.
-                asked, here, wanted = asked.going_on(result.entries), False, more.is_cut
+                current = current.continued(result.entries, more.is_cut)
             elif question.record is None or limit is None or got == len(more.entries):
                 break
             # Other readers of the session may have got some of the entries: there may be more.
@@ -74,24 +69,20 @@ async def gather(
         result.give_back()
         raise
     finally:
-        if asked is not question and asked.record is not None:
-            asked.record.close()
+        if current.record is not None and current.record is not question.record:
+            current.record.close()
     return result
 
 
 async def _ask_all(
-    federation: Federation,
-    question: FederatedQuery,
-    here: bool,
-    wanted: Callable[[EngagedPeer], bool],
-    limit: int | None,
+    federation: Federation, question: FederatedQuery, limit: int | None
 ) -> FederatedResult:
     """Ask each host once. A read gets up to `limit` entries of each host."""
     result = FederatedResult(question.hosted)
     try:
-        if here:
+        if question.includes_here:
             await _get_here(federation, question, limit, result)
-        peers = federation.asked(question.hosted, wanted)
+        peers = federation.peers_for(question.hosted, question.includes)
         if question.take and limit is not None:
             for peer in peers:
                 left = limit - len(result.entries)
@@ -118,7 +109,7 @@ async def _get_here(
     result.covered[federation.host.name] = None
     if question.take:
         port = question.hosted.port
-        delivery = await port.reserve(question.here(limit), question.holder)
+        delivery = await port.reserve(question.query_here(limit), question.holder)
         if delivery is not None:
             result.add(delivery)
     else:
@@ -204,13 +195,9 @@ class Search:
         self,
         federation: Federation,
         question: FederatedQuery,
-        here: bool,
-        wanted: Callable[[EngagedPeer], bool],
     ) -> None:
         self._federation = federation
         self._question = question
-        self._here = here
-        self._wanted = wanted
         self._next_call = federation.host.next_call
         self._places: dict[str, _AskedHost] = {}
         self.ended = asyncio.Event()
@@ -232,7 +219,7 @@ class Search:
         """Search until there is a match or the deadline of the query is over. Hosts that did not
         answer are listed as missing in the result."""
         federation, hosted = self._federation, self._question.hosted
-        if self._here and await self._look_here():
+        if self._question.includes_here and await self._look_here():
             return self._result
         alarms: list[Callable[[], None]] = []
         loop = asyncio.get_running_loop()
@@ -299,11 +286,11 @@ class Search:
 
     def _wait_here(self) -> None:
         """Start to wait in the queue of this host."""
-        if self._here:
+        if self._question.includes_here:
             question = self._question
             port = question.hosted.port
             self._ticket = self._ticket or question.query.ticket or port.ticket()
-            query = question.here(question.limit, deadline=None).replace(ticket=self._ticket)
+            query = question.query_here(question.limit, deadline=None).replace(ticket=self._ticket)
             got: Coroutine[Any, Any, Delivery | list[Entry] | None]
             got = port.reserve(query, question.holder) if question.take else port.fetch(query)
             self._waiting = asyncio.ensure_future(got)
@@ -327,7 +314,7 @@ class Search:
         """Set up a watch at this host. True if there is a match now."""
         if self._waiting is not None:
             return self._came_here()
-        if not self._here or self._watching is not None:
+        if not self._question.includes_here or self._watching is not None:
             return False
         question = self._question
         query = question.query
@@ -339,7 +326,7 @@ class Search:
         self._result.covered[self._federation.host.name] = None
         if question.take:
             port = question.hosted.port
-            delivery = await port.reserve(question.here(question.limit), question.holder)
+            delivery = await port.reserve(question.query_here(question.limit), question.holder)
             if delivery is not None:
                 self._result.add(delivery)
         else:
@@ -357,7 +344,7 @@ class Search:
             self._loop.call_soon_threadsafe(self._outdate)
 
     def _outdate(self) -> None:
-        if self._here:
+        if self._question.includes_here:
             self._hint_here()
         for place in self._places.values():
             place.outdated = True
@@ -371,7 +358,9 @@ class Search:
         question, record = self._question, self._question.record
         if record is None or question.take or question.query.many:
             return False
-        peer = record.first_asked(self._federation.asked(question.hosted, self._wanted))
+        peer = record.first_asked(
+            self._federation.peers_for(question.hosted, self._question.includes)
+        )
         if peer is None:
             return False
         there = FederatedResult(question.hosted)
@@ -389,7 +378,7 @@ class Search:
     def engaged(self, peer: EngagedPeer) -> None:
         """Ask this host, which is engaged now."""
         if (
-            self._wanted(peer)
+            self._question.includes(peer)
             and self._question.hosted.shared
             and (peer.id not in self._places or self._places[peer.id].peer is not peer)
         ):
@@ -544,14 +533,14 @@ class Search:
         if self._places and await self._watch_here():
             return True
         empty = [place for place in self._places.values() if place.state == "empty"]
-        asked = [
+        answers = [
             place.peer.talk.call(wire.UnwatchRequest(self._next_call(), place.watch), self._during)
             for place in empty
         ]
-        if asked:
-            await asyncio.wait(asked, timeout=self._federation.host.answer_seconds)
+        if answers:
+            await asyncio.wait(answers, timeout=self._federation.host.answer_seconds)
         quiet = True
-        for place, answer in zip(empty, asked, strict=True):
+        for place, answer in zip(empty, answers, strict=True):
             place.peer.hints.pop(place.watch, None)
             if not answer.done() or answer.exception() is not None:
                 self._lose(place)

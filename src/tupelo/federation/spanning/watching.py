@@ -183,7 +183,9 @@ class RemoteWatch:
         except CannotSend as error:
             self._missed += 1
             self._room.release()
-            logger.warning("an entry of %r is not told of: %s", self._hosted.name, error)
+            logger.warning(
+                "an entry of %r cannot be sent to a subscriber: %s", self._hosted.name, error
+            )
 
     def arrived(self, entries: int) -> None:
         """The listener has acknowledged so many entries."""
