@@ -75,12 +75,10 @@ def _members(readers: int, port: int | None) -> Iterator[list[Elsewhere]]:
     with ExitStack() as stack:
         writer = stack.enter_context(Elsewhere(run_member, port, []))
         peers = [writer.said()]
-        members = [writer]
-        for _ in range(readers):
-            members.append(stack.enter_context(Elsewhere(run_member, port, peers)))
-        for reader in members[1:]:
+        others = [stack.enter_context(Elsewhere(run_member, port, peers)) for _ in range(readers)]
+        for reader in others:
             reader.said()
-        yield members
+        yield [writer, *others]
 
 
 def _read_backlog(members: list[Elsewhere], way: str, count: int) -> float:
@@ -112,8 +110,8 @@ def _receive(members: list[Elsewhere], way: str) -> float:
 
 
 def run_member(pipe: Connection, port: int | None, peers: list[str]) -> None:
-    """A host and a client of Redis. It sends its address when it is engaged with its peers, and then
-    one answer to each command."""
+    """A host and a client of Redis. It sends its address when it is engaged with its peers, and
+    then one answer to each command."""
     with ExitStack() as stack:
         host = stack.enter_context(
             tupelo.Host(f"host-{id(pipe)}", listen="127.0.0.1:0", peers=peers)

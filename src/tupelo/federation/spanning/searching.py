@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import CannotSend, HostClosed, TupeloError
 from tupelo.federation.links import wire
+from tupelo.federation.links.encoding import read_answer
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.federation.spanning.gathering import read_from
 from tupelo.federation.spanning.peers import EngagedPeer
@@ -139,7 +140,7 @@ class Search:
 
     # Here
 
-    def _hint_here(self) -> None:
+    def _hint_here(self, entry: Entry | None = None) -> None:
         self._hinted_here = True
         self._changed.set()
 
@@ -247,7 +248,7 @@ class Search:
 
     def _begin(self, peer: EngagedPeer) -> None:
         place = self._places[peer.id] = _AskedHost(peer, self._next_call())
-        peer.hints[place.watch] = lambda hint: self._ready(place)
+        peer.hints[place.watch] = lambda hint: self._hinted(place, hint)
         how: Literal["peek", "read"] = "peek" if self._question.take else "read"
         self._ask(place, how)
 
@@ -264,6 +265,14 @@ class Search:
             return
         answer.add_done_callback(lambda done: self._answered(place, message, done))
 
+    def _hinted(self, place: _AskedHost, hint: wire.Hint) -> None:
+        """A watch has seen something. For a read, the matches may come with the hint."""
+        place.watched = True  # also if the answer, that there was nothing, is still on its way
+        if hint.entries and not self._question.take:
+            place.entries, _ = read_answer(hint.entries, self._question.hosted.clock.now())
+            self._hold()
+        self._ready(place)
+
     def _answered(self, place: _AskedHost, message: wire.Ask, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
             return
@@ -279,7 +288,7 @@ class Search:
             else:
                 with self._question.held():
                     read = self._question.read_answer(place.peer, message, answer.result())
-                    place.entries = [] if read is None else read[0]
+                    place.entries = place.entries if read is None else read[0] or place.entries
                     self._hold()
                 # Who has forgotten the session is told all of it, and asked again.
                 found_there = read is None or bool(place.entries)
@@ -427,9 +436,9 @@ class Search:
             known = place.peer.hints.pop(place.watch, None) is not None
             may_stand = place.watched or place.state in ("asking", "missing")
             if known and may_stand:
-                place.peer.talk.call(
-                    wire.UnwatchRequest(self._next_call(), place.watch), self._during
-                )
+                unwatch = wire.UnwatchRequest(self._next_call(), place.watch)
+                # The one who waits gets the result first.
+                self._loop.call_soon(place.peer.talk.call, unwatch, self._during)
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.add_done_callback(self._give_back)

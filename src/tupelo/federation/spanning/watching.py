@@ -9,6 +9,7 @@ from typing import Any
 
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.order import Order
+from tupelo.values.entry import Entry
 from tupelo.values.notice import Notice
 
 
@@ -39,16 +40,18 @@ class SpaceAwaited:
 class SpaceWatch:
     """A watch over one space. `hits` counts what came, or is shown now by an order that left it out
     before; `hint` is called once, and again only after `arm`, so that a busy space does not talk to
-    one who is slow to ask."""
+    one who is slow to ask. If the space `had_nothing` when the watch began, the first hint is given
+    the entry that came; all others, and one for several entries, are given None."""
 
     def __init__(
         self,
         hosted: HostedSpace,
         template: Any,
-        hint: Callable[[], None],
+        hint: Callable[[Entry | None], None],
         order: Order | None = None,
     ) -> None:
         self.hits = 0
+        self.had_nothing = False
         self.hosted = hosted
         self._hint = hint
         self._armed = True
@@ -83,16 +86,18 @@ class SpaceWatch:
     def listen(self) -> None:
         with self.hosted.port.atomic():
             came, self._shown = self._shown, 0
+        first: Entry | None = None
         while not self._over:
             found, _ = self.hosted.port.next_notice(self._state, lambda: self, None)
             if not isinstance(found, Notice):
                 break
             came += 1 + found.missed
+            first = found.subject
         if came:
             self.hits += came
             if self._armed:
                 self._armed = False
-                self._hint()
+                self._hint(first if self.had_nothing and self.hits == 1 else None)
 
     def end(self) -> None:
         if not self._over:
