@@ -48,7 +48,7 @@ def run(settings: Settings) -> list[Line]:
                         "/s",
                         target,
                         partial(_read_backlog, members, "melon", count),
-                        port and partial(_read_backlog, members, "redis", count),
+                        None if port is None else partial(_read_backlog, members, "redis", count),
                         settings.rounds,
                         absent=NO_REDIS,
                     )
@@ -61,7 +61,7 @@ def run(settings: Settings) -> list[Line]:
                     "µs",
                     Target("≤", 1.5),
                     partial(_receive, members, "melon"),
-                    port and partial(_receive, members, "redis"),
+                    None if port is None else partial(_receive, members, "redis"),
                     settings.rounds,
                     absent=NO_REDIS,
                 )
@@ -91,7 +91,7 @@ def _read_backlog(members: list[Elsewhere], way: str, count: int) -> float:
     start = perf_counter()
     for reader in readers:
         reader.tell(("read", count))
-    ends = [reader.answered()[0] for reader in readers]
+    ends: list[float] = [reader.answered()[0] for reader in readers]
     return sum(count / (end - start) for end in ends) / len(readers)
 
 
