@@ -22,10 +22,10 @@ from redis import Redis
 import tupelo
 from benchmarks.elsewhere import NO_REDIS, Elsewhere, redis_server
 from benchmarks.measure import Line, Settings, Target, compare, require
-from benchmarks.overhead import PAYLOAD
 from tupelo.models.melon import Melon
 
 MESSAGES = 2_000
+PAYLOAD = bytes(1_000)
 PACED, PACE_SECONDS = 100, 0.010
 TARGETS = {1: Target("≥", 1.0), 6: Target("≥", 0.7)}
 """By the number of readers."""
