@@ -30,7 +30,7 @@ class Chatter:
         self.screen.put(f"{who} {'whispers' if kind == 'whisper' else 'says'}: {text}")
 
     def say(self, text: str) -> None:
-        """Send a line to the group: strong reactions run before `out` returns."""
+        """Send a line to all agents in the group, and remove it again."""
         self._chat.out(("line", self.name, text))
         self._chat.inp(("line", self.name, text), current=self.agent.location)
 
