@@ -161,8 +161,8 @@ def _audited(spark: SparkSession, archive: Path) -> float:
 
 
 def _one_of_many(settings: Settings, spark: SparkSession, archive: Path) -> Line:
-    """The files of the others are taken away: what is asked of one host must not need them. Of
-    what is left, every byte is counted as read, and so are all manifests."""
+    """A query of one host must not need the files of the others, so these are removed. Every byte
+    of the remaining files, and of all manifests, is counted as read."""
     each = settings.size(EACH)
     for number in range(HOSTS):
         seal(MadeLog(f"host-{number}", each), archive)
@@ -217,7 +217,7 @@ def _fill(url: str, count: int) -> None:
 
 
 def _settled(log: JournalLog) -> int:
-    """How many changes there are when no more come: what was taken is confirmed a little later."""
+    """The number of changes once no more are added: takes are confirmed with a delay."""
     seen, last = 0, log.bounds()[1]
     while seen < last:
         sleep(1.0)
@@ -259,7 +259,7 @@ def _micro_batches(
 
 
 def _batch_ms(stream: DataFrame, directory: Path) -> float:
-    """What a micro-batch takes, from its planning to its checkpoint: the median of many."""
+    """The median milliseconds of a micro-batch, from its planning to its checkpoint."""
     with TemporaryDirectory(dir=directory) as checkpoint:
         writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
         query = writer.start()
@@ -316,19 +316,19 @@ _WHAT = ("resize", "rotate", "crop", "sharpen", "print", "send", "keep", "forget
 _AGENTS = 20
 _ROWS = 65_536
 _LAG = 1_000
-"""So many entries are written before the first of them is taken."""
+"""How many entries are written before the first is taken."""
 _BEGIN = 1_794_800_000.0  # in November 2026
 _A_SECOND = 500
 
 
 def fields(i: int) -> Fields:
-    """An entry: some of it is always the same, and some never."""
+    """An entry with fields that repeat, and fields that never do."""
     return _WHAT[i % len(_WHAT)], i, i * 2_654_435_761 % 2**32 / 7, f"image-{i}.png"
 
 
 class MadeLog:
-    """The log of a host that never was: entries are written, and taken a little later in the same
-    order. It is sealed as any other log is."""
+    """A generated log: entries are written, and taken a little later in the same order. It is
+    sealed like any other log."""
 
     def __init__(self, host: str, count: int) -> None:
         self.host = host

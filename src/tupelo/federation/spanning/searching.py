@@ -2,8 +2,9 @@
 
 Every host that takes part is asked, and watches from the moment at which it had nothing. A match
 anywhere ends the search: a read gets the entry with the hint of the watch; for a take, only one
-host at a time is asked to reserve, so nothing is held that is not wanted. "No match" is said only if there was a moment at which no host had one: all
-were watching by then, and none of the watches has seen anything come.
+host at a time is asked to reserve, so nothing is held that is not wanted. "No match" is said only
+if there was a moment at which no host had one: all were watching by then, and none of the watches
+has seen anything come.
 
 Whoever waits also waits at this host's own part of the space like any other: a take is served in
 its turn, among the clients and programs of this host, and a read before any take. The read of a
