@@ -134,33 +134,23 @@ def _verdict(line: Line) -> str:
     return f"not reached: {_number(line.measured)} of {_number(line.target.bound)}"
 
 
+def _timing_cells(row: thesis.Row | doors.Row) -> tuple[str, ...]:
+    return (
+        f"{row.n:,}",
+        f"{row.write_ms:,.2f}",
+        f"{row.read_ms:.4f}",
+        f"{row.take_ms:,.2f}",
+        f"{row.n / row.write_ms * 1e3:,.0f}",
+        f"{row.n / row.take_ms * 1e3:,.0f}",
+    )
+
+
 def _thesis_cells(rows: list[thesis.Row]) -> Cells:
-    return [
-        (
-            f"{row.n:,}",
-            f"{row.write_ms:,.2f}",
-            f"{row.read_ms:.4f}",
-            f"{row.take_ms:,.2f}",
-            f"{row.n / row.write_ms * 1e3:,.0f}",
-            f"{row.n / row.take_ms * 1e3:,.0f}",
-        )
-        for row in rows
-    ]
+    return [_timing_cells(row) for row in rows]
 
 
 def _door_cells(rows: list[doors.Row]) -> Cells:
-    return [
-        (
-            row.door,
-            f"{row.n:,}",
-            f"{row.write_ms:,.2f}",
-            f"{row.read_ms:.4f}",
-            f"{row.take_ms:,.2f}",
-            f"{row.n / row.write_ms * 1e3:,.0f}",
-            f"{row.n / row.take_ms * 1e3:,.0f}",
-        )
-        for row in rows
-    ]
+    return [(row.door, *_timing_cells(row)) for row in rows]
 
 
 def _figure(value: float, unit: str) -> str:
