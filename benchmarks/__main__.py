@@ -9,6 +9,7 @@ from time import perf_counter
 from rich.console import Console
 
 from benchmarks import (
+    backlog,
     doors,
     durable,
     event_heap,
@@ -40,6 +41,7 @@ THEMES = {
     "remote": remote.run,
     "sites": sites.run,
     "federation": federation.run,
+    "backlog": backlog.run,
     "pipeline": pipeline.run,
 }
 NAMES = [*THEMES, "kills", "lime", "melon", "unread", "event_heap", "worst", "thesis"]

@@ -33,7 +33,7 @@ HEARTBEAT_SECONDS = 10.0
 
 
 def run_host(pipe: Connection, folder: str | None) -> None:
-    """A host. It says its address."""
+    """A host. Sends its address."""
     uvloop.run(_run_host(pipe, folder))
 
 
@@ -50,8 +50,8 @@ async def _run_host(pipe: Connection, folder: str | None) -> None:
 def run_clients(
     pipe: Connection, url: str, clients: int, in_flight: int, seconds: float, who: int
 ) -> None:
-    """So many clients. It says when they are connected, is told to begin, and says how long each
-    operation took, and what went wrong."""
+    """So many clients. Sends a value when they are connected, starts on the next message, and sends
+    the time of each operation and the errors."""
     uvloop.run(_run_clients(pipe, url, clients, in_flight, seconds, who))
 
 
@@ -91,8 +91,8 @@ async def _run_clients(
 
 
 def run_newcomers(pipe: Connection, url: str, seconds: float) -> None:
-    """Newcomers, one after another begun. It is told to begin, and says how long each took to
-    connect, and until it had its first entry; and how many failed."""
+    """New clients, started one after another. Starts on the first message; sends the times until
+    each was connected and had its first entry, and how many failed."""
     uvloop.run(_run_newcomers(pipe, url, seconds))
 
 

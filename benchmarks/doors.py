@@ -50,7 +50,8 @@ PREDEFINED: Fields = (42, "Benchmark", True)
 
 @dataclass(frozen=True)
 class Way:
-    """A way to do it: verbs on one item, made anew for each run; `items` is what they are given."""
+    """One API under test: its operations on one item, created for each run; `items` are the
+    items."""
 
     name: str
     begin: Callable[[], tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]]
@@ -101,7 +102,7 @@ def table(settings: Settings) -> list[Row]:
 
 
 def _beside(door: Way, space: Way, bound: float, settings: Settings) -> list[Line]:
-    """The door and the space in turns; one line a verb."""
+    """Measure the door and the space in turns; one line for each operation."""
     n = settings.size(COMPARED)
     _measure(door, n), _measure(space, n)  # to warm up
     pairs = [(_measure(door, n), _measure(space, n)) for _ in range(settings.rounds)]
@@ -119,7 +120,7 @@ def _beside(door: Way, space: Way, bound: float, settings: Settings) -> list[Lin
 
 
 def _flat(door: Way, settings: Settings) -> list[Line]:
-    """What an operation costs among many, and among few."""
+    """Compare the cost of an operation with many entries stored and with few."""
     many = settings.size(MANY)
     _measure(door, FEW)
     pairs = [(_measure(door, many), _median_of(door, FEW, 20)) for _ in range(settings.rounds)]

@@ -1,4 +1,4 @@
-"""Programs elsewhere, in processes of their own: a Redis server, hosts, and clients that wait."""
+"""Processes that benchmarks start: a Redis server, hosts, and clients that wait."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def _await_redis(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 class Elsewhere:
-    """A process that runs a function of this module. The function is given one end of a pipe: it
-    says once what it has to say, and leaves when it is told to."""
+    """A process that runs a module's function with one end of a pipe. The function sends a value
+    when it is ready, answers commands if it has any, and returns when it receives None."""
 
     def __init__(
         self, function: Callable[Concatenate[Connection, P], None], *args: P.args, **kw: P.kwargs
@@ -100,22 +100,22 @@ class Elsewhere:
         theirs.close()
 
     def said(self) -> Any:
-        """What it has to say, once it is ready."""
+        """The value that the process sends when it is ready."""
         if not self._pipe.poll(PATIENCE_SECONDS):
             raise RuntimeError("a process of the benchmark does not get ready")
         return self._pipe.recv()
 
     def ask(self, question: Any) -> Any:
-        """What it answers, if it is a function that does."""
+        """Send a command, and wait for the answer."""
         self.tell(question)
         return self._pipe.recv()
 
     def answered(self) -> Any:
-        """What it answers to what it was told, however long that takes."""
+        """Wait for the answer to a command that was sent by `tell`, however long it takes."""
         return self._pipe.recv()
 
     def tell(self, question: Any) -> None:
-        """Ask, and do not wait for the answer: others may be asked meanwhile."""
+        """Send a command without waiting for the answer."""
         self._pipe.send(question)
 
     @property
@@ -125,19 +125,19 @@ class Elsewhere:
 
     @property
     def cpu_seconds(self) -> float:
-        """How much time it has used of a processor."""
+        """The processor time that it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def leave(self) -> None:
-        """Tell it to leave as programs should."""
+        """Tell the function to return."""
         self._pipe.send(None)
 
     def kill(self) -> None:
         self._process.kill()
 
     def stop(self) -> None:
-        """Stop its heart: to others it looks as if the line had been cut."""
+        """Send SIGSTOP: to others it looks as if the connection had been cut."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGSTOP)
 
@@ -149,14 +149,14 @@ class Elsewhere:
             with suppress(OSError):
                 self.leave()
             self._process.join(5.0)
-        self._process.kill()  # which a process that was stopped obeys as well
+        self._process.kill()  # which also ends a stopped process
         self._process.join()
         self._pipe.close()
 
 
 def run_hosts(pipe: Connection, names: list[str], jobs: int = 0) -> None:
-    """Hosts on one loop, each engaged with all the others; the jobs are dealt out among them. It
-    says their addresses."""
+    """Hosts on one loop, each engaged with all others; the jobs are distributed among them. Sends
+    their addresses."""
     uvloop.run(_run_hosts(pipe, names, jobs))
 
 
@@ -180,7 +180,7 @@ async def _run_hosts(pipe: Connection, names: list[str], jobs: int) -> None:
 
 
 def run_site(pipe: Connection) -> None:
-    """A host with a space and a container, both in memory. It says its address."""
+    """A host with a space and a container, both in memory. Sends its address."""
     uvloop.run(_run_site(pipe))
 
 
@@ -194,7 +194,7 @@ async def _run_site(pipe: Connection) -> None:
 
 
 def run_waiters(pipe: Connection, url: str, clients: int, each: int) -> None:
-    """Clients of which each waits for jobs that nobody writes. It says when all of them wait."""
+    """Clients of which each waits for jobs that nobody writes. Sends their number when all wait."""
     uvloop.run(_run_waiters(pipe, url, clients, each))
 
 
@@ -209,7 +209,7 @@ async def _run_waiters(pipe: Connection, url: str, clients: int, each: int) -> N
                 for i in range(each)
             ]
             await asyncio.sleep(0)
-            await space.count()  # Calls are served in turn, so those who wait are waiting by now.
+            await space.count()  # Calls are served in turn, so the takes are waiting by now.
         pipe.send(len([task for task in waiting if not task.done()]))
         await asyncio.to_thread(pipe.recv)
         for task in waiting:
@@ -218,8 +218,8 @@ async def _run_waiters(pipe: Connection, url: str, clients: int, each: int) -> N
 
 
 def run_store(pipe: Connection, folder: str) -> None:
-    """A host with durable spaces. It says its address; then it is asked to write so many entries
-    into the space "sunk" by itself, and says in how many seconds, or to empty it of so many."""
+    """A host with durable spaces. Sends its address. The command ("write", count) writes entries
+    into the space "sunk" and is answered with the seconds; ("take", count) removes entries."""
     with tupelo.Host("store", listen="127.0.0.1:0", path=folder) as host:
         host.space(SPACE, log_keep="all")
         space = host.space("sunk")

@@ -28,13 +28,13 @@ EACH = 1_000
 MISPLACED_EACH = 100
 DELAY_SECONDS = 0.005
 WAVE = frozenset(("Here", "Gone", "Probe", "Echo", "Commit", "Flush", "Done", "Resume"))
-"""What is said to agree on a membership. The rest is what has to move."""
+"""The messages that agree on a membership. All others move tuples and tables."""
 LISTENED = 200
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Groups of so many hosts, and who gets to know whom: one host of each, or all of them."""
+    """Groups of so many hosts, and which hosts meet: one of each group, or all."""
 
     what: str
     groups: tuple[int, int]
@@ -56,7 +56,8 @@ def tables(settings: Settings) -> list[Table]:
 # Hosts that engage
 
 Timed = tuple[float, float, float]
-"""Seconds until all go on as one, those of the processor, and how long operations were held."""
+"""Seconds until both groups are one, seconds of processor time, and how long operations were
+held."""
 
 
 def _meetings(settings: Settings) -> Table:
@@ -120,7 +121,7 @@ async def _time_meeting(meeting: Meeting, settings: Settings) -> Timed:
 
 
 async def _prepare(groups: list[list[Camp]], settings: Settings) -> None:
-    """Give everyone its tuples, some of which are for agents that are not there yet."""
+    """Give each agent its tuples, some of them for agents that have not arrived yet."""
     for group in groups:
         await grouped(group, len(group))
     for group, others in (groups, groups[::-1]):
@@ -147,7 +148,7 @@ async def _meet(meeting: Meeting, groups: list[list[Camp]]) -> None:
 
 
 async def _check(groups: list[list[Camp]], settings: Settings) -> None:
-    """Everything is there, and with the agent it is for."""
+    """Require that every tuple is with its agent."""
     everyone = [*groups[0], *groups[1]]
     found = 0
     for camp in everyone:
@@ -160,7 +161,7 @@ async def _check(groups: list[list[Camp]], settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a meeting costs in the lab."""
+    """The cost of a meeting in the lab."""
 
     sent: Traffic
     of_waves: int
@@ -258,7 +259,7 @@ async def _time_listening(settings: Settings) -> tuple[list[float], list[float]]
 async def _time_each(
     write: Callable[[Any], Awaitable[Any]], moments: asyncio.Queue[float], settings: Settings
 ) -> float:
-    """The median of microseconds from a write to its listener."""
+    """The median time from a write to the call of its listener, in microseconds."""
     micros = []
     for i in range(settings.size(LISTENED)):
         start = perf_counter()

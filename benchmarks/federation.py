@@ -62,7 +62,7 @@ def tables(settings: Settings) -> list[Table]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one operation costs the network."""
+    """The messages and bytes of one operation."""
 
     messages: float
     bytes: float
@@ -121,7 +121,7 @@ async def _time_spanning(settings: Settings) -> dict[tuple[int, Verb], list[list
 
 
 async def _asker(stack: AsyncExitStack, hosts: int, jobs: int) -> aio.SpaceLike:
-    """A space of a host that is engaged with so many others, among which the jobs are."""
+    """A space at a host that is engaged with so many others, which hold the jobs."""
     others = [f"host-{i}" for i in range(1, hosts)]
     elsewhere = stack.enter_context(Elsewhere(run_hosts, others, jobs))
     host = await stack.enter_async_context(
@@ -154,7 +154,7 @@ def _counting(hosts: int) -> Any:
 
 
 async def _count(loop: VirtualLoop, hosts: int) -> dict[Verb, Traffic]:
-    """Messages and bytes an operation, with hearts that do not beat meanwhile."""
+    """Messages and bytes of an operation, without heartbeats."""
     network, clock, rng = VirtualNetwork(loop), LoopClock(loop), Random(1)
 
     def new_id() -> str:
@@ -260,7 +260,7 @@ async def _meet_and_part(part: Callable[[Elsewhere], None]) -> tuple[float, floa
 
 
 async def _discover() -> float:
-    """Seconds from the start of a host until another is covered that was there before."""
+    """Seconds from the start of a host until an operation covers another, which ran before."""
     async with aio.Host("asker", listen="127.0.0.1:0", discover=True) as host:
         space = host.space(SPACE)
         start = perf_counter()
@@ -275,7 +275,7 @@ async def _discover() -> float:
 
 
 def _writes_past_waiters(settings: Settings) -> Line:
-    """Without waiters, with them, and without again: to let them in and out in turns takes long."""
+    """Without waiters, with them, and without again; not in turns, since starting them is slow."""
     each = settings.size(EACH)
     with Elsewhere(run_hosts, ["host"]) as host:
         url = f"tupelo://{host.said()[0]}/{SPACE}"

@@ -1,5 +1,5 @@
-"""Hosts with LIME, an agent at each: on the lab's network, where everything that is said is
-counted, or on this machine's own sockets. What is measured is the same code on both."""
+"""Hosts with LIME, an agent at each: on the lab's network, which counts all messages, or on sockets
+of this machine. Both run the same code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPACE = "s"
 TEMPLATE = ("reading", int, str)
 SECONDS_A_DAY = 86_400.0
 QUIET_SECONDS = 1.0
-"""Of virtual time: whatever was begun has come to its end by then."""
+"""Seconds of virtual time after which all operations have ended."""
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def reading(i: int) -> tuple[str, int, str]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What was sent, over all links."""
+    """The messages and bytes that were sent, over all links."""
 
     messages: float
     bytes: float
@@ -73,7 +73,7 @@ class Camp:
 
 
 async def grouped(camps: Iterable[Camp], members: int) -> None:
-    """Until each of them is in a group of so many, and its operations go on."""
+    """Wait until each of these is in a group of so many hosts, and operations go on."""
     for camp in camps:
         while len(camp.server.directory.hosts) != members:
             await asyncio.sleep(0.0005)
@@ -83,8 +83,8 @@ async def grouped(camps: Iterable[Camp], members: int) -> None:
 
 
 class Field:
-    """Hosts in the lab, whose hearts do not beat meanwhile. `delay` is the least and the most that
-    a message is under way, in seconds."""
+    """Hosts in the lab, without heartbeats. `delay` is the minimum and maximum delay of a message,
+    in seconds."""
 
     def __init__(self, loop: VirtualLoop, delay: tuple[float, float] = (0.001, 0.010)) -> None:
         self.network = VirtualNetwork(loop, delay=delay)
@@ -96,7 +96,7 @@ class Field:
         return f"{self._rng.getrandbits(128):032x}"
 
     async def add(self, peers: Iterable[int], **how: Any) -> Camp:
-        """A host that knows those of these numbers."""
+        """Start a host that dials the hosts of these numbers."""
         name = f"host-{len(self.camps)}"
         core = HostCore(
             name,
@@ -123,7 +123,7 @@ class Field:
             await camp.core.stop()
 
     async def counted(self, work: Awaitable[T]) -> tuple[T, Traffic]:
-        """What was said because of this, until all is quiet again."""
+        """The traffic of this operation, until nothing more is sent."""
         messages, size = self._sent()
         answer = await work
         await asyncio.sleep(QUIET_SECONDS)

@@ -58,7 +58,8 @@ def _between_threads(settings: Settings) -> Line:
 
 
 def thread_p50(put: Callable[[], object], get: Callable[[], object], count: int) -> float:
-    """Microseconds from just before one thread puts until another, which was blocked, has it."""
+    """The median microseconds from the call of `put` in one thread until a blocked thread has got
+    the item."""
     sent: list[int] = []
     received: list[int] = []
 

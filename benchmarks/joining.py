@@ -24,7 +24,7 @@ HOSTS = 50
 PAUSE_SECONDS = 0.001
 QUIET_SECONDS = 1.0
 HELD_MS_MAX = 20.0
-"""What was promised of the 99th percentile."""
+"""The target for the 99th percentile."""
 
 
 def table(settings: Settings) -> Table:
@@ -122,7 +122,7 @@ async def _grouped(camp: Camp, hosts: int) -> None:
 
 
 async def _time(camp: Camp, work: Any) -> list[float]:
-    """The seconds that an out takes, again and again until this is done."""
+    """The seconds of each `out`, repeated until this work is done."""
     took: list[float] = []
     done = asyncio.ensure_future(work)
     while not done.done():

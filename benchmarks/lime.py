@@ -53,7 +53,7 @@ HEADS = (
 
 @dataclass(frozen=True)
 class Row:
-    """What one operation says, on average, by the way it is done."""
+    """The average traffic of one operation, by the way it is done."""
 
     links: str
     operation: str
@@ -111,7 +111,7 @@ def _ratio(ours: float, theirs: float) -> str:
 
 
 def _least(row: Row) -> str:
-    """Which way needs the least: not pruned collect, if another needs less of anything."""
+    """Which other ways need fewer messages or bytes than pruned collect."""
     less = [
         f"{way}: {what}"
         for what in ("messages", "bytes")
@@ -126,7 +126,7 @@ def _least(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """How hosts are linked, who asks, and in which order the others become empty."""
+    """How hosts are linked, which one asks, and in which order the others become empty."""
 
     links: list[list[int]]
     asker: int

@@ -1,4 +1,4 @@
-"""How we measure: two things side by side, in turns, and the medians of their rounds."""
+"""How we measure: two programs side by side, in turns, and the medians of their rounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Target:
-    """What was promised: of the ratio, or of our own figure."""
+    """The bound that the ratio, or our own figure, should keep."""
 
     sign: Literal["≥", "≤"]
     bound: float
@@ -48,8 +48,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: our figure, theirs, and what was promised. Samples are kept. If there
-    is nothing to compare with, `absent` says why."""
+    """One line of the table: our figure, theirs, and the target, with all samples. If there is
+    nothing to compare with, `absent` says why."""
 
     what: str
     against: str
@@ -69,7 +69,8 @@ class Line:
 
     @property
     def ratio(self) -> float | None:
-        """The median of the rounds' own ratios: a machine that turns slow half-way slows both."""
+        """The median of the ratios of the rounds: if the machine slows down, it slows both
+        sides."""
         if not self.theirs_samples:
             return None
         pairs = zip(self.ours_samples, self.theirs_samples, strict=True)
@@ -77,7 +78,7 @@ class Line:
 
     @property
     def measured(self) -> float | None:
-        """The figure that the target speaks of."""
+        """The figure that is compared with the target."""
         return self.ratio if self.target.of == "ratio" else self.ours
 
     @property
@@ -101,10 +102,8 @@ def compare(
     warm_up: bool = True,
     absent: str = "",
 ) -> Line:
-    """Sample ours, theirs, ours, theirs, …; the first pair is thrown away if it only warms up.
-
-    Where there is nothing to compare with, ours alone is sampled, and `absent` says why.
-    """
+    """Sample ours, theirs, ours, theirs, …; with `warm_up` the first pair is thrown away. If
+    `theirs` is None only ours is sampled, and `absent` says why."""
     if theirs is None:
         if warm_up:
             ours()
@@ -116,7 +115,7 @@ def compare(
 
 
 def in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function of a module where nothing was before: no garbage, no heap of others."""
+    """Call a function of a module in a new process, without the heap of other benchmarks."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *args, **kwargs).result()
@@ -124,7 +123,7 @@ def in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 
 @dataclass(frozen=True)
 class Table:
-    """Figures without a promise: what they are, and how they were measured."""
+    """Figures without a target, and how they were measured."""
 
     title: str
     heads: tuple[str, ...]
@@ -133,9 +132,10 @@ class Table:
 
 
 class NotEqualWork(Exception):
-    """The two sides did not do what the line says, so there is nothing to compare."""
+    """One of the two sides did not do the work that the line describes."""
 
 
 def require(holds: bool, otherwise: str) -> None:
+    """NotEqualWork, with this text, unless the condition holds."""
     if not holds:
         raise NotEqualWork(otherwise)

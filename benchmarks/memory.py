@@ -1,4 +1,4 @@
-"""Memory: what a million entries add to a fresh process, the entries themselves included."""
+"""Memory: the growth of a new process by a million entries, including the entries themselves."""
 
 from __future__ import annotations
 

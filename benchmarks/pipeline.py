@@ -8,7 +8,7 @@ documentation advises, while `tupelo.pipeline.changes` needs no such word.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,17 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import numpy as np
+import pyarrow as pa
+
 import tupelo
 from benchmarks.elsewhere import Elsewhere, run_store
-from benchmarks.logs import SPACE, TYPES, MadeLog, fields
 from benchmarks.measure import Line, Settings, Target, compare, require
 from benchmarks.report import OUT
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import MANIFEST, seal
+from tupelo.pipeline.schema import CHANGES, COLUMNS, build
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -156,8 +160,8 @@ def _audited(spark: SparkSession, archive: Path) -> float:
 
 
 def _one_of_many(settings: Settings, spark: SparkSession, archive: Path) -> Line:
-    """The files of the others are taken away: what is asked of one host must not need them. Of
-    what is left, every byte is counted as read, and so are all manifests."""
+    """A query of one host must not need the files of the others, so these are removed. Every byte
+    of the remaining files, and of all manifests, is counted as read."""
     each = settings.size(EACH)
     for number in range(HOSTS):
         seal(MadeLog(f"host-{number}", each), archive)
@@ -212,7 +216,7 @@ def _fill(url: str, count: int) -> None:
 
 
 def _settled(log: JournalLog) -> int:
-    """How many changes there are when no more come: what was taken is confirmed a little later."""
+    """The number of changes once no more are added: takes are confirmed with a delay."""
     seen, last = 0, log.bounds()[1]
     while seen < last:
         sleep(1.0)
@@ -254,7 +258,7 @@ def _micro_batches(
 
 
 def _batch_ms(stream: DataFrame, directory: Path) -> float:
-    """What a micro-batch takes, from its planning to its checkpoint: the median of many."""
+    """The median milliseconds of a micro-batch, from its planning to its checkpoint."""
     with TemporaryDirectory(dir=directory) as checkpoint:
         writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
         query = writer.start()
@@ -299,3 +303,65 @@ def _sink(settings: Settings, spark: SparkSession, host: Elsewhere, url: str) ->
         lambda: count / host.ask(("write", count)),
         settings.rounds,
     )
+
+
+# Logs to measure with, generated as fast as the pipeline can write them
+
+SPACE = "jobs"
+Fields = tuple[str, int, float, str]
+TYPES = (str, int, float, str)
+
+_WHAT = ("resize", "rotate", "crop", "sharpen", "print", "send", "keep", "forget")
+_AGENTS = 20
+_ROWS = 65_536
+_LAG = 1_000
+"""How many entries are written before the first is taken."""
+_BEGIN = 1_794_800_000.0  # in November 2026
+_A_SECOND = 500
+
+
+def fields(i: int) -> Fields:
+    """An entry with fields that repeat, and fields that never do."""
+    return _WHAT[i % len(_WHAT)], i, i * 2_654_435_761 % 2**32 / 7, f"image-{i}.png"
+
+
+class MadeLog:
+    """A generated log: entries are written, and taken a little later in the same order. It is
+    sealed like any other log."""
+
+    def __init__(self, host: str, count: int) -> None:
+        self.host = host
+        self.space = SPACE
+        self.id = f"made for {host}"
+        self._count = count
+
+    def bounds(self) -> tuple[int, int]:
+        return 1, self._count
+
+    def batches(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        for start in range(first, last + 1, _ROWS):
+            yield self._batch(np.arange(start, min(last, start + _ROWS - 1) + 1))
+
+    def _batch(self, position: Any) -> pa.RecordBatch:
+        # After the first of them, writes are at odd positions and takes at even ones.
+        taken = (position % 2 == 0) & (position > 2 * _LAG)
+        arrival = np.where(taken, position - 2 * _LAG + 1, position)
+        encode = msgspec.msgpack.Encoder().encode
+        nothing = pa.nulls(len(position), pa.string())
+        who = pa.array([f"{self.host}/{side}-{n}" for side in "wt" for n in range(_AGENTS)])
+        raw = {
+            "position": pa.array(position, pa.int64()),
+            "arrival": pa.array(arrival, pa.int64()),
+            "time": _BEGIN + position / _A_SECOND,
+            "kind": pa.array(["written", "taken"]).take(pa.array(taken.astype(np.int8))),
+            "origin": pa.repeat(self.host, len(position)),
+            "n": pa.array(arrival, pa.int64()),
+            "agent": who.take(pa.array(taken * _AGENTS + position % _AGENTS)),
+            "session": nothing,
+            "txn": nothing,
+            "to": nothing,
+            "waited": pa.array(np.where(taken, position % 100 / 1e3, 0.0)),
+            "expires": pa.nulls(len(position), CHANGES.field("expires").type),
+            "payload": [encode(fields(i)) for i in arrival.tolist()],
+        }
+        return build(self.host, self.space, len(position), raw, COLUMNS)

@@ -35,7 +35,7 @@ from tupelo import aio
 IN_FLIGHT = 64
 STORED = 100_000
 SCANS = 5
-"""So many scans make a sample: one takes a tenth of a second."""
+"""How many scans make a sample; one takes a tenth of a second."""
 
 KEY = "jobs"
 pack = msgspec.msgpack.Encoder().encode

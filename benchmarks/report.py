@@ -1,4 +1,4 @@
-"""What is shown and kept of a run: tables on the screen, and JSON, Markdown and a plot in OUT."""
+"""The report of a run: tables on the screen, and JSON, Markdown and plots in the folder OUT."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH_PIPED = 150
 
 Cells = list[tuple[str, ...]]
 Plots = dict[str, tuple[Callable[[Any, Path], None], Any]]
-"""By the name of a benchmark: what draws its figure, and of what."""
+"""By the name of a benchmark: the function that draws its figure, and the data."""
 PLOT_TITLES = {
     "lime": "messages of LIME's operations",
     "melon": "messages from one host to its readers",
@@ -38,7 +38,7 @@ DOOR_HEADS = ("door", "n", "write n, ms", "read 1, ms", "take n, ms", "write/s",
 
 
 def circumstances_of(settings: Settings, load_before: float) -> str:
-    """What a reader must know to trust the figures: a busy disk flatters group commit."""
+    """The circumstances that a reader of the figures must know, such as the load."""
     sizes = "" if settings.cut == 1 else f", sizes cut by {settings.cut}"
     return (
         f"Medians of {settings.rounds} rounds in turns, and of the rounds' ratios{sizes}; "
@@ -134,33 +134,23 @@ def _verdict(line: Line) -> str:
     return f"not reached: {_number(line.measured)} of {_number(line.target.bound)}"
 
 
+def _timing_cells(row: thesis.Row | doors.Row) -> tuple[str, ...]:
+    return (
+        f"{row.n:,}",
+        f"{row.write_ms:,.2f}",
+        f"{row.read_ms:.4f}",
+        f"{row.take_ms:,.2f}",
+        f"{row.n / row.write_ms * 1e3:,.0f}",
+        f"{row.n / row.take_ms * 1e3:,.0f}",
+    )
+
+
 def _thesis_cells(rows: list[thesis.Row]) -> Cells:
-    return [
-        (
-            f"{row.n:,}",
-            f"{row.write_ms:,.2f}",
-            f"{row.read_ms:.4f}",
-            f"{row.take_ms:,.2f}",
-            f"{row.n / row.write_ms * 1e3:,.0f}",
-            f"{row.n / row.take_ms * 1e3:,.0f}",
-        )
-        for row in rows
-    ]
+    return [_timing_cells(row) for row in rows]
 
 
 def _door_cells(rows: list[doors.Row]) -> Cells:
-    return [
-        (
-            row.door,
-            f"{row.n:,}",
-            f"{row.write_ms:,.2f}",
-            f"{row.read_ms:.4f}",
-            f"{row.take_ms:,.2f}",
-            f"{row.n / row.write_ms * 1e3:,.0f}",
-            f"{row.n / row.take_ms * 1e3:,.0f}",
-        )
-        for row in rows
-    ]
+    return [(row.door, *_timing_cells(row)) for row in rows]
 
 
 def _figure(value: float, unit: str) -> str:

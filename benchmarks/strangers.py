@@ -32,14 +32,14 @@ from tupelo.values.template_encoding import template_to_wire
 FRAMES = 1_000_000
 FRAMES_A_LINE = 25
 ALTERED = 50_000
-"""So many different frames there are, beside the Hello of each line."""
+"""How many different frames are sent, beside the Hello of each connection."""
 WARM_UP = 20_000
 RATIO_MAX = 1.2
 MEBI = 2**20
 
 
 class Client:
-    """A client that goes on, and how long each of its rounds took."""
+    """A client that works during the flood, and the time of each of its rounds."""
 
     def __init__(self, url: str) -> None:
         self._space = tupelo.connect(url, reconnect=0)
@@ -69,7 +69,7 @@ class Client:
 
 
 def flood(address: str, frames: int, rng: random.Random) -> int:
-    """Send so many altered frames; over how many lines."""
+    """Send so many altered frames; the number of connections that this took."""
     host, _, port = address.rpartition(":")
     lines = 0
     altered = [_altered(rng, wire.encode(rng.choice(_messages(rng)))) for _ in range(ALTERED)]

@@ -49,7 +49,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def origin(host: int) -> str:
-    """As the ids of hosts are."""
+    """An id like those of hosts."""
     return f"{Random(host).getrandbits(128):032x}"
 
 
@@ -64,25 +64,25 @@ def consecutive(count: int) -> Iterator[Message]:
 
 
 def scattered(count: int) -> Iterator[Message]:
-    """Any of 2^32 numbers, none twice: those up to the count, well shuffled."""
+    """Random numbers below 2^32, each at most once."""
     return ((0, _shuffled(n)) for n in range(1, count + 1))
 
 
 def _shuffled(n: int) -> int:
-    """Another number below 2^32 for each (the end of MurmurHash3)."""
+    """A permutation of the numbers below 2^32 (the finalizer of MurmurHash3)."""
     n = (n ^ n >> 16) * 0x85EBCA6B & 0xFFFFFFFF
     n = (n ^ n >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
     return n ^ n >> 16
 
 
 def every_other(count: int) -> Iterator[Message]:
-    """Of twice as many: as when a template lets half of them through."""
+    """A random half of the numbers, as if a template matched every other message."""
     numbers = Random(2)
     return islice(((0, n) for n in range(4 * count) if numbers.getrandbits(1)), count)
 
 
 def interleaved(count: int) -> Iterator[Message]:
-    """Those of 50 hosts, each in its order, as they come."""
+    """Messages of 50 hosts in random order, those of each host in its own order."""
     rng, last = Random(3), [0] * HOSTS
     for _ in range(count):
         host = rng.randrange(HOSTS)
@@ -100,7 +100,7 @@ TIMED = ("consecutive, of one host", f"interleaved, of {HOSTS} hosts", "random, 
 
 
 def _least_bits(kind: str, count: int) -> float:
-    """What tells one such set from the others cannot be said in less."""
+    """The information-theoretic minimum, in bits a message."""
     space = {"random, half of all numbers": 2 * count, "random, of 2^32 numbers": RANDOM_OF}
     if kind not in space:
         return 0.0
@@ -139,7 +139,7 @@ class SparseBitSet:
 
 @dataclass(frozen=True)
 class Size:
-    """Bits a message as it is sent, of a record of so many."""
+    """Bits a message of an encoded record of so many messages."""
 
     messages: int
     ours: float
@@ -147,7 +147,7 @@ class Size:
 
 
 Sizes = dict[str, list[Size]]
-"""Of records of each kind, as they grow."""
+"""By kind: the sizes of a growing record."""
 
 
 def measure_sizes(settings: Settings) -> Sizes:
@@ -156,7 +156,7 @@ def measure_sizes(settings: Settings) -> Sizes:
 
 
 def _sizes(kind: str, counts: list[int]) -> list[Size]:
-    """Those of the same record as it grows."""
+    """The sizes of one record as it grows."""
     record, sparse = SeenRecord(), SparseBitSet()
     found, done = [], 0
     messages = KINDS[kind](counts[-1])
@@ -175,7 +175,7 @@ def _sizes(kind: str, counts: list[int]) -> list[Size]:
 
 
 def lines(rows: Sizes) -> list[Line]:
-    """Of messages that are read as they were written; of others any record is larger."""
+    """The lines of messages that are read in order; for others every record is larger."""
     return [
         Line(
             f"a record of {found[-1].messages:,} read messages, {kind}: bits a message, as sent",
@@ -233,7 +233,7 @@ def _size_table(found: Sizes) -> Table:
 
 
 def grown(way: str, kind: str, count: int) -> float:
-    """Bytes a message that the process grows by."""
+    """The growth of the process, in bytes a message."""
     several = kind.startswith("inter")
     messages = KINDS[kind](count)
     if way == "record":
@@ -311,7 +311,7 @@ def _ratio(ours: list[float], theirs: list[float]) -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """What is added and looked up, in the shapes that each way wants."""
+    """The messages to add and to look up, in the form that each record needs."""
 
     pairs: list[tuple[str, int]]
     numbers: list[int]
@@ -326,7 +326,7 @@ Times = tuple[float, float, float]
 
 
 def time_rounds(kind: str, count: int) -> list[list[Times]]:
-    """By round and way."""
+    """Nanoseconds, by round and kind of record."""
     messages = list(KINDS[kind](count))
     there = Random(4).sample(messages, min(count, LOOKED_UP))
     known = set(messages)
@@ -359,7 +359,7 @@ def _entries(messages: list[Message]) -> list[Entry]:
 
 
 def _number(message: Message) -> int:
-    """One number for host and number, so that no two are the same."""
+    """One unique number for host and number."""
     return message[0] << 33 | message[1]
 
 

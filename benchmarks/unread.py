@@ -1,8 +1,8 @@
-"""Reading what is unread: the next message of MELON, and the record of those that were read.
+"""MELON's read of the next unread message, and the size of the record of read messages.
 
-All but the last messages were read before, by a process at the writer's own host and by one at
-another host, which has a process of the system of its own. So the next unread one is behind all
-that were read, and the record of these is as large as it gets.
+All but the last messages were read before, by one Melon at the writer's own host and by one at
+another host, in another process. So the next unread message is behind all read ones, and the record
+of these is at its largest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tupelo.models.melon import Melon
 
 STORED = (1_000, 10_000, 100_000, 1_000_000)
 EACH = 40
-"""So many are read in a round, one by one, at most."""
+"""The maximum number of messages that are read in a round, one by one."""
 AT_ONCE = 10_000
 TEMPLATE = ("news", int, str)
 PLACES = ("at the writer's own host", "from another host")
@@ -45,11 +45,11 @@ def run(settings: Settings) -> tuple[list[Line], list[Table], tracking.Sizes]:
 
 @dataclass
 class Reads:
-    """Microseconds of reads, by round, of messages that wait behind all that were read."""
+    """Microseconds of each read, by round."""
 
     rounds: list[list[float]] = field(default_factory=list)
     first: float = 0.0
-    """The very first, after all the others were got by read_all."""
+    """The first read after read_all has got all other messages."""
 
     @property
     def medians(self) -> list[float]:
@@ -120,7 +120,7 @@ async def _time_reads(settings: Settings) -> AllReads:
 
 
 class Store:
-    """Messages of one name, and who reads them at the writer's host and elsewhere."""
+    """The messages of one name, with a reader at the writer's host and one at another host."""
 
     def __init__(self, host: aio.Host, there: Elsewhere, stored: int) -> None:
         self.name = f"melon-{stored}"
@@ -135,7 +135,7 @@ class Store:
         self._written += count
 
     async def fill(self, count: int) -> None:
-        """Write so many, all of which are read by both."""
+        """Write so many messages, which both readers read."""
         while self._written < count:
             many = min(AT_ONCE, count - self._written)
             await self.write(many)
@@ -162,8 +162,9 @@ async def _time_each(melon: Melon, count: int) -> list[float]:
 
 
 def run_reader(pipe: Connection, address: str) -> None:
-    """A host that reads what is written at another. It is asked to read so many of a name, one by
-    one, and says how many microseconds each took; or all, and says how many there were."""
+    """A host that reads the messages of another. The command (name, count) reads so many, one by
+    one, and is answered with the microseconds of each; with count None it reads all and is answered
+    with their number."""
     uvloop.run(_run_reader(pipe, address))
 
 

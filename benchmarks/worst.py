@@ -25,16 +25,16 @@ from tupelo import ANY, Between, Key, Lifo, Not, OneOf, Template, TupeloError, a
 
 STORED = 200_000
 PINGS = 200
-"""So often is the latency measured under each load, at most ..."""
+"""The maximum number of latency samples under each load."""
 SECONDS = 8.0
-"""... and for so long."""
+"""The maximum duration of each load."""
 
 Request = Callable[[Any], object]
 Row = tuple[str, ...]
 
 
 def _patterns(many: int) -> Any:
-    """Choices that no hash can find: each is asked of each entry."""
+    """Alternatives that no index can find: each is tested with each entry."""
     return OneOf(*[Between(f"~{i}", f"~{i}x") for i in range(many)])
 
 
@@ -89,7 +89,8 @@ def _in_session(space: Any) -> None:
 
 
 def run_host(pipe: Connection) -> None:
-    """A host. It says its address, and when asked the longest turn since it was asked last."""
+    """A host. Sends its address, and on each command the longest turn of its loop since the
+    last."""
     uvloop.run(_run_host(pipe))
 
 
@@ -114,8 +115,7 @@ async def _run_host(pipe: Connection) -> None:
 
 
 def run_load(pipe: Connection, url: str) -> None:
-    """Send the request that is named, again and again, until another word comes; say how often,
-    and which error came last."""
+    """Repeat the named request until the next command; then send how often, and the last error."""
     name = pipe.recv()
     while name is not None:
         with tupelo.connect(url) as space:
@@ -133,7 +133,7 @@ def run_load(pipe: Connection, url: str) -> None:
 
 
 def _latencies(url: str) -> list[float]:
-    """In milliseconds, of a write and a take of a space of its own."""
+    """The latencies of a write and a take in a space of its own, in milliseconds."""
     found: list[float] = []
     with tupelo.connect(url) as space:
         end = perf_counter() + SECONDS
@@ -146,7 +146,7 @@ def _latencies(url: str) -> list[float]:
 
 
 def tables(settings: Settings, show: Callable[[Row], object] = lambda row: None) -> list[Table]:
-    """The table; each row is shown as soon as it is known."""
+    """The table; each row is printed as soon as it is measured."""
     stored = settings.size(STORED)
     rows: list[Row] = []
 

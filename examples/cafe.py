@@ -1,5 +1,5 @@
-"""Two laptops in a café share their notes while they can hear each other, and each goes on alone
-when they part. A third one hears of what was left for it when it comes."""
+"""Two laptops in a café share notes while they are connected, and work on alone when they part. A
+third one receives the notes that were left for it when it arrives."""
 
 import tupelo
 

@@ -1,4 +1,4 @@
-"""A chat. Nobody knows anybody's address: whoever asks for a room's lines is told of them."""
+"""A chat by subscriptions: members subscribe to the lines of a room and need no addresses."""
 
 from threading import Thread
 

@@ -34,7 +34,7 @@ class Account(Entry):
 
 @dataclass
 class Command(Entry):
-    """What is to be done, as number so-and-so. Subclasses say how, in the transaction given."""
+    """A command with its number in the queue. Subclasses define `execute`."""
 
     number: int | None = None
 

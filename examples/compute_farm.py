@@ -20,7 +20,7 @@ LIMIT, PART = 20_000, 2_500
 
 @dataclass
 class Task(Entry):
-    """Work to be done. Subclasses say how; a worker's template matches them all."""
+    """A task. Subclasses define `execute`; the template of a worker matches all of them."""
 
     job: str | None = None
 
@@ -50,7 +50,7 @@ class Primes(Entry):
 
 @dataclass
 class Stop(Task):
-    """The last task of a worker; it leaves it for the next one."""
+    """The last task of a worker, which writes it again for the next worker."""
 
 
 def is_prime(n: int) -> bool:
@@ -58,7 +58,7 @@ def is_prime(n: int) -> bool:
 
 
 def worker(space: JavaSpace05, manager: TransactionManager) -> None:
-    """Do whatever tasks there are, until one says stop."""
+    """Execute tasks until a Stop is taken."""
     any_task = space.snapshot(Task())  # prepared once, asked for again and again
     while True:
         with manager.create(lease=30).transaction as txn:
@@ -70,7 +70,7 @@ def worker(space: JavaSpace05, manager: TransactionManager) -> None:
 
 
 def dying_worker(space: JavaSpace05, manager: TransactionManager) -> None:
-    """Takes a task and is never heard of again; the lease of its transaction is short."""
+    """Take a task and vanish; the task returns when the short lease of the transaction ends."""
     transaction, _ = manager.create(lease=0.2)
     task = space.take(CountPrimes(), transaction)
     print(f"a worker died with the task from {task.start}")

@@ -17,7 +17,7 @@ Location = lime.AgentLocation | lime.HostLocation
 
 
 class Tray:
-    """What a player sees of the puzzle: the last that is known of each piece."""
+    """The puzzle as one player sees it: the last known state of each piece."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, tuple[int, Location]] = {}
@@ -43,7 +43,7 @@ class Tray:
         return " ".join(f"{picture}:{owner}" for picture, owner in sorted(named))
 
     def await_shown(self, wanted: str) -> str:
-        """What it shows, when it shows this, or after a while."""
+        """Wait until the tray shows this, at most 60 seconds; what it shows then."""
         with self._changed:
             self._changed.wait_for(lambda: self.show() == wanted, timeout=60)
             return self.show()
@@ -100,7 +100,7 @@ class PuzzleAgent(lime.Agent):
 
 
 class Player:
-    """A player's device: it hands the agent what its owner does, and shows the tray."""
+    """A player's device: it passes the player's actions to the agent, and shows the tray."""
 
     def __init__(self, host: lime.Host) -> None:
         self.host = host

@@ -16,10 +16,10 @@ DONE = ("done", int, str, str)
 
 
 def worker(space: tupelo.Space, name: str) -> None:
-    """Do jobs until there are none left, and none that a transaction could give back."""
+    """Do jobs until none is left, also none that a transaction could still return."""
     while True:
         try:
-            with space.transaction(lease=5) as txn:  # Whoever dies here gives the job back in 5 s.
+            with space.transaction(lease=5) as txn:  # If the worker dies, the job returns in 5 s.
                 job = space.take(JOB, txn=txn, if_exists=True)
                 if job is None:
                     return
@@ -30,7 +30,7 @@ def worker(space: tupelo.Space, name: str) -> None:
 
 
 def clumsy(space: tupelo.Space) -> None:
-    """Fails in mid-job: the error aborts the transaction, and the job is there again at once."""
+    """Fail in a job: the error aborts the transaction, and the job returns at once."""
     try:
         with space.transaction(lease=5) as txn:
             _, number, _ = space.take(JOB, txn=txn)
@@ -40,7 +40,7 @@ def clumsy(space: tupelo.Space) -> None:
 
 
 def silent(space: tupelo.Space) -> None:
-    """Stops in mid-job and says nothing: the job is there again when the lease has run out."""
+    """Vanish in a job: the job returns when the lease of the transaction ends."""
     txn = space.transaction(lease=0.5)
     _, number, _ = space.take(JOB, txn=txn)
     print(f"silent: holds job {number} and is gone")

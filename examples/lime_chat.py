@@ -1,5 +1,6 @@
-"""A chat on LIME. Public lines are for everyone who is near, private ones for one agent alone.
-There is no history: a line is taken back as soon as it was said; who comes later never hears it."""
+"""A chat on LIME. Public lines go to all agents in the group, private ones to one agent. There is
+no history: a line is removed as soon as the reactions have seen it, so later agents never get
+it."""
 
 from queue import Queue
 
@@ -9,7 +10,7 @@ from tupelo.models.lime import ONCE_PER_TUPLE, LimeTupleSpace, LocalizedReaction
 
 
 class Chatter:
-    """One who chats, at a host of its own. What it hears it puts on its screen, line by line."""
+    """A member of the chat, at a host of its own. Received lines appear on its screen."""
 
     def __init__(self, host: lime.Host, name: str) -> None:
         self.agent = host.agent(name)
@@ -29,12 +30,12 @@ class Chatter:
         self.screen.put(f"{who} {'whispers' if kind == 'whisper' else 'says'}: {text}")
 
     def say(self, text: str) -> None:
-        """Everyone who is near is told by the time this line is out."""
+        """Send a line to all agents in the group, and remove it again."""
         self._chat.out(("line", self.name, text))
         self._chat.inp(("line", self.name, text), current=self.agent.location)
 
     def whisper(self, other: lime.Agent, text: str) -> None:
-        """It is with the other agent at once, or as soon as that one is near."""
+        """Send a line to one agent: now, or when that agent joins the group."""
         self._chat.out(("whisper", self.name, text), destination=other.location)
 
     def show(self, lines: int) -> None:
@@ -43,7 +44,7 @@ class Chatter:
 
 
 def near(host: lime.Host, *names: str) -> None:
-    """Wait until these are in the group."""
+    """Wait until these hosts are in the group."""
     for name in names:
         host.system.rd(("host", str, name))
 

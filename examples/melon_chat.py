@@ -1,5 +1,5 @@
-"""A chat on MELON. Everyone reads what was said, also who comes later; what is whispered is sealed
-for one of them, and whoever stands between can carry it but not read it."""
+"""A chat on MELON. All members read all lines, also those who join later; a whisper is encrypted
+for one member, and the hosts that carry it cannot read it."""
 
 from tupelo import Host, Identity, Not, Trust
 from tupelo.models.melon import Melon
@@ -18,13 +18,13 @@ class Chat:
         self._melon.store(("whisper", self.name, line), to=other.identity)
 
     def show(self, lines: int) -> None:
-        """Wait for what others have said, and show it."""
+        """Wait for so many lines of others, and show them."""
         for _ in range(lines):
             _, who, line = self._melon.read(("line", Not(self.name), str))
             print(f"{self.name}'s screen | {who} says: {line}")
 
     def hear(self, other: "Chat") -> None:
-        """Wait for a whisper of this one, and of nobody else who uses the name."""
+        """Wait for a whisper of this member's identity; the name alone proves nothing."""
         _, who, line = self._melon.take(("whisper", str, str), sender=other.identity)
         print(f"{self.name}'s screen | {who} whispers: {line}")
 

@@ -1,5 +1,5 @@
-"""A job queue on MELON. Any number of producers add jobs, any number of workers take them, each job
-is done once, and the jobs of one producer are begun in their order."""
+"""A job queue on MELON. Any number of producers add jobs, and any number of workers take them. Each
+job is done once, and the jobs of one producer are started in their order."""
 
 from threading import Thread
 
@@ -17,7 +17,7 @@ class Producer:
         self._melon.store(("job", number))
 
     def collect(self) -> dict[int, int]:
-        """Every result, as soon as all are there."""
+        """Wait for all results."""
         results: dict[int, int] = {}
         while len(results) < JOBS:
             results |= {n: square for _, n, square in self._melon.take_all(("done", int, int))}
@@ -33,7 +33,7 @@ class Producer:
 
 
 class Worker(Thread):
-    """It works until there is nothing more to be done."""
+    """A worker that ends when no job is left."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(daemon=True)

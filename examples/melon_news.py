@@ -1,5 +1,5 @@
-"""A news server and its readers, on MELON. Nobody reads a headline twice, and nobody can take one
-away. The village never meets the agency: a bus goes between them, and carries copies."""
+"""A news server and its readers on MELON. Each reader reads a headline once, and none can remove
+it. The village never meets the agency: a bus goes between them and carries copies."""
 
 from tupelo import Host
 from tupelo.models.melon import Copies, Melon
@@ -18,14 +18,14 @@ class NewsReader:
         self._melon = Melon(host, "news", copies=Copies(hosts=1))
 
     def fetch(self, category: str, least: int = 1) -> list[str]:
-        """Headlines that this reader has not read; it waits until there are so many."""
+        """The unread headlines of a category; waits until there are at least so many."""
         headlines: list[str] = []
         while len(headlines) < least:
             headlines += [headline for _, headline in self._melon.read_all((category, str))]
         return headlines
 
     def look(self, category: str) -> list[str]:
-        """What there is just now."""
+        """The unread headlines that are available now."""
         return [headline for _, headline in self._melon.read_all((category, str), wait=0)]
 
 

@@ -1,5 +1,5 @@
-"""Printers announce what they can do and where they stand; a laptop that comes by finds one near
-it, without knowing any address, and sends it a job. A printer that leaves is gone from sight."""
+"""Printers announce their features and their floor; a laptop that joins the group finds one,
+without any address, and sends it a job. A printer that leaves disappears from the group."""
 
 from tupelo.models import lime
 from tupelo.models.lime import ONCE_PER_TUPLE, AgentLocation, LimeTupleSpace, LocalizedReaction
@@ -9,7 +9,7 @@ JOB = ("job", str, str)  # what, and whose agent is to be told
 
 
 class Printer(lime.Agent):
-    """Says what it can do, and prints the jobs that are sent to it. It has nothing else to do."""
+    """A printer: it announces its features, and prints the jobs that are sent to it."""
 
     def __init__(self, floor: int, colour: bool) -> None:
         self.floor = floor

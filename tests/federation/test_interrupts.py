@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 import tupelo
+from tupelo.federation.hosts.doors import ThreadCall
 from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.melon import Melon
 
@@ -32,16 +32,16 @@ def interrupt(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Callable[[], Any]], None]:
     """Call something, and interrupt it before it is answered, or when the answer has come."""
-    result = Future.result
+    wait = ThreadCall.wait
 
-    def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
+    def interrupted(call: ThreadCall) -> Any:
         if request.param == "answered":
-            result(future, timeout)
+            wait(call)
         raise KeyboardInterrupt
 
     def call(function: Callable[[], Any]) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Future, "result", interrupted)
+            patch.setattr(ThreadCall, "wait", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 function()
 

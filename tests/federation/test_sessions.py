@@ -627,3 +627,32 @@ def test_a_watch_that_is_called_off_before_it_stands_never_stands(threads, tmp_p
     (peer,) = host._core.peers.values()
     assert not peer._watches
     raw.close()
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+def test_a_waiting_read_gets_the_entry_with_the_hint(in_session):
+    """The reader does not ask a second time."""
+
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        reader = here.session() if in_session else here
+        waiting = asyncio.create_task(reader.read(NEWS))
+        await asyncio.sleep(1)
+        await there.write(("news", "x", 1))
+        assert await waiting == ("news", "x", 1)
+        assert sum("a → b  Ask(" in line for line in field.network.trace) == 1
+
+    played(main)
+
+
+def test_of_several_entries_that_come_at_once_a_waiting_read_gets_the_oldest():
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        session = here.session()
+        waiting = asyncio.create_task(session.read(NEWS))
+        await asyncio.sleep(1)
+        await there.write_all([("news", "x", i) for i in range(3)])
+        assert await waiting == ("news", "x", 0)
+        assert [await session.read(NEWS) for _ in range(2)] == [("news", "x", 1), ("news", "x", 2)]
+
+    played(main)

@@ -160,7 +160,7 @@ def is_refused(caplog: Any) -> bool:
 
 
 def copies_at(bed: Bed, source: str) -> list[Any]:
-    feed = bed.melon._post.feed
+    feed = bed.melon._message_store.feed
     assert feed is not None
     streams = [one for one in feed.exchange.streams.values() if host_of(one.source) == source]
     return [entry.fields[:2] for one in streams for entry in one.items.values()]

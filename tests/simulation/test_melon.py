@@ -53,17 +53,17 @@ def test_copies_that_are_read_backwards_are_noticed(monkeypatch):
 
 
 def test_one_who_waits_and_is_not_woken_is_noticed(monkeypatch):
-    def stir(stirring: PostBroadcast) -> None:
-        if stirring.is_closed:
-            original(stirring)
+    def notify(broadcast: PostBroadcast) -> None:
+        if broadcast.is_closed:
+            original(broadcast)
 
-    original = PostBroadcast.stir
-    monkeypatch.setattr(PostBroadcast, "stir", stir)
+    original = PostBroadcast.notify
+    monkeypatch.setattr(PostBroadcast, "notify", notify)
     found("not woken")
 
 
 def test_what_is_collected_without_a_word_is_noticed(monkeypatch):
-    monkeypatch.setattr(MessageStore, "_tell_collected", lambda post, kind, entries: None)
+    monkeypatch.setattr(MessageStore, "_tell_collected", lambda store, kind, entries: None)
     found("lost", first=4)
 
 
@@ -75,13 +75,13 @@ def test_a_pin_that_does_not_hold_is_noticed(monkeypatch):
 def test_a_second_carrier_that_gets_nothing_is_noticed(monkeypatch):
     """Nobody reads, so that it needs no copies for itself."""
     monkeypatch.setattr(CopyKeeper, "consider", lambda keeper: None)
-    monkeypatch.setattr(MessageStore, "begin_pulling", lambda post: None)
+    monkeypatch.setattr(MessageStore, "begin_pulling", lambda store: None)
     found("not carried", first=9)
 
 
 def test_what_is_stored_and_copied_is_noticed(monkeypatch):
-    def begin(post: MessageStore, core: Any, name: str, *args: Any) -> None:
-        original(post, core, name, *args)
+    def begin(store: MessageStore, core: Any, name: str, *args: Any) -> None:
+        original(store, core, name, *args)
         replication_of(core).feed(name, CopyAll())
 
     original = MessageStore.__init__

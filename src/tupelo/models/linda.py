@@ -75,7 +75,8 @@ Fields = tuple[Any, ...]
 @entry("tupelo.linda.EvalError")
 @dataclass
 class EvalError:
-    """What `eval` leaves in the space when a live tuple could not be computed."""
+    """The entry that `eval` writes if a live tuple could not be computed: the tuple, the class of
+    the error, and its text."""
 
     tuple: str | None = None
     error: str | None = None
@@ -83,7 +84,8 @@ class EvalError:
 
 
 def live(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Live:
-    """A field that is to be computed: `space.eval(("sum", live(add, 2, 3)))`."""
+    """A field of a live tuple, computed by a call of this function:
+    `space.eval(("sum", live(add, 2, 3)))`."""
     if not callable(function):
         raise BadArgument("function", "a function", function)
     return Live(partial(function, *args, **kwargs))
@@ -101,20 +103,25 @@ class Live:
 
 
 class LiveTuple:
-    """A tuple that is being computed. It becomes an ordinary tuple, or an EvalError."""
+    """A tuple that `eval` is computing. It becomes an ordinary tuple, or an EvalError."""
 
     def __init__(self, is_async: bool) -> None:
         self.is_async = is_async
         self._outcome: Future[Fields] = Future()
         self._task: asyncio.Task[None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<LiveTuple, {'done' if self.done else 'being computed'}>"
+
     @property
     def done(self) -> bool:
+        """Has it become a tuple or an EvalError?"""
         return self._outcome.done()
 
     @dual_api
     async def result(self, *, wait: float | None = None) -> Fields:
-        """The tuple that was written. EvalFailed if it could not be; TimeoutError if not yet."""
+        """The tuple that was written. EvalFailed if it could not be computed or written;
+        TimeoutError if it is not there within `wait` seconds."""
         if not self.is_async:
             return self._outcome.result(timeout=wait)
         outcome = asyncio.wrap_future(self._outcome)
@@ -127,10 +134,10 @@ _SPACES = (Space, asynchronous.Space, RemoteSpace, FederatedSpace)
 
 
 class TupleSpace(Closing, OnDoor[DoorT]):
-    """A Linda tuple space: a door to a space that is given, here or at a host, or to one of its own
-    in memory. On a space of the async door its operations are awaited.
+    """A Linda tuple space on a given space of any kind, or, with a name, on a new one in memory. On
+    an async space its operations are awaited.
 
-    `eval_on` says where live tuples are computed: on threads of this program, or on processes,
+    `eval_on` says where live tuples are computed: on threads of this program, or in processes,
     which need functions that can be imported.
     """
 
@@ -239,9 +246,9 @@ class TupleSpace(Closing, OnDoor[DoorT]):
     # Live tuples
 
     def eval(self, fields: Fields) -> LiveTuple:
-        """Add a live tuple: fields made by `live` are computed, each on its own; then it is out.
-
-        If one fails, an EvalError with the reason is written instead, and `result()` raises.
+        """Compute the fields made by `live`, each on its own thread or in a process, and then `out`
+        the tuple. Returns at once. If a field fails, an EvalError is written instead, and
+        `result()` of the LiveTuple raises EvalFailed.
         """
         if type(fields) is not tuple:
             raise BadArgument("fields", "a tuple, with live fields", fields)
@@ -299,7 +306,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         failure = EvalFailed(f"the live tuple {what} failed: {reason}")
         failure.__cause__ = error
         detail = "".join(traceback.format_exception(error))
-        with suppress(TupeloError):  # Should the space be closed by now, the holder is told still.
+        with suppress(TupeloError):  # If the space is closed, `result()` still raises.
             await maybe_await(self.space.write(EvalError(what, reason, detail)))
         outcome._outcome.set_exception(failure)
 
@@ -307,10 +314,10 @@ class TupleSpace(Closing, OnDoor[DoorT]):
 
     @dual_api
     async def exchange(self, fields: Fields, *, wait: float | None = None) -> Fields | None:
-        """Offer a tuple, and get one of the same types that another offers; they are swapped.
-
-        None if nobody came in time; then the offer is withdrawn. A client meets those who are
-        connected to the same host, and programs there that use `.here`.
+        """Offer a tuple, and get a tuple of the same types that another program offers: both are
+        swapped in one step. None if there is no such offer within `wait` seconds; then this offer
+        is withdrawn. A client exchanges with clients of the same host, and with programs there that
+        use `.here`.
         """
         if type(fields) is not tuple:
             raise BadArgument("fields", "a tuple", fields)
@@ -336,8 +343,8 @@ class TupleSpace(Closing, OnDoor[DoorT]):
 
     @dual_api
     async def close(self) -> None:
-        """Close the space, and whoever waits to exchange is told; processes are waited for. A space
-        of `host.space` is let go of, and stays its host's."""
+        """Close the space and wait for the processes of `eval`. Waiting calls raise SpaceClosed. A
+        space of `host.space` stays open at its host."""
         if isinstance(self.space, (Space, asynchronous.Space)):
             with _meetings_lock:
                 meeting = _meetings.pop(port_of(self.space), None)
@@ -347,9 +354,12 @@ class TupleSpace(Closing, OnDoor[DoorT]):
             self._processes.shutdown()
         await maybe_await(self.space.close())
 
+    def __repr__(self) -> str:
+        return f"<TupleSpace on {self.space!r}>"
+
 
 async def _exchange(meeting: Any, fields: Fields, wait: float | None) -> Fields | None:
-    """Swap a tuple at a meeting, which is a space of either door."""
+    """Swap a tuple in a meeting space, blocking or async; None if there is no offer in time."""
     mine = uuid4()
     offer = ("offer", tuple([type(field).__qualname__ for field in fields]), mine, tuple)
     answer = ("answer", mine, tuple)
@@ -359,7 +369,7 @@ async def _exchange(meeting: Any, fields: Fields, wait: float | None) -> Fields 
     except TupeloError:  # nothing was offered, or the space was closed
         raise
     except BaseException:
-        # Interrupted: withdraw. If the swap has just happened, what was got is offered again.
+        # Interrupted: withdraw. If the swap has just happened, its tuple is offered again.
         if await maybe_await(meeting.take(offer, wait=0)) is None:
             met = await maybe_await(meeting.take(answer, wait=0))
             if met is not None:
@@ -372,13 +382,13 @@ async def _exchange(meeting: Any, fields: Fields, wait: float | None) -> Fields 
 
 
 def _offer_again(meeting: Any, fields: Fields) -> Any:
-    """The one who got this in a swap is gone."""
+    """Offer a tuple again: the program that got it in a swap has vanished."""
     signature = tuple([type(field).__qualname__ for field in fields])
     return meeting.write(("offer", signature, uuid4(), fields))
 
 
 class Exchanges:
-    """The service of a host at which its clients exchange tuples."""
+    """The service "linda" of a host, by which its clients exchange tuples."""
 
     def __init__(self, core: HostCore) -> None:
         pass
@@ -397,7 +407,7 @@ class Exchanges:
         return HandOver(encode_any(met), None, give_back)
 
     def left(self, caller: Caller) -> None:
-        """Its calls are cancelled, and hold nothing else."""
+        """Nothing: a client holds nothing but its calls, which are cancelled."""
 
 
 _meetings: WeakKeyDictionary[Port, Space] = WeakKeyDictionary()
@@ -405,7 +415,8 @@ _meetings_lock = threading.Lock()
 
 
 def _meeting_of(port: Port) -> Space:
-    """Where the offers for exchange meet: beside the space, so that nobody reads them by chance."""
+    """The space of the offers for exchange in a space; a separate one, so that reads and takes of
+    programs do not match offers."""
     with _meetings_lock:
         meeting = _meetings.get(port)
         if meeting is None:

@@ -9,14 +9,14 @@
 | asynchronous, with a callback | `start("draw", figure, listener=print)`: an `Invocation`        |
 | group invocation              | the same of a `RemoteGroup`: a `GroupResult`, or each `Outcome` |
 
-Hosts find each other's objects as brokers collect state (`tupelo.models.pubsub`), and call them
-along the tree of their group, also through others. A method is called at most once. The error says
-what is known of it: with NotExported, NotAllowed, LimitReached, UnknownType, and PeerLost that is
-not `in_doubt`, nothing was done; with RemoteError and AnswerTooLarge it was; with NoAnswer, and
-PeerLost in doubt, it may have been.
+Hosts find each other's objects by a collect of their brokers (`tupelo.models.pubsub`), and call
+them along the tree of their group, also through other hosts. A method is called at most once. The
+error tells whether it was called: not with NotExported, NotAllowed, LimitReached, UnknownType, or
+PeerLost that is not `in_doubt`; yes with RemoteError and AnswerTooLarge; perhaps with NoAnswer, or
+PeerLost in doubt.
 
-The rules of the space of the same name hold: another host, or a client, finds what is exported if
-it may read and subscribe there, and calls it if it may write.
+The access rules of the space of the same name apply: another host, or a client, finds exported
+objects if it may read and subscribe there, and calls them if it may write.
 """
 
 from __future__ import annotations
@@ -74,22 +74,23 @@ from tupelo.values.template_encoding import read_wire_extension
 __all__ = ["GroupResult", "Invocation", "Outcome", "RemoteGroup", "RemoteObject", "Rpc"]
 
 CALLS_MAX = 1_000
-"""So many calls are worked on at a host at a time."""
+"""How many calls run at a host at a time."""
 TEXT_MAX = 10_000
-"""So many bytes are said of the text of an error that a method has raised."""
+"""How many bytes are sent of the text of an error that a method has raised."""
 INVOCATIONS_MAX = 10_000
-"""So many invocations of one Rpc may wait for their outcomes to be got."""
+"""How many invocations of one Rpc may have outcomes that the program has not got yet."""
 
 _EXPORTS = Offers()
-"""How what is exported is said: its class, its name, its id."""
+"""Encodes an exported object for the brokers: its class, its name, its id."""
 
 
 class Rpc(Closing):
     """The objects that are exported under one name, at hosts that reach each other.
 
-    It stands on a host, or on a connection to one: `Rpc(tupelo.connect("tupelo://host/rpc"))` finds
-    and calls what that host finds. A client exports nothing, for nobody could call it. What it has
-    begun ends with its link (PeerLost, in doubt), and when it is closed its connection is.
+    `host` is a `tupelo.Host` or `tupelo.aio.Host`, or a connection to a host:
+    `Rpc(tupelo.connect("tupelo://host/rpc"))` finds and calls the objects that the host finds. A
+    client cannot export objects. If its connection is lost, its calls raise PeerLost, in doubt.
+    Closing the Rpc closes the connection.
     """
 
     def __init__(
@@ -118,11 +119,11 @@ class Rpc(Closing):
     async def export(
         self, thing: object, *, name: str = "", methods: Iterable[str] | None = None
     ) -> None:
-        """Let others call the public methods of an object, or only these `methods`. It is found by
-        its class and those that this inherits from, and by its `name`, if it is given one.
+        """Let other programs call the public methods of an object, or only these `methods`. It is
+        found by its class or a base class, and by its `name`, if one is given.
 
-        A method runs on a thread of its own; at the async door as a task if it is a coroutine, and
-        else on the loop, where it must not wait. Several calls may run at once."""
+        Each call runs on a thread of its own. With an async host, a coroutine runs as a task, and
+        any other method on the loop, where it must not block. Several calls may run at once."""
         door = self._local()
         if not isinstance(name, str):
             raise BadArgument("name", "a text", name)
@@ -131,7 +132,7 @@ class Rpc(Closing):
 
     @dual_api
     async def withdraw(self, thing: object) -> bool:
-        """Export an object no more: whether it was. Calls that have begun go on."""
+        """End the export of an object; False if it was not exported. Running calls go on."""
         door = self._local()
         gone: bool = await door.run(door.served.recall, thing)
         return gone
@@ -145,8 +146,8 @@ class Rpc(Closing):
     async def find(
         self, cls: type | str, name: str | None = None, *, wait: float | None = None
     ) -> RemoteObject | None:
-        """An object of this class, or of a subclass; by its `name`, if one is given. None if there
-        was none in time. Those of this host are found too."""
+        """Find an object of this class or a subclass, with this `name` if one is given; also those
+        of this host. Waits for at most `wait` seconds; None if there is none in time."""
         check_wait(wait)
         title, pattern = _asked(cls, name)
         id = await self._door.call("collect", pattern, "single", "any", 1)
@@ -160,7 +161,8 @@ class Rpc(Closing):
 
     @dual_api
     async def find_all(self, cls: type | str, name: str | None = None) -> RemoteGroup:
-        """All objects of this class, or of subclasses, at the hosts that can be reached now."""
+        """All objects of this class or a subclass, at all hosts that can be reached now; with this
+        `name`, if one is given."""
         title, pattern = _asked(cls, name)
         found = await self._door.call("probe", pattern, "all", wait=None)
         objects = [one for reply in found.replies for one in self._objects(title, reply).items]
@@ -175,13 +177,16 @@ class Rpc(Closing):
 
     @dual_api
     async def close(self) -> None:
-        """Export nothing more, or close the connection; whoever waits for an answer is told."""
+        """Withdraw all objects; a client's connection is closed. Waiting calls raise HostClosed."""
         await self._door.close()
+
+    def __repr__(self) -> str:
+        return f"<Rpc {self.name!r} {self._door.where}>"
 
 
 class RemoteGroup:
-    """The exported `objects` that were found, to be called together. `lost` are the hosts that
-    could not say whether they have one."""
+    """Exported `objects` that are called together. `lost` are the hosts that did not answer the
+    search."""
 
     def __init__(
         self,
@@ -194,9 +199,13 @@ class RemoteGroup:
         self.lost = lost
         self._door = door
 
+    def __repr__(self) -> str:
+        return f"<RemoteGroup of {len(self.objects)} objects>"
+
     @dual_api
     async def invoke(self, method: str, *args: Any, wait: float | None = None) -> GroupResult:
-        """Call a method of all of them at once, and wait for all, or for `wait` seconds."""
+        """Call a method of all objects at once, and wait for all results, at most `wait`
+        seconds."""
         result = GroupResult(lost=self.lost)
         for outcome in await self._outcomes(method, args, wait):
             if outcome.error is None:
@@ -213,9 +222,9 @@ class RemoteGroup:
         listener: Callable[[Outcome], object] | None = None,
         wait: float | None = None,
     ) -> Invocation:
-        """Call a method of all of them, and do not wait: each Outcome is got from what is returned,
-        or told to a listener, on a thread (or task) of its own. After `wait` seconds whoever has
-        not answered has the outcome NoAnswer."""
+        """Call a method of all objects and return at once. Get each Outcome from the Invocation, or
+        pass a `listener`, which is called with it on a thread (async: task) of its own. An object
+        that has not answered after `wait` seconds has the outcome NoAnswer."""
         return await self._begin(method, args, wait, listener)
 
     async def _outcomes(
@@ -260,8 +269,8 @@ class RemoteGroup:
 
 
 class RemoteObject(RemoteGroup):
-    """An exported object, at whatever `host`: a handle by which it is called; `name` is the one by
-    which it was exported."""
+    """A handle of an exported object, by which it is called: the id of its `host`, and the `name`
+    by which it was exported."""
 
     def __init__(self, door: LocalDoor[Calls] | ServedDoor, target: Target, name: str) -> None:
         super().__init__(door, [self], frozenset())
@@ -284,7 +293,7 @@ class RemoteObject(RemoteGroup):
 
     @dual_api
     async def invoke(self, method: str, *args: Any, wait: float | None = None) -> Any:
-        """Call a method, and wait until it has ended, or for `wait` seconds: what it returns. The
+        """Call a method and return its result. Waits for at most `wait` seconds, then NoAnswer. The
         docstring of this module says what each error means."""
         (outcome,) = await self._outcomes(method, args, wait)
         return outcome.result()
@@ -292,14 +301,14 @@ class RemoteObject(RemoteGroup):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the call of one object has ended."""
+    """The result of the call of one object: a value, or an error."""
 
     object: RemoteObject
     value: Any = None
     error: TupeloError | None = None
 
     def result(self) -> Any:
-        """What the method has returned; or the error is raised."""
+        """The value that the method has returned; raises the error if there is one."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -307,8 +316,8 @@ class Outcome:
 
 @dataclass
 class GroupResult:
-    """What each object of a group has returned, and the errors of the others. `lost` are the hosts
-    that could not say whether they have such an object."""
+    """The values that the objects of a group have returned, and the errors of the others. `lost`
+    are the hosts that did not answer the search."""
 
     results: dict[RemoteObject, Any] = field(default_factory=dict)
     errors: dict[RemoteObject, TupeloError] = field(default_factory=dict)
@@ -316,18 +325,19 @@ class GroupResult:
 
     @property
     def unanswered(self) -> list[RemoteObject]:
-        """Those that did not answer. `errors` says of each whether it may have been called."""
+        """The objects that did not answer. The error of each says whether it may have been
+        called."""
         return [one for one, error in self.errors.items() if isinstance(error, NoAnswer | PeerLost)]
 
 
 class Invocation(Replies):
-    """A call that was begun: an Outcome of each object, as they come. Iterate over it (`async for`
-    at the async door), or `get` one. It is over when all have come, or it was cancelled: what was
-    begun then goes on where it runs."""
+    """A call that was started: an Outcome of each object, as they arrive. Iterate over it (`async
+    for` with an async host), or `get` one. It ends after the last Outcome, or when it is cancelled;
+    methods that run by then go on."""
 
     @dual_api
     async def get(self, *, wait: float | None = None) -> Any:
-        """The next Outcome; None if none came in time, or no more will come."""
+        """The next Outcome; None if there is none within `wait` seconds, or after the last."""
         try:
             reply = await maybe_await(super().get(wait=wait))
         except PeerLost as error:  # of a client, with its link
@@ -336,7 +346,7 @@ class Invocation(Replies):
 
 
 def _asked(cls: type | str, name: str | None) -> tuple[str, bytes]:
-    """The name of a class, and the pattern of what is exported by it."""
+    """The name of a class, and the pattern of its exported objects."""
     title = cls.__name__ if isinstance(cls, type) else _check_text("cls", cls)
     if name is not None and not isinstance(name, str):
         raise BadArgument("name", "a text, or None", name)
@@ -364,7 +374,7 @@ def _check_text(argument: str, value: object) -> str:
     return value
 
 
-# What is said
+# Messages
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True):
@@ -376,7 +386,7 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InvokeRequest(msgspec.Struct, array_like=True, tag="invoke"):
-    """Call a method. It is answered at once, before the method runs."""
+    """Call a method. The answer acknowledges it, before the method runs."""
 
     call: str
     object: str
@@ -393,7 +403,7 @@ class CallDone(msgspec.Struct, array_like=True, tag="done"):
 
 
 def _read(encoded: bytes, kind: Any) -> Any:
-    """What another program has encoded. BadFrame if it is something else."""
+    """Decode a value of another program. BadFrame if it is malformed."""
     try:
         return msgspec.msgpack.decode(encoded, type=kind, ext_hook=read_wire_extension)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -414,7 +424,7 @@ def _failed(call: str, error: TupeloError) -> CallDone:
 
 
 def _text_of(error: BaseException) -> str:
-    """What an error says, as far as it can be sent."""
+    """The text of an error, cut to the length that is sent."""
     try:
         text = str(error)
     except Exception as failed:
@@ -426,7 +436,7 @@ def _text_of(error: BaseException) -> str:
 
 
 class Export(NamedTuple):
-    """An object that can be called, and the door of the host that runs its methods."""
+    """An exported object, and the host that runs its methods."""
 
     thing: object
     methods: Mapping[str, Callable[..., Any]]
@@ -434,8 +444,8 @@ class Export(NamedTuple):
 
 
 class ExportRegistry(SilentExtension):
-    """The exported objects of one name at a host, and the calls from here and to here. It is a part
-    of the group; a call outlives a change of the group, if both its hosts do."""
+    """The exported objects of one name at a host, and the calls that it makes and runs. It is a
+    part of the group; a call survives a change of the group if both its hosts stay members."""
 
     def __init__(self, core: HostCore, name: str) -> None:
         self.core = core
@@ -444,9 +454,8 @@ class ExportRegistry(SilentExtension):
         self.exports: dict[str, Export] = {}
         self._name = name
         self._group = self.broker.group
-        self._awaited: dict[
-            str, tuple[InboundCall, str]
-        ] = {}  # and which life of the host was called
+        # Calls of this host, by id, with the incarnation of the host that was called.
+        self._awaited: dict[str, tuple[InboundCall, str]] = {}
         self._running = 0
         self._voice = self._group.part(f"rpc calls {name}", self, asked=InvokeRequest | CallDone)
         core.extensions[f"rpc calls {name}"] = self
@@ -454,7 +463,7 @@ class ExportRegistry(SilentExtension):
     async def call(
         self, target: Target, method: str, args: bytes, deadline: float | None
     ) -> CallDone:
-        """Have a method called, and wait until it has ended."""
+        """Call a method and wait for its end. Errors, also NoAnswer, are part of the result."""
         during = f"a call of {target.title}.{method}"
         id = self.core.new_id()
         try:
@@ -508,7 +517,7 @@ class ExportRegistry(SilentExtension):
     async def _run(
         self, export: Export, invoke: InvokeRequest, args: list[Any], source: str, life: str
     ) -> None:
-        """Where the program of the object runs: at a blocking host this is not the loop."""
+        """Run a method and send its result; with a blocking host on a thread, not on the loop."""
         title = f"{type(export.thing).__name__}.{invoke.method}"
         try:
             value = export.methods[invoke.method](*args)
@@ -525,7 +534,8 @@ class ExportRegistry(SilentExtension):
         await export.host.on_loop(self._answer(done, source, life))
 
     async def _answer(self, done: CallDone, source: str, life: str) -> None:
-        """Tell this life of the caller's host, once it is in reach. If it is gone, nobody waits."""
+        """Send a result to the caller's host, as soon as it is in reach; drop it if that host has
+        left or was restarted."""
         self._running -= 1
         with suppress(HostClosed):
             membership = self._group.membership
@@ -539,7 +549,7 @@ class ExportRegistry(SilentExtension):
                     membership = self._group.membership
 
     def metadata(self) -> None:
-        """Nothing: what is exported is collected by those who ask for it."""
+        """Nothing: exported objects are found by a collect."""
 
     def install(self, membership: Membership) -> None:
         for call, life in self._awaited.values():
@@ -548,10 +558,10 @@ class ExportRegistry(SilentExtension):
                 call.lost("it has left", in_doubt=True)
 
     async def settle(self, membership: Membership) -> None:
-        """Nothing is left to do: calls go on."""
+        """Nothing to do: calls go on."""
 
     def heard(self, neighbour: str, source: str, message: Any) -> None:
-        """Nothing is said but what is asked."""
+        """Nothing: all messages are calls."""
 
     def cut(self, hosts: frozenset[str]) -> None:
         for call, _ in self._awaited.values():
@@ -565,14 +575,14 @@ class ExportRegistry(SilentExtension):
 
 
 def registry_of(core: HostCore, name: str) -> ExportRegistry:
-    """The exported objects of this name at a host."""
+    """The registry of this name at a host, created if there is none."""
     found = core.extensions.get(f"rpc calls {name}")
     return found if isinstance(found, ExportRegistry) else ExportRegistry(core, name)
 
 
 class Calls(HostedRequests):
-    """What one Rpc has at its host: searches and invocations have ids, as what stands at a broker;
-    and what it has exported."""
+    """The part of one Rpc that runs at its host: its exported objects, its searches and its
+    invocations, which have ids like the requests of a broker."""
 
     def __init__(self, registry: ExportRegistry) -> None:
         self._registry = registry
@@ -600,7 +610,7 @@ class Calls(HostedRequests):
     async def begin(
         self, targets: list[Target], method: str, args: bytes, wait: float | None
     ) -> str:
-        """Call a method of each of these objects; what comes of it is got as replies."""
+        """Call a method of each of these objects; the id under which `get` returns the results."""
         if len(self.backlogs) >= INVOCATIONS_MAX:
             raise LimitReached("invocations whose outcomes were not got", INVOCATIONS_MAX)
         backlog = NoticeBacklog(self._registry.core, len(targets) or 1)
@@ -646,7 +656,7 @@ METHODS: Mapping[str, ServiceMethod] = {
 
 
 class RpcService(DoorService[Calls]):
-    """Lets the clients of a host find and call what is exported there, and where it reaches."""
+    """The service "rpc" of a host: its clients find and call the objects that the host reaches."""
 
     methods: ClassVar[Mapping[str, ServiceMethod]] = METHODS
 

@@ -1245,6 +1245,18 @@ class Port:
         current = query.replace(session=state, order=None, only=None)
         return await self._in_slices(current, step, agent=agent)
 
+    def read_at_once(self, entry: Entry, actor: Actor | None) -> bool:
+        """Read an entry of which a subscription has just told. False, and nothing is done, if a
+        read would have to search or wait: the entry is gone or not durable yet, or the space has an
+        order."""
+        core = self._core
+        with self._lock, self.acting(actor):
+            if entry.gone or core.order is not None or self._engine.position_for([entry]):
+                return False
+            if core.room is not None or core.log.reads:
+                self._step(lambda: core.acquire(entry, False, None, None))
+            return True
+
     async def room_for(self, query: Query, bytes_max: int) -> tuple[int | None, bool]:
         """The number of matches, of the requested number, that fit into so many bytes; and whether
         these are fewer than requested."""

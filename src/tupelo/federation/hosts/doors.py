@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -216,36 +217,72 @@ class HostDoor:
 
 
 class ThreadCall:
-    """Something that a thread waits for, and the loop does. Either the thread gets the answer, or
-    it is undone."""
+    """A coroutine that runs on the host's loop while a thread waits for its answer. Either the
+    thread gets the answer, or the answer is undone.
+
+    The last step of the coroutine wakes the thread itself: with
+    `asyncio.run_coroutine_threadsafe` every call took almost twice as long.
+    """
 
     def __init__(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None
     ) -> None:
         self._work = work
         self._undo = undo
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._answers: list[Any] = []
+        self._error: BaseException | None = None
         self._abandoned = False
+        self._running = threading.Lock()
+        self._running.acquire()
 
-    async def run(self) -> Any:
-        self._task = asyncio.current_task()
-        if self._abandoned:
-            self.abandon()
-        answer = await self._work
-        if self._abandoned:
-            self._undo_it(answer)
+    def start(self) -> None:
+        """Run the coroutine; called on the loop."""
+        self._task = asyncio.ensure_future(self._run())
+        self._task.add_done_callback(self._ended)
+
+    async def _run(self) -> None:
+        try:
+            answer = await self._work
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(error)
+            raise
         else:
-            self._answers.append(answer)
-        return answer
+            if self._abandoned:
+                self._undo_it(answer)
+            else:
+                self._answers.append(answer)
+                self._running.release()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # perhaps before it had begun
+            self._work.close()
+            self._fail(CancelledError())
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        self._running.release()
+
+    def wait(self) -> Any:
+        """The answer, or the error of the coroutine; called once, on the thread."""
+        self._running.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._answers[0]
 
     def abandon(self) -> None:
-        """On the loop: the thread was interrupted, and has not got the answer."""
+        """The thread was interrupted, and has not got the answer; called on the loop."""
         self._abandoned = True
         if self._answers:
             self._undo_it(self._answers.pop())
         elif self._task is not None:
             self._task.cancel()
+        else:
+            self._work.close()
 
     def _undo_it(self, answer: Any) -> None:
         if self._undo is not None:
@@ -351,7 +388,8 @@ class Host(HostDoor):
             raise HostClosed("the host was closed")
         call = ThreadCall(work, undo)
         try:
-            return asyncio.run_coroutine_threadsafe(call.run(), self._loop).result()
+            self._loop.call_soon_threadsafe(call.start)
+            return call.wait()
         except BaseException:
             with suppress(RuntimeError):  # The host was closed.
                 self._loop.call_soon_threadsafe(call.abandon)

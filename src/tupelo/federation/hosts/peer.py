@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from tupelo.federation.spanning.question import choosing, read_some, read_unseen
 from tupelo.federation.spanning.watching import PlannedWatch, RemoteWatch, SpaceAwaited, SpaceWatch
 from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
-from tupelo.space.order import Fifo, Order
+from tupelo.space.order import Fifo
 from tupelo.space.query import Query
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
@@ -205,8 +206,9 @@ class Peer:
         look = partial(self._look, message, hosted, template, session, actor)
         watching = None if number is None else self._watches.get(number)
         if number is not None and (watching is None or isinstance(watching, SpaceAwaited)):
-            order = read_order(message.order)
-            entries, encoded = await self._look_or_watch(number, hosted, template, order, look)
+            hint = partial(self._say_hint, message, hosted, session, actor)
+            watch = partial(SpaceWatch, hosted, template, hint, read_order(message.order))
+            entries, encoded = await self._look_or_watch(number, look, watch)
         else:
             if isinstance(watching, SpaceWatch):
                 watching.arm()  # before it is looked, so that nothing comes between
@@ -218,10 +220,8 @@ class Peer:
     async def _look_or_watch(
         self,
         number: int,
-        hosted: HostedSpace,
-        template: Any,
-        order: Order | None,
         look: Callable[[], Awaitable[tuple[list[Entry], msgspec.Raw]]],
+        watch: Callable[[], SpaceWatch],
     ) -> tuple[list[Entry], msgspec.Raw]:
         """What there is. Only if there is nothing does the watch stand."""
         self._require_room()
@@ -229,16 +229,39 @@ class Peer:
         try:
             entries, encoded = await look()
             if not entries and number in self._watches:  # It may have been called off meanwhile.
-                self._watches[number] = SpaceWatch(
-                    hosted, template, lambda: self.talk.say(wire.Hint(number)), order
-                )
+                self._watches[number] = standing = watch()
                 entries, encoded = await look()  # Something may have come between.
+                standing.had_nothing = not entries
         except BaseException:
             self._end_watch(number)
             raise
         if entries:
             self._end_watch(number)
         return entries, encoded
+
+    def _say_hint(
+        self,
+        message: wire.Ask,
+        hosted: HostedSpace,
+        session: PeerSession | None,
+        actor: Actor,
+        entry: Entry | None,
+    ) -> None:
+        """The watch of a search has a hit. If that is a single entry, which a read would get now,
+        the entry goes with the hint, which saves the reader a question."""
+        assert message.watch is not None
+        entries: Any = []
+        if entry is not None and message.how == "read" and message.order is None:
+            if session is None:
+                only = _choosing(message, hosted)
+            else:
+                only = choosing(session.seen, message.agent)
+            with hosted.port.atomic(), suppress(CannotSend):
+                if (only is None or only(entry)) and hosted.port.read_at_once(entry, actor):
+                    entries = encode_answer([entry], hosted.clock.now(), False)
+                    if session is not None:
+                        session.seen.sent([entry])
+        self.talk.say(wire.Hint(message.watch, entries))
 
     def _await_space(self, number: int, space: str, made: Callable[[HostedSpace], None]) -> None:
         if number not in self._watches:

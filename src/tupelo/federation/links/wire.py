@@ -460,8 +460,9 @@ class UnwatchRequest(Message, tag=54):
 
 
 class Hint(Message, tag=55):
-    """There may be a match for this watch, which was not there before; or, for one that is to be
-    told, these entries: [kind, whole entry]; so many were missed because there was no room."""
+    """There may be a match for this watch, which was not there before. For a read, `entries` are
+    the whole entries that match; for a subscription they are pairs of [kind, whole entry], and
+    `missed` is the number of entries that were dropped because there was no room."""
 
     watch: int
     entries: list[Any] = msgspec.field(default_factory=list)

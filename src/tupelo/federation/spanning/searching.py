@@ -2,9 +2,9 @@
 current matches.
 
 A search asks every host in its scope; a host without a match sets up a watch at that moment. A
-match anywhere ends the search. A take asks only one host at a time to reserve, so that no entry is
-reserved in vain. "No match" is the answer only if there was a moment at which no host had one: all
-watches were set up, and none of them has seen an entry come.
+match anywhere ends the search: a read gets the entry with the hint of the watch; a take asks one
+host at a time to reserve, so that no entry is reserved in vain. "No match" is the answer only if
+there was a moment at which no host had one: all watches were set up, and none has seen an entry.
 
 A search that waits also waits in the queue of this host's own space: a take in its turn among the
 clients and programs of this host, a read before any take. A read in a session sets up a watch here
@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import CannotSend, HostClosed, TupeloError
 from tupelo.federation.links import wire
+from tupelo.federation.links.encoding import read_answer
 from tupelo.federation.spaces.hosted import give_back
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import FederatedQuery, FederatedResult
+from tupelo.federation.spanning.searching import read_from
 from tupelo.federation.spanning.watching import SpaceWatch
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import NOW
@@ -280,7 +282,7 @@ class Search:
 
     # At this host
 
-    def _hint_here(self) -> None:
+    def _hint_here(self, entry: Entry | None = None) -> None:
         self._hinted_here = True
         self._changed.set()
 
@@ -391,7 +393,7 @@ class Search:
 
     def _begin(self, peer: EngagedPeer) -> None:
         place = self._places[peer.id] = _AskedHost(peer, self._next_call())
-        peer.hints[place.watch] = lambda hint: self._ready(place)
+        peer.hints[place.watch] = lambda hint: self._hinted(place, hint)
         how: Literal["peek", "read"] = "peek" if self._question.take else "read"
         self._ask(place, how)
 
@@ -408,6 +410,14 @@ class Search:
             return
         answer.add_done_callback(lambda done: self._answered(place, message, done))
 
+    def _hinted(self, place: _AskedHost, hint: wire.Hint) -> None:
+        """A watch has seen something. For a read, the matches may come with the hint."""
+        place.watched = True  # also if the answer, that there was nothing, is still on its way
+        if hint.entries and not self._question.take:
+            place.entries, _ = read_answer(hint.entries, self._question.hosted.clock.now())
+            self._hold()
+        self._ready(place)
+
     def _answered(self, place: _AskedHost, message: wire.Ask, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
             return
@@ -423,7 +433,7 @@ class Search:
             else:
                 with self._question.held():
                     read = self._question.read_answer(place.peer, message, answer.result())
-                    place.entries = [] if read is None else read[0]
+                    place.entries = place.entries if read is None else read[0] or place.entries
                     self._hold()
                 # A host that has forgotten the session must be asked again.
                 found_there = read is None or bool(place.entries)
@@ -571,9 +581,9 @@ class Search:
             known = place.peer.hints.pop(place.watch, None) is not None
             may_stand = place.watched or place.state in ("asking", "missing")
             if known and may_stand:
-                place.peer.talk.call(
-                    wire.UnwatchRequest(self._next_call(), place.watch), self._during
-                )
+                unwatch = wire.UnwatchRequest(self._next_call(), place.watch)
+                # The one who waits gets the result first.
+                self._loop.call_soon(place.peer.talk.call, unwatch, self._during)
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.add_done_callback(self._give_back)

@@ -45,16 +45,18 @@ class SpaceAwaited:
 class SpaceWatch:
     """Calls `hint`, on the host's loop, when a space may have a new match. `hits` counts entries
     that came, and those that the order has revealed. After one hint the next follows only after
-    `arm`, so that a busy space does not flood a slow listener."""
+    `arm`, so that a busy space does not flood a slow listener. If the space `had_nothing` when the
+    watch began, the first hint has the entry that came; all others have None."""
 
     def __init__(
         self,
         hosted: HostedSpace,
         template: Any,
-        hint: Callable[[], None],
+        hint: Callable[[Entry | None], None],
         order: Order | None = None,
     ) -> None:
         self.hits = 0
+        self.had_nothing = False
         self.hosted = hosted
         self._hint = hint
         self._armed = True
@@ -90,16 +92,18 @@ class SpaceWatch:
         """Count the notices that have come, and call `hint`."""
         with self.hosted.port.atomic():
             came, self._shown = self._shown, 0
+        first: Entry | None = None
         while not self._over:
             found, _ = self.hosted.port.next_notice(self._state, lambda: self, None)
             if not isinstance(found, Notice):
                 break
             came += 1 + found.missed
+            first = found.subject
         if came:
             self.hits += came
             if self._armed:
                 self._armed = False
-                self._hint()
+                self._hint(first if self.had_nothing and self.hits == 1 else None)
 
     def end(self) -> None:
         if not self._over:

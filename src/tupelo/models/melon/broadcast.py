@@ -1,4 +1,5 @@
-"""Racing: waiting for what is asked of all hosts, and for what comes to this one meanwhile."""
+"""Waiting for whichever comes first: an answer of the other hosts, or a message that arrives
+here."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ Found = list[Entry]
 
 
 class PostBroadcast:
-    """Wakes all who wait, when something has come, or the host is closed."""
+    """Wakes all waiting reads and takes when messages arrive, or when the host is closed."""
 
     def __init__(self) -> None:
         self.is_closed = False
         self.waiting: dict[asyncio.Event, None] = {}  # in order: a seed replays exactly
         self._left = asyncio.Event()
 
-    def stir(self) -> None:
+    def notify(self) -> None:
         for event in self.waiting:
             event.set()
 
@@ -40,9 +41,9 @@ class PostBroadcast:
             raise HostClosed("the host was closed")
 
     async def close(self) -> None:
-        """Nobody waits any more, once this returns."""
+        """Wake all waiters, which raise HostClosed, and return when the last has left."""
         self.is_closed = True
-        self.stir()
+        self.notify()
         while self.waiting:
             self._left.clear()
             await self._left.wait()
@@ -55,11 +56,12 @@ async def race(
     undo: Callable[[Found], object],
     broadcast: PostBroadcast,
 ) -> Found:
-    """What is got by asking all, or found by looking here when something has come; never both: the
-    question is withdrawn before we look, and if it was answered by then, that counts. It is not
-    withdrawn for nothing: where much comes it would never be answered. If nobody waits for the
-    answer any more, it is undone."""
-    stirred = broadcast.enter()
+    """Return the result of `ask`, which waits for other hosts, or of `look`, which searches at this
+    host. Never both: `ask` is cancelled before `look` is called, and if it has ended by then, its
+    result is returned. `look` is called only while `is_here()` holds; if every arrival cancelled
+    `ask`, it might never get an answer on a busy host. If the caller is cancelled, `undo` is called
+    with the result of `ask`. HostClosed if the host is closed meanwhile."""
+    woken = broadcast.enter()
     try:
         while True:
             here = look() if is_here() else []
@@ -68,7 +70,7 @@ async def race(
                 return found
             asking = asyncio.ensure_future(ask())
             try:
-                await _until(stirred, lambda: broadcast.is_closed or is_here(), asking)
+                await _until(woken, lambda: broadcast.is_closed or is_here(), asking)
                 asking.cancel()
                 await asyncio.wait([asking])
             except asyncio.CancelledError:
@@ -79,18 +81,19 @@ async def race(
                 return asking.result()
             broadcast.require_open()
     finally:
-        broadcast.leave(stirred)
+        broadcast.leave(woken)
 
 
 async def _until(
-    stirred: asyncio.Event, is_so: Callable[[], bool], asking: asyncio.Task[Found]
+    woken: asyncio.Event, is_so: Callable[[], bool], asking: asyncio.Task[Found]
 ) -> None:
-    """Wait for an answer; or until something is so, which only a stir can bring about."""
+    """Return when `asking` is done, or when `is_so()` holds, which is tested at each
+    notification."""
     while not asking.done():
-        stirred.clear()
+        woken.clear()
         if is_so():
             return
-        waking = asyncio.ensure_future(stirred.wait())
+        waking = asyncio.ensure_future(woken.wait())
         try:
             await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
         finally:

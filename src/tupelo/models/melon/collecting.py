@@ -1,7 +1,7 @@
-"""Garbage collection: how much a host keeps, what gives way, and that it is said.
+"""Garbage collection and copies: how many messages a host keeps, its own and those of others.
 
-A bound is that of a space, with two things more: messages that are pinned never give way, and what
-has given way is told.
+A bound is the capacity of a space, with two additions: pinned messages are never collected, and
+programs can ask which messages were collected.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Literal
 from tupelo.errors import BadArgument, TupeloError
 from tupelo.federation.client.services import ServedDoor
 from tupelo.federation.hosts.local import LocalDoor
+from tupelo.federation.replication.placement import CopySome
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.capacity import Capacity, CapacityLimit
 from tupelo.space.clock import Clock
@@ -27,15 +28,18 @@ from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import Entry, require_known
 
 BACKLOG_MAX = 1_000
-"""So many messages that were collected wait to be told; then the oldest is not told."""
+"""Maximum of collected messages that wait for `Collections.get`; beyond that the oldest is
+dropped."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """At most so many messages, and so many bytes of them: of those that were stored, of those that
-    were written, of those that are directed, and of copies of others', each. When it is reached the
-    oldest give way ("fifo"), or those read longest ago ("lru"); of copies always the oldest, and of
-    what is carried to others all that one host has directed to one of them."""
+    """The maximum number of messages, `count`, and of their `bytes`. Stored, written and directed
+    messages, and copies of other hosts' messages, are counted separately.
+
+    At the maximum the oldest messages are collected (`order="fifo"`), or those that were read
+    longest ago (`"lru"`). Of copies always the oldest are collected. Of messages that are carried
+    for an addressee, all from one host are collected together."""
 
     count: int | None = None
     bytes: int | None = None
@@ -61,27 +65,29 @@ Kind = Literal["stored", "written", "directed", "copy"]
 
 @dataclass(frozen=True)
 class Collected:
-    """A message of this host that was collected, or a copy of another's; if it is directed, its
-    addressee."""
+    """A collected `message`; for a directed message, which nobody here can read, the identity of
+    its addressee. `kind` says whether it was stored, written or directed here, or a copy."""
 
     message: Any
     kind: Kind
 
 
 class PinnedRoom(CapacityLimit):
-    """The room of a space in which some entries never give way, and the others not unnoticed."""
+    """The capacity limit of a space whose pinned entries are never evicted. Evicted entries are
+    passed to `on_evicted`; entries for which `counts` is false need no room and are never
+    evicted."""
 
     def __init__(
         self,
         capacity: Capacity,
-        told: Callable[[list[Entry]], object],
+        on_evicted: Callable[[list[Entry]], object],
         counts: Callable[[Entry], bool],
     ) -> None:
         super().__init__(capacity)
-        self._told = told
+        self._on_evicted = on_evicted
         self._counts = counts
         self.returned: Callable[[Entry], object] = lambda entry: None
-        """Called with a pinned entry that was taken, and is back."""
+        """Called with a pinned entry that was taken and has returned to the space."""
         self.pins = Seen()  # also of what was taken, for it may return
         self._pinned: set[Entry] = set()
 
@@ -116,7 +122,7 @@ class PinnedRoom(CapacityLimit):
     def overflow(self, newest: Iterable[Entry], stored: Iterable[Entry]) -> list[Entry]:
         victims = super().overflow(newest, stored)
         if victims:
-            self._told(victims)
+            self._on_evicted(victims)
         return victims
 
     def _victims(
@@ -131,21 +137,22 @@ class PinnedRoom(CapacityLimit):
 def bind(
     hosted: HostedSpace,
     capacity: Capacity,
-    told: Callable[[list[Entry]], object],
+    on_evicted: Callable[[list[Entry]], object],
     counts: Callable[[Entry], bool],
 ) -> PinnedRoom:
-    """Bound a space that is there: what is too much in it goes with the next that comes. `told` is
-    called under its lock, on whatever thread. What does not count needs no room."""
-    room = PinnedRoom(capacity, told, counts)
+    """Bound an existing space: surplus entries are evicted at its next write. `on_evicted` is
+    called with evicted entries under the lock of the space, on any thread."""
+    room = PinnedRoom(capacity, on_evicted, counts)
     with hosted.port.atomic():
         hosted.port.bound(room, capacity)
-        hosted.port.remember(room.pins)  # What is gone for good is pinned no more.
+        hosted.port.remember(room.pins)  # Entries that are gone for good are unpinned.
     return room
 
 
 class CollectedBacklog:
-    """What was collected at a host and was not told yet, on the host's loop. If messages are for
-    programs that know their classes as this one does, they are built; else they are entries."""
+    """The collected messages of a host that its program has not got yet; used on the host's loop.
+    Messages are built if their classes are `known`, as in the program of the host; for clients they
+    stay entries."""
 
     def __init__(self, clock: Clock, known: bool) -> None:
         self.count = 0
@@ -156,24 +163,24 @@ class CollectedBacklog:
         self._news = asyncio.Event()
 
     def tell(self, message: Entry | str, kind: Kind) -> None:
-        """This was collected, a message or the addressee of one. What cannot be built in this
-        program is not told to it."""
-        told: Any = message
+        """Add a message that was collected, or the addressee of one. Messages of classes that are
+        unknown in this program are left out."""
+        value: Any = message
         if self._known and isinstance(message, Entry):
-            told = _value(message)
-        if told is not None:
+            value = _value(message)
+        if value is not None:
             self.count += 1
-            self._waiting.append(Collected(told, kind))
+            self._waiting.append(Collected(value, kind))
             self._news.set()
 
     def put_back(self, collected: Collected | None) -> None:
-        """Nobody has got it."""
+        """Put an item back at the front, because the caller of `next` vanished."""
         if collected is not None:
             self._waiting.appendleft(collected)
             self._news.set()
 
     def close(self) -> None:
-        """No more will come."""
+        """Let `next` return None once the backlog is empty."""
         self.closed = True
         self._news.set()
 
@@ -188,8 +195,8 @@ class CollectedBacklog:
 
 
 class Collections:
-    """What was collected at a host since this was made: iterate over it (`async for` at the async
-    door), or `get` one. `count` says how many there were; to a client, as of its last `get`."""
+    """The messages that were collected at a host since its Melon was opened. Iterate over them
+    (`async for` with an async host), or `get` one."""
 
     def __init__(self, door: LocalDoor[Any] | ServedDoor) -> None:
         self.is_async = door.is_async
@@ -198,6 +205,7 @@ class Collections:
 
     @property
     def count(self) -> int:
+        """How many messages were collected; for a client, as of its last `get`."""
         if isinstance(self._door, ServedDoor):
             return self._count
         count: int = self._door.served.backlog.count
@@ -210,7 +218,7 @@ class Collections:
         collected: Collected | None
         if isinstance(self._door, ServedDoor):
             self._count, collected = await self._door.call("collected", wait=wait)
-        else:  # also if the door was closed: some may still wait to be told
+        else:  # also if the door was closed: collected messages may still wait
             backlog = self._door.served.backlog
             collected = await self._door.host.on_loop(backlog.next(wait), backlog.put_back)
         return collected
@@ -225,9 +233,51 @@ class Collections:
 
 
 def _value(entry: Entry) -> Any:
-    """None if it cannot be built in this program."""
+    """The message as a program sees it; None if its class is unknown in this program."""
     try:
         require_known(entry)
     except TupeloError:
         return None
     return value_of(entry)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How messages are copied to other hosts.
+
+    `hosts`: how many engaged hosts hold copies of the messages that are written here. `directed`:
+    how many hosts carry a directed message of this host; None for every host that meets this one or
+    a carrier, 0 for none, so that the message waits here for its addressee.
+
+    `room`: the bound for copies of other hosts' written messages, and again for directed messages
+    that this host carries; None for no bound, 0 to copy only the messages that programs here read
+    or take. A host with room also copies messages of hosts that it is not engaged with, from any
+    engaged host that has them, so that a message survives its host and that carrier. If room is
+    full the oldest copies are collected; of carried messages all from one host to one addressee,
+    since these must arrive in order and without a gap.
+    """
+
+    hosts: int = 1
+    room: Bound | Literal[0] | None = None
+    directed: int | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.hosts) is not int or self.hosts < 0:
+            raise BadArgument("hosts", "how many: a whole number", self.hosts)
+        has_room = self.room is None or isinstance(self.room, Bound)
+        if not has_room and (type(self.room) is not int or self.room != 0):
+            raise BadArgument("room", "a Bound(...), None, or 0", self.room)
+        if self.directed is not None and (type(self.directed) is not int or self.directed < 0):
+            raise BadArgument("directed", "how many: a whole number, or None", self.directed)
+
+    @property
+    def policy(self) -> CopySome:
+        return CopySome(self.hosts, self._room)
+
+    @property
+    def directed_policy(self) -> CopySome:
+        return CopySome(self.directed or 0, self._room)
+
+    @property
+    def _room(self) -> Capacity | Literal[0] | None:
+        return self.room.capacity if isinstance(self.room, Bound) else self.room

@@ -1,8 +1,9 @@
-"""Directed messages: sealed for one identity, and carried by others to where it is.
+"""Directed messages: encrypted for one identity, and carried by other hosts to its host.
 
-They are entries of the companion space "sealed", each in the lane of its addressee, which is copied
-to the hosts that carry it, as `Copies` says, and to the addressee from any of them. A host that
-merely carries them can neither read nor take them. What was taken is let go by receipts.
+They are entries of the companion space "sealed". Each is in the lane of its addressee; a lane is
+replicated to the hosts that carry it, as `Copies` says, and from any of them to the addressee. A
+carrier can neither read nor take them. The addressee confirms each message with a signed receipt,
+which is replicated the same way; hosts that see the receipt drop the message.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
 from tupelo.federation.replication.broadcast import Broadcast
 from tupelo.federation.replication.change_capture import CONTENT_BYTES_MAX
+from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.feeds import replication_of
 from tupelo.federation.replication.placement import LaneRules
 from tupelo.federation.replication.sources import host_of, lane_name
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.models.melon.copying import Copies
+from tupelo.models.melon.collecting import Copies
 from tupelo.models.melon.private import Numbered, PostRecords, Takings
-from tupelo.models.melon.receipts import Receipts
 from tupelo.models.melon.sealed import Letter, Letters, Opened, Receipt, Sealed, read_item
+from tupelo.space.tasks import TaskSignal
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
 
@@ -34,14 +36,115 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.hosts.peer import Peer
 
+
+RECEIPT_SECONDS = 30 * 24 * 3_600.0
+"""The lease of a receipt. If the host that stored the message is away longer, it never sees it."""
+_HEEDED_MIN = 1_000
+
+Place = tuple[str, int]
+"""A stream, and the number of an item in it."""
+
+
+class Receipts:
+    """The receipts that this host has given for messages that it took, and those of other hosts."""
+
+    def __init__(self, name: str, sealed: HostedSpace, feed: Feed) -> None:
+        self._name = name
+        self._sealed = sealed
+        self._feed = feed
+        self._given: dict[str, dict[int, Entry]] = {}  # by stream and item of the message
+        self._tidied: dict[str, int] = {}  # by stream: the number of removals at the last tidy()
+        # By the place of a message: the place of its receipt, and the number of the message.
+        self._seen: dict[Place, tuple[Place, int]] = {}
+        self._seen_max = _HEEDED_MIN
+
+    def load(self, entry: Entry, receipt: Receipt) -> None:
+        """Add a receipt that was given before this host was restarted."""
+        self._given.setdefault(receipt.source, {})[receipt.item] = entry
+
+    def give(self, letter: Letter, identity: Identity) -> None:
+        """Confirm that this letter was taken here."""
+        if self._feed.exchange.owns(letter.source):  # A letter to this host needs no receipt.
+            entry = self._feed.original(letter.item)
+            if entry is not None:
+                self.remove(entry)
+            return
+        given = self._given.setdefault(letter.source, {})
+        if letter.item in given:
+            return
+        receipt = Receipt.signed(self._name, letter.source, letter.item, letter.number, identity)
+        with suppress(TupeloError):  # If the space is full, the message stays at its source.
+            written, position = self._sealed.port.write(
+                receipt, RECEIPT_SECONDS, None, None, TaskSignal, 0
+            )
+            assert isinstance(written, list)
+            given[letter.item] = written[0].thing
+            self._tidied.pop(letter.source, None)
+            self._sealed.flush_soon(position)
+
+    def tidy(self) -> None:
+        """Remove the receipts of messages that their source has removed, or whose lease is over."""
+        own = sum(stream.tombstones for stream in self._feed.exchange.owned())
+        for source, given in list(self._given.items()):
+            stream = self._feed.stream(source)
+            tombstones = own + (0 if stream is None else stream.tombstones)
+            if self._tidied.get(source) == tombstones:
+                continue
+            self._tidied[source] = tombstones
+            for item, entry in list(given.items()):
+                if entry.ended:  # The lease of the receipt is over.
+                    del given[item]
+                    self._feed.outgrow(source, [item])
+                elif stream is not None and item <= stream.upto and item not in stream.alive:
+                    del given[item]
+                    self.remove(entry)
+
+    def heed(self, place: Place, receipt: Receipt) -> None:
+        """Drop the message of a receipt that has arrived, if the addressee itself has signed it."""
+        feed = self._feed
+        if not receipt.is_true(self._name):
+            return
+        if feed.exchange.owns(receipt.source):
+            entry = feed.original(receipt.item)
+            sealed = None if entry is None else read_item(entry)
+            if entry is not None and isinstance(sealed, Sealed):
+                is_this = (sealed.to, sealed.number) == (receipt.by, receipt.number)
+                if is_this:
+                    self.remove(entry)
+            return
+        if feed.exchange.owns(place[0]):  # Our own receipt stays until the source has seen it.
+            return
+        what = receipt.source, receipt.item
+        self._seen[what] = place, receipt.number
+        copy = feed.copy(*what)
+        sealed = None if copy is None else read_item(copy)
+        if isinstance(sealed, Sealed) and sealed.number == receipt.number:
+            feed.outgrow(receipt.source, [receipt.item])
+        if len(self._seen) > self._seen_max:
+            self._seen = {key: seen for key, seen in self._seen.items() if self._is_here(seen[0])}
+            self._seen_max = max(_HEEDED_MIN, 2 * len(self._seen))
+
+    def covers(self, place: Place, number: int) -> bool:
+        """Is there a receipt for the message of this number at this place?"""
+        where, taken = self._seen.get(place, (None, 0))
+        return where is not None and taken == number and self._is_here(where)
+
+    def _is_here(self, where: Place) -> bool:
+        return self._feed.copy(*where) is not None
+
+    def remove(self, entry: Entry) -> None:
+        with suppress(TupeloError):
+            self._sealed.flush_soon(self._sealed.port.cancel(entry))
+
+
 logger = logging.getLogger("tupelo")
 
 NUMBERS_AHEAD = 1_000
-"""So many numbers are reserved at a time."""
+"""How many message numbers are reserved on disk at a time."""
 
 
 class DirectedMessages:
-    """The directed messages at one host. Without an identity it carries those of others."""
+    """The directed messages at one host. A host without an identity only carries messages."""
 
     def __init__(
         self,
@@ -61,16 +164,18 @@ class DirectedMessages:
         self._stored = stored
         self._private = private
         self._arrived = arrived
-        self._number = 0  # the last that was given
-        self._numbers_max = 0  # of those that may be given: as it is on disk
+        self._number = 0  # of the last message that was sealed here
+        self._numbers_max = 0  # the last number that is reserved on disk
         self._numbered: list[Entry] = []
         self.letters = Letters()
-        self._looked: dict[str, int] = {}  # up to which item of each stream
+        self._looked: dict[str, int] = {}  # by stream: the last item that `look` has seen
         self._taken = Takings(private)
-        self._in_hand: dict[tuple[str, int], list[Letter]] = {}  # not confirmed yet, all copies
-        self._confirmed_upto = 0  # the position at which that is durable
+        self._in_hand: dict[
+            tuple[str, int], list[Letter]
+        ] = {}  # taken and not confirmed: all copies
+        self._confirmed_upto = 0  # the position at which the last one is durable
         self._settling: set[asyncio.Task[None]] = set()
-        self._silent: WeakSet[Peer] = WeakSet()  # who have not said what they have
+        self._silent: WeakSet[Peer] = WeakSet()  # peers that have not told what they have
         self._broadcast = Broadcast()
         copies = copies or Copies()
         spread = copies.directed is None
@@ -107,13 +212,15 @@ class DirectedMessages:
         for numbered, entry in self._private.all(Numbered):
             self._number = max(self._number, numbered.upto)
             self._numbered.append(entry)
-        # A life that is kept nowhere begins where no life before has been.
+        # Numbers of an earlier run in memory are not known: the clock is beyond all of them.
         self._number = max(self._number, int(self._core.clock.now() * 1_000_000))
 
     # Sending
 
     async def seal(self, message: object, to: str) -> Sealed:
-        """The message as it is to be stored, at once."""
+        """Encrypt a message for the identity `to`. The result must be stored at once, since it
+        says after which stored messages it comes. BadArgument if this host has no identity or `to`
+        is no key; CannotSend if the message is too long."""
         if self.identity is None:
             raise BadArgument("to", "left out: this host has no identity of its own", to)
         check_key(to, "to")
@@ -131,7 +238,8 @@ class DirectedMessages:
         return sealed
 
     async def _reserve_numbers(self) -> None:
-        """No number is given again, in whatever life: before some are, that is on disk."""
+        """Reserve numbers on disk before they are used, so that none is used again after a
+        crash."""
         upto = self._number + NUMBERS_AHEAD
         entry, position = self._private.keep(Numbered(upto))
         for old in self._numbered:
@@ -141,8 +249,8 @@ class DirectedMessages:
         self._numbers_max = max(self._numbers_max, upto)
 
     async def told(self, entry: Entry) -> None:
-        """Wait until this is on its way to those who are engaged: whatever we answer them from now
-        on, they hear later."""
+        """Wait until engaged hosts have been told of this entry. Links keep the order, so they get
+        every later answer of this host after it."""
         feed = self.feed
         await self._broadcast.until(
             lambda: feed.original(entry.arrival) or entry.ended or feed.closed or feed.is_drawn
@@ -153,7 +261,9 @@ class DirectedMessages:
     # Receiving
 
     def look(self) -> None:
-        """What has come? What was opened stays, also if it goes where it was stored."""
+        """Handle the items that have been replicated here since the last call: open the messages
+        for this identity, apply receipts. Opened letters stay, even if their source removes
+        them."""
         letters = len(self.letters)
         for source, item, entry in self._news():
             found = read_item(entry)
@@ -175,7 +285,7 @@ class DirectedMessages:
             looked = self._looked.get(source, 0)
             if stream.upto != looked:
                 self._looked[source] = stream.upto
-                # One that was begun anew is looked through again.
+                # A stream that was restarted is read again from its beginning.
                 for item in stream.numbers(looked if looked < stream.upto else 0):
                     entry = stream.items.get(item)
                     if entry is not None:
@@ -190,7 +300,7 @@ class DirectedMessages:
             self.refused += 1
             logger.warning("a message for us from %s cannot be opened: %s", source, error)
             return
-        # The copies' own identity is not needed any more: it is given to one taker only.
+        # Only one process takes the letter, so the identity of the copy is not needed any more.
         letter = Letter.of(
             Opened(fields, shape, source, sealed.number, item, sender=sender, after=sealed.after)
         )
@@ -201,10 +311,10 @@ class DirectedMessages:
         else:
             self.letters.add([letter])
 
-    # The order among what a host has stored
+    # The order of letters among the other messages of a host
 
     async def in_step(self, host: str) -> None:
-        """Wait until all is here that this host has told us of, and is for us."""
+        """Wait until all messages for us have arrived that this host has told us of."""
         if self._lacks(host):
             try:
                 async with asyncio.timeout(self._core.answer_seconds):
@@ -222,7 +332,7 @@ class DirectedMessages:
         far = self.feed.exchange.far.get(host)
         if self.identity is None:
             return False
-        if far is None:  # Does it have messages for others, and has not said yet which?
+        if far is None:  # The host may have messages that it has not told us of yet.
             peer = self._core.peers.get(host)
             is_there = peer is not None and self.feed.name in peer.spaces
             return is_there and peer not in self._silent
@@ -234,7 +344,7 @@ class DirectedMessages:
         return False
 
     def is_sooner(self, letter: Letter, host: str, arrival: int) -> bool:
-        """Was it stored at this host before what arrived there then?"""
+        """Was this letter stored at this host before the message with this arrival?"""
         if letter.host != host:
             return False
         far = self.feed.exchange.far.get(host)
@@ -245,9 +355,9 @@ class DirectedMessages:
     # Taking
 
     async def take(self, letters: list[Letter]) -> list[Entry]:
-        """Take these, as far as nobody was quicker. They are given to nobody else, until they are
-        confirmed, and taken for good, or untaken."""
-        # A process that is killed may get its last take again, but none before that.
+        """Take those of these letters that are still here. No other process gets them until they
+        are returned by `untake`; `confirm` makes the take final."""
+        # A process that is killed may get its last letter again after a restart, but none before.
         if self._in_hand:
             await asyncio.sleep(0)
         await self._private.flush(self._confirmed_upto)
@@ -259,16 +369,17 @@ class DirectedMessages:
         return [letter.entry for letter in found]
 
     def untake(self, opened: list[Opened]) -> None:
-        """Who has taken these is gone: they are for another process at this host."""
+        """Put letters back for other processes of this host: the taker has vanished."""
         for letter in map(Letter.of, opened):
             self._in_hand.pop(letter.key, None)
             self.letters.add([letter])
         self._arrived()
 
     def confirm(self, opened: list[Opened]) -> None:
-        """Who has taken these has them. When that is on disk, receipts are given."""
+        """The taker has received these letters: record that, and give receipts once it is on
+        disk."""
         letters = [one for entry in opened for one in self._in_hand.pop(Letter.of(entry).key, [])]
-        with suppress(SpaceClosed, JournalError):  # In the next life they are there again.
+        with suppress(SpaceClosed, JournalError):  # After a restart the letters are here again.
             self._confirmed_upto = self._taken.add(letters)
             task = asyncio.ensure_future(self._give_receipts(letters, self._confirmed_upto))
             self._settling.add(task)
@@ -282,7 +393,7 @@ class DirectedMessages:
                 self._receipts.give(letter, self.identity)
 
     async def settle(self) -> None:
-        """Before the host leaves: wait until what processes here have got is noted."""
+        """Wait until all confirmed letters are recorded; called before the host leaves."""
         await asyncio.sleep(0)
         if self._settling:
             await asyncio.wait(self._settling, timeout=self._core.answer_seconds)

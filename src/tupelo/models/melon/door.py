@@ -1,4 +1,4 @@
-"""A process of MELON, at either door: at a host of this program, or a connection to one."""
+"""The class Melon: a process of MELON, at a host of this program or over a connection to one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from tupelo.federation.hosts.local import LocalDoor, open_door
 from tupelo.federation.identity.keys import check_key
 from tupelo.federation.links.encoding import check_sendable
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.models.melon.collecting import Bound, Collections
-from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.message_store import MessageStore, check_name, post_of
+from tupelo.models.melon.collecting import Bound, Collections, Copies
+from tupelo.models.melon.message_store import MessageStore, check_name, message_store_of
 from tupelo.models.melon.served import METHODS, HostedMelon
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.port import value_of
@@ -30,19 +29,20 @@ NO_KEYS = (
 
 
 class Melon(Closing):
-    """One process that exchanges messages with all that use the same name, at hosts that meet. It
-    has a record of its own of what it has read.
+    """One process that exchanges messages with all Melons of the same name, at hosts that meet. It
+    has its own record of the messages that it has read.
 
-    It stands on a host, or on a connection to one: `Melon(tupelo.connect("tupelo://host/news"))` is
-    a process of MELON of the name "news" that this host runs for a client. It sends and gets no
-    directed messages, and what it has read is forgotten when its link is lost: then PeerLost. When
-    it is closed, its connection is.
+    `host` is a `tupelo.Host` or `tupelo.aio.Host`, or a connection to a host:
+    `Melon(tupelo.connect("tupelo://host/news"))` is a process named "news" that the host runs for
+    this client. A client has no directed messages. If its connection is lost, PeerLost is raised,
+    and its record is forgotten. Closing the Melon closes the connection.
 
-    Who reads or takes waits for `wait` seconds at most, and beyond that for the answer of a host
-    that is engaged and silent, until that is passed over, which takes some seconds.
+    Reads and takes wait for at most `wait` seconds, None for ever, 0 not at all. An engaged host
+    that does not answer may add some seconds to that, until it is skipped.
 
-    `bound` says how much this host keeps, and `copies` how many others hold what is written here,
-    and how much is held here for others. The first Melon of a name at a host says so.
+    `bound` limits how many messages this host keeps; `copies` says how many hosts hold copies of
+    its messages, and how much room it has for copies of others. The first Melon of a name at a host
+    sets both.
     """
 
     def __init__(
@@ -63,30 +63,31 @@ class Melon(Closing):
             raise BadArgument("copies", "a Copies(...), or None", copies)
 
         def make(core: HostCore) -> HostedMelon:
-            return HostedMelon(post_of(core, self.name, bound, copies, core.identity))
+            return HostedMelon(message_store_of(core, self.name, bound, copies, core.identity))
 
         self._door: LocalDoor[HostedMelon] | ServedDoor
         self._door = open_door(host, "melon", "Melon", METHODS, make)
         self.is_async = self._door.is_async
         self.collected = Collections(self._door)
-        """What this host had to let go of, from now on."""
+        """The messages that this host collects from now on, to make room."""
 
     async def __aenter__(self) -> Self:
         await self._door.open()
         return self
 
     @property
-    def _post(self) -> MessageStore:
+    def _message_store(self) -> MessageStore:
         assert isinstance(self._door, LocalDoor)
-        return self._door.served.post
+        return self._door.served.message_store
 
     # Adding messages
 
     @dual_api
     async def store(self, message: object, to: str | None = None, *, pin: bool = False) -> None:
-        """Add a message that one process may take. It stays here until then, and gives way to
-        others if it must, unless it is pinned. `to` an identity: only a process at the host of that
-        identity can take it, and nobody else read it, whoever carries it there."""
+        """Add a message that one process can take. It stays at this host until then; if room is
+        needed it is collected, unless it is pinned. With `to`, only a process at the host of this
+        identity can take it, and the hosts that carry it there cannot read it. CannotSend if the
+        message is too long to be sent."""
         self._door.require_open()
         _check_pin(pin)
         if to is not None:
@@ -100,31 +101,31 @@ class Melon(Closing):
         elif isinstance(self._door, ServedDoor):
             await maybe_await(self._door.space.write(message))
         else:
-            await self._written(self._post.stored, message)
+            await self._written(self._message_store.stored, message)
 
     @dual_api
     async def write(self, message: object, *, pin: bool = False) -> None:
-        """Add a message that every process may read, once each, and nobody take. It gives way to
-        others if it must, unless it is pinned. CannotSend if it is too long to be sent, or to be
-        copied at a host that has `copies`."""
+        """Add a message that every process can read, once each, and none can take. If room is
+        needed it is collected, unless it is pinned. CannotSend if the message is too long to be
+        sent, or to be copied at a host with `copies`."""
         self._door.require_open()
         _check_pin(pin)
         size = _check_message(message)
         if pin or isinstance(self._door, ServedDoor):
             await self._door.tell("write", freeze(message), pin)
         else:
-            self._post.check_copied(size)
-            await self._written(self._post.written, message)
+            self._message_store.check_copied(size)
+            await self._written(self._message_store.written, message)
 
     async def _written(self, hosted: HostedSpace, message: object) -> None:
-        """The short way, which need not go by the host's loop."""
+        """Write on the calling thread, without the host's loop."""
         door: Any = hosted.door if self.is_async else hosted.space
         await maybe_await(door.write(message))
 
     @dual_api
     async def unpin(self, template: object) -> int:
-        """The messages of this host that match and were pinned may give way from now on; how many
-        there are. Not those that are directed: nobody can look into them."""
+        """Unpin the messages of this host that match, and return how many they are. Directed
+        messages stay pinned: this host cannot read them."""
         count: int = await self._door.tell("unpin", template)
         return count
 
@@ -134,15 +135,16 @@ class Melon(Closing):
     async def take(
         self, template: object, wait: float | None = None, *, sender: str | None = None
     ) -> Any:
-        """The oldest message of some host that matches and was stored; nobody else gets it. With
-        `sender`, one that this identity has directed to ours. None if there is none in time."""
+        """Take the oldest stored message of some host that matches; None if there is none in time.
+        With `sender`, only messages that this identity has directed to ours."""
         return _first(await self._take(template, wait, False, sender))
 
     @dual_api
     async def take_all(
         self, template: object, wait: float | None = None, *, sender: str | None = None
     ) -> list[Any]:
-        """All messages that match and were stored; until there is one, or time is up, it waits."""
+        """Take all stored messages that match. Waits until there is one; empty if there is none in
+        time. With `sender`, only messages that this identity has directed to ours."""
         return await self._take(template, wait, True, sender)
 
     async def _take(
@@ -156,11 +158,11 @@ class Melon(Closing):
             door.require_open()
             taken = await door.run(door.served.take, template, many, sender, wait=wait)
             return [value_of(entry) for entry in taken]
-        # A client takes in the space itself, so what it takes is delivered to it or stays.
+        # A client takes from the space itself: the message is delivered to it, or stays there.
         door.require_open()
         if sender is not None:
             raise BadArgument("sender", NO_KEYS, sender)
-        # With a coverage, hosts that do not answer are passed over.
+        # With a coverage, hosts that do not answer are skipped.
         how: dict[str, Any] = {"wait": wait, "coverage": Coverage()}
         if many:
             return list(await maybe_await(door.space.take_all(template, **how)))
@@ -169,14 +171,14 @@ class Melon(Closing):
 
     @dual_api
     async def read(self, template: object, wait: float | None = None) -> Any:
-        """The oldest message of some host that matches, was written, and has not been read here by
-        this Melon. None if there is none in time."""
+        """The oldest written message of some host that matches and that this Melon has not read
+        yet; None if there is none in time."""
         return _first(await self._read(template, wait, False))
 
     @dual_api
     async def read_all(self, template: object, wait: float | None = None) -> list[Any]:
-        """All messages that match, were written and have not been read by this Melon; until there
-        is one, or time is up, it waits."""
+        """All written messages that match and that this Melon has not read yet. Waits until there
+        is one; empty if there is none in time."""
         return await self._read(template, wait, True)
 
     async def _read(self, template: object, wait: float | None, many: bool) -> list[Any]:
@@ -187,22 +189,22 @@ class Melon(Closing):
 
     @property
     def identity(self) -> str | None:
-        """The address of the processes at this host; None if it has no identity, and for a client,
-        to which nothing can be directed."""
+        """The identity of this host, to which others direct messages; None if it has none, and for
+        a client."""
         if isinstance(self._door, ServedDoor):
             return None
-        identity = self._post.directed.identity
+        identity = self._message_store.directed.identity
         return None if identity is None else identity.key
 
     @property
     def refused(self) -> int:
-        """How many messages came that were directed to us and could not be opened."""
-        return 0 if isinstance(self._door, ServedDoor) else self._post.directed.refused
+        """How many messages arrived that were directed to this host and could not be decrypted."""
+        return 0 if isinstance(self._door, ServedDoor) else self._message_store.directed.refused
 
     @dual_api
     async def close(self) -> None:
-        """It reads and takes no more, and who waits is told: HostClosed. What it has stored and
-        written stays at its host; a connection is closed."""
+        """Close this Melon: waiting calls raise HostClosed. Its messages stay at the host; a
+        client's connection is closed."""
         await self._door.close()
 
     def __repr__(self) -> str:
@@ -210,7 +212,7 @@ class Melon(Closing):
 
 
 def _check_message(message: object) -> int:
-    """How many bytes it has when it is sent."""
+    """The size of a message in bytes, as it is sent."""
     try:
         return check_sendable(message)
     except CannotSend as error:

@@ -1,4 +1,4 @@
-"""The post of one name at a host: what all its processes that use this name have in common."""
+"""The message store of one name at a host, which all its Melons of this name share."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from tupelo.federation.replication.feeds import replication_of
 from tupelo.federation.replication.messages import NOTHING, StreamMark
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.broadcast import PostBroadcast
-from tupelo.models.melon.collecting import Bound, CollectedBacklog, Kind, PinnedRoom, bind
-from tupelo.models.melon.copying import Copies
+from tupelo.models.melon.collecting import Bound, CollectedBacklog, Copies, Kind, PinnedRoom, bind
 from tupelo.models.melon.directed import DirectedMessages
 from tupelo.models.melon.private import Pins, PostRecords
 from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
@@ -37,27 +36,29 @@ if TYPE_CHECKING:
     from tupelo.models.melon.reading import MessageReader
 
 Item = tuple[Shape, tuple[Any, ...]]
-"""A message as it is written: its shape, and its fields."""
+"""A message to be written: its shape and its fields."""
 NAME_MAX = 50
-"""Of a Melon: the names of its spaces are longer."""
+"""The maximum length of the name of a Melon; the names of its spaces are longer."""
 _RECEIPT = kind_of(Receipt)
 _DIRECTED = frozenset([kind_of(Sealed), _RECEIPT])
 
 
 def check_name(name: object) -> str:
+    """The name of a Melon; BadArgument if it is no text or too long."""
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
         raise BadArgument("name", f"a text of 1 to {NAME_MAX} characters", name)
     return name
 
 
-def post_of(
+def message_store_of(
     core: HostCore,
     name: str,
     bound: Bound | None,
     copies: Copies | None,
     identity: Identity | None,
 ) -> MessageStore:
-    """The post of this name, which is made if there is none."""
+    """The message store of this name, created if there is none. BadArgument if it exists with
+    another bound or other copies."""
     found = core.extensions.get(f"melon {name}")
     if not isinstance(found, MessageStore):
         return MessageStore(core, name, bound, copies, identity)
@@ -68,7 +69,8 @@ def post_of(
 
 
 class MessageStore(SilentExtension):
-    """The message store of a host."""
+    """Three spaces: `stored` messages, `written` messages, and sealed (directed) messages; with
+    their pins, bounds and copies."""
 
     def __init__(
         self,
@@ -82,14 +84,14 @@ class MessageStore(SilentExtension):
         self.bound = bound
         self.copies = copies
         self.broadcast = PostBroadcast()
-        """Something has come that nobody asked for: copies, or what is directed."""
+        """Notified when copies or directed messages arrive."""
         self.listeners: WeakSet[CollectedBacklog] = WeakSet()
         self.readers: WeakSet[MessageReader] = WeakSet()
         self._loop = asyncio.get_running_loop()
         self.stored = core.make_space(name)
         if copies is not None and not self.stored.shared:
             raise BadArgument("copies", f"left out: {name!r} has a password", copies)
-        # Other hosts read what was written; what is sealed only travels with its feed.
+        # Other hosts read written messages; sealed messages are only replicated.
         self.written = core.companion(self.stored, "written", Access(write=(), take=()))
         self._sealed = core.companion(self.stored, "sealed", NOBODY)
         self._private = PostRecords(core, name)
@@ -110,14 +112,14 @@ class MessageStore(SilentExtension):
             self._private,
             identity,
             copies,
-            self.broadcast.stir,
+            self.broadcast.notify,
         )
         self.directed.gave_way.append(partial(self._tell_collected, "copy"))
         self.taking = Taking(core, self.stored, self.directed, self.broadcast)
         core.extensions[f"melon {name}"] = self
 
     def departed(self, peer: Peer) -> None:
-        """What it has written goes with it, also what was read ahead."""
+        """A peer has left: messages that were read ahead but not asked for are unread again."""
         for reader in list(self.readers):
             reader.drop_ahead()
 
@@ -135,7 +137,7 @@ class MessageStore(SilentExtension):
         }
 
     def _gave_way(self, kind: Kind, entries: list[Entry]) -> None:
-        """On whatever thread, under the lock of the space."""
+        """Report evicted entries; called on any thread, under the lock of the space."""
         with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._tell_collected, kind, entries)
 
@@ -150,7 +152,7 @@ class MessageStore(SilentExtension):
     # Adding
 
     def check_copied(self, size: int) -> None:
-        """CannotSend if a message of so many bytes is to be copied, and cannot be."""
+        """CannotSend if messages are copied here, and one of so many bytes is too long for that."""
         if self.feed is not None and size > CONTENT_BYTES_MAX:
             raise CannotSend(
                 f"message= needs {size:,} bytes, and {CONTENT_BYTES_MAX:,} can be copied; "
@@ -158,21 +160,23 @@ class MessageStore(SilentExtension):
             )
 
     async def write(self, item: Item, pin: bool) -> None:
+        """Add a message for all to read. CannotSend if it is too long to be copied."""
         self.check_copied(len(encode_entry(*item)))
         await self.add(self.written, item, pin)
 
     async def direct(self, message: object, to: str, pin: bool) -> None:
-        """Seal a message for one identity, and let it be carried there."""
+        """Encrypt a message for one identity and replicate it to carriers."""
         sealed = freeze(await self.directed.seal(message, to))
         await self.directed.told(await self.add(self._sealed, sealed, pin))
 
     async def unpin(self, template: Any) -> int:
+        """Unpin the stored and written messages that match; how many there were."""
         count, position = self._pins.remove([self.stored, self.written], template)
         await self._private.flush(position)
         return count
 
     async def add(self, hosted: HostedSpace, item: Item, pin: bool) -> Entry:
-        """Write a message into one of the spaces of this post."""
+        """Write a message into one of the spaces of this store, and wait until it is durable."""
         with hosted.port.atomic():
             written, position = hosted.port.write_items([item], None, None, None, TaskSignal, 0)
             assert isinstance(written, list)
@@ -188,10 +192,11 @@ class MessageStore(SilentExtension):
     def _heard_of_copies(self) -> None:
         if self._pulling:
             self._pull()
-            self.broadcast.stir()
+            self.broadcast.notify()
 
     def begin_pulling(self) -> None:
-        """From now on what is out of reach is copied here from those who have it: it is read."""
+        """From now on copy the messages of hosts out of reach from hosts that have them, because a
+        process here reads."""
         if not self._pulling:
             self._pulling = True
             self._pull()
@@ -205,13 +210,13 @@ class MessageStore(SilentExtension):
                 feed.hold(source)
 
     def _near(self) -> set[str]:
-        """The streams of the hosts that are engaged, and of this one."""
+        """The streams of this host and of the engaged hosts."""
         feed = self.feed
         assert feed is not None
         return {feed.source, *(far.source for far in feed.exchange.far.values())}
 
     def out_of_reach(self) -> Iterator[str]:
-        """The streams that are here, and whose hosts cannot be asked themselves."""
+        """The replicated streams whose own hosts are not engaged."""
         feed = self.feed
         assert feed is not None
         near = self._near()
@@ -220,18 +225,18 @@ class MessageStore(SilentExtension):
                 yield source
 
     def _is_coming(self, host: str, feed: Feed) -> bool:
-        """Is it engaged, but has not said yet what it has?"""
+        """Is this host engaged, but has not announced its stream yet?"""
         peer = self.core.peers.get(host)
         return peer is not None and host not in feed.partners and self.written.name in peer.spaces
 
     async def in_step(self) -> None:
-        """Wait until what is out of reach is here, as far as someone who is engaged has it by now,
-        and as long as more of it comes."""
+        """Wait until all messages of hosts out of reach have been copied here that engaged hosts
+        have now. It gives up when nothing has arrived for `answer_seconds`."""
         feed = self.feed
         assert feed is not None
         wanted = self._lacking(feed)
         before: dict[str, StreamMark] = {}
-        stirred = self.broadcast.enter()
+        woken = self.broadcast.enter()
         try:
             async with asyncio.timeout(None) as patience:
                 while lacking := self._lacking(feed, wanted):
@@ -239,19 +244,19 @@ class MessageStore(SilentExtension):
                     if here != before:
                         before = here
                         patience.reschedule(self._loop.time() + self.core.answer_seconds)
-                    stirred.clear()
-                    await stirred.wait()
+                    woken.clear()
+                    await woken.wait()
                     self.broadcast.require_open()
         except TimeoutError:
             pass
         finally:
-            self.broadcast.leave(stirred)
+            self.broadcast.leave(woken)
 
     def _lacking(
         self, feed: Feed, wanted: dict[str, StreamMark] | None = None
     ) -> dict[str, StreamMark]:
-        """The streams of which someone who is engaged has more than is here, and how much; if some
-        are `wanted`, those of them of which there is less here than that."""
+        """The streams of which an engaged host has more items than this one, with the marks there;
+        if `wanted` is given, only streams that have not reached its marks here."""
         near = self._near()
         lacking: dict[str, StreamMark] = {}
         for far in feed.exchange.far.values():
@@ -263,7 +268,7 @@ class MessageStore(SilentExtension):
         return lacking
 
     def source_of(self, entry: Entry) -> str | None:
-        """In which stream is it, that was read at its host just now?"""
+        """The stream of an entry that was read at its own host; None without copies."""
         feed = self.feed
         if feed is None:
             return None
@@ -277,5 +282,5 @@ class MessageStore(SilentExtension):
 
 
 def _is_message(entry: Entry) -> bool:
-    """Receipts are none: they need no room that a message could have."""
+    """Receipts do not count against the bound."""
     return entry.shape.kind != _RECEIPT

@@ -1,5 +1,5 @@
-"""What a post remembers for itself: a space of its host that nobody else has, on disk if the host
-has a folder."""
+"""The private records of a message store: pins, taken directed messages, and reserved numbers. They
+are entries of a space that only this host uses, on disk if the host has a folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PREFIX = "tupelo.melon."
 
 @dataclass
 class Pinned:
-    """This message of a space never gives way."""
+    """The message `n` of an origin, in this space, is pinned."""
 
     space: str
     origin: str
@@ -39,7 +39,7 @@ class Pinned:
 
 @dataclass
 class TakenRecord:
-    """The numbers of the directed messages of one sender that were taken here."""
+    """The numbers of directed messages of one stream that were taken here, as a bitmap."""
 
     stream: str
     numbers: bytes
@@ -47,7 +47,7 @@ class TakenRecord:
 
 @dataclass
 class Numbered:
-    """Directed messages of this host may have had numbers up to this."""
+    """The numbers up to this are reserved for directed messages of this host."""
 
     upto: int
 
@@ -56,44 +56,46 @@ Kept = TypeVar("Kept", Pinned, TakenRecord, Numbered)
 
 
 class PostRecords:
-    """The records of one post."""
+    """The records of one message store."""
 
     def __init__(self, core: HostCore, name: str) -> None:
         self._hosted = core.private_space(PREFIX + name)
 
     def all(self, cls: type[Kept]) -> Iterator[tuple[Kept, Entry]]:
+        """All records of this class, each with the entry that holds it."""
         kind = kind_of(cls)
         for entry in self._hosted.port.entries():
             if entry.shape.kind == kind:
                 yield thaw(entry.shape, entry.fields), entry
 
     def keep(self, record: Pinned | TakenRecord | Numbered) -> tuple[Entry, int]:
-        """Keep this: the entry that it is, and the position at which that is durable."""
-        operations = self._hosted.port
-        written, position = operations.write(record, None, None, None, TaskSignal, 0)
+        """Store a record: its entry, and the position at which it is durable."""
+        written, position = self._hosted.port.write(record, None, None, None, TaskSignal, 0)
         assert isinstance(written, list)
         entry: Entry = written[0].thing
         return entry, position
 
     def forget(self, entry: Entry) -> int:
+        """Remove a record; the position at which the removal is durable."""
         return self._hosted.port.cancel(entry)
 
     async def flush(self, position: int) -> None:
+        """Wait until the changes up to this position are durable."""
         if position and self._hosted.durable:
             await self._hosted.flush(position)
 
 
 DELTAS_MAX = 256
-"""So many records of a stream are kept, each of what was taken at once; then they become one."""
+"""How many records of a stream are kept before they are merged into one."""
 
 
 class Takings:
-    """The numbers of the directed messages that were taken here, by stream: who has sealed them,
-    and the host where they were stored, which gives a number once.
+    """The numbers of the directed messages that were taken here, by stream: the sender, and the
+    host that stored the message and uses each number once.
 
-    None is ever forgotten: whoever has carried a message could bring it again, in whatever stream,
-    and only its number tells. A host counts up, so the numbers take little room: none of their own
-    where one follows another, else two bytes. What is added is written, and not all again.
+    No number is ever forgotten: a carrier may deliver a message again, in any stream, and only the
+    number shows that it was taken. Numbers of one host increase, so their bitmap is small: nothing
+    for consecutive numbers, else two bytes each. Each take appends a record of the new numbers.
     """
 
     def __init__(self, private: PostRecords) -> None:
@@ -112,7 +114,7 @@ class Takings:
         return self._numbers.setdefault(stream, BitMap64())
 
     def add(self, letters: Iterable[Letter]) -> int:
-        """These are taken; the position at which that is durable."""
+        """Record that these letters were taken; the position at which that is durable."""
         position = 0
         for stream, numbers in _by_stream(letters).items():
             self._of(stream).update(numbers)
@@ -124,7 +126,7 @@ class Takings:
         return position
 
     def _fold(self, stream: str) -> int:
-        """Keep one record in place of all."""
+        """Replace all records of a stream by one."""
         numbers, kept = self._numbers[stream], self._kept[stream]
         numbers.run_optimize()
         entry, position = self._private.keep(TakenRecord(stream, numbers.serialize()))
@@ -142,18 +144,18 @@ def _by_stream(letters: Iterable[Letter]) -> dict[str, BitMap64]:
 
 
 class Pins:
-    """Which messages of one post never give way. They are changed on the loop, and kept until the
-    message is taken or may go."""
+    """The pinned messages of one store. They are changed on the loop. A pin is recorded until its
+    message is taken or unpinned."""
 
     def __init__(self, private: PostRecords) -> None:
         self._private = private
         self._loop = asyncio.get_running_loop()
         self._records: dict[HostedSpace, dict[tuple[str, int], Entry]] = {}
         self._rooms: dict[HostedSpace, PinnedRoom] = {}
-        self._memory = Seen()  # While there is one, a space says what is gone for good.
+        self._memory = Seen()  # With it, the space reports entries that are gone.
 
     def load(self, spaces: Iterable[HostedSpace], rooms: dict[HostedSpace, PinnedRoom]) -> None:
-        """Those of an earlier life, as far as their messages are still there."""
+        """Restore the recorded pins of messages that are still there."""
         self._rooms = rooms
         kept = {(one.space, one.origin, one.n): record for one, record in self._private.all(Pinned)}
         for hosted in spaces:
@@ -164,21 +166,20 @@ class Pins:
                     record = kept.pop((_label(hosted), entry.origin, entry.n), None)
                     if record is not None:
                         self._pin(hosted, entry, record)
-        for record in kept.values():  # Its message is gone by now.
+        for record in kept.values():  # Their messages are gone.
             self._private.forget(record)
 
     def add(self, hosted: HostedSpace, entry: Entry) -> int:
-        """This never gives way; the position at which that is durable."""
+        """Pin a message; the position at which that is durable."""
         record, position = self._private.keep(Pinned(_label(hosted), entry.origin, entry.n))
         self._pin(hosted, entry, record)
-        if entry.ended:  # It was given to one who waited.
+        if entry.ended:  # A waiting taker has got it at once.
             self._forget(hosted, entry)
         return position
 
     def remove(self, spaces: Iterable[HostedSpace], template: Any) -> tuple[int, int]:
-        """What matches may give way from now on: how many that are, and the position at which that
-        is durable."""
-        asked = as_template(template)
+        """Unpin the messages that match: how many, and the position at which that is durable."""
+        wanted = as_template(template)
         count = position = 0
         for hosted in spaces:
             pinned = self._records.get(hosted, {})
@@ -186,7 +187,8 @@ class Pins:
                 found = [
                     entry
                     for entry in (hosted.port.entries() if pinned else ())
-                    if (entry.origin, entry.n) in pinned and asked.admits(entry.shape, entry.fields)
+                    if (entry.origin, entry.n) in pinned
+                    and wanted.admits(entry.shape, entry.fields)
                 ]
                 for entry in found:
                     position = self._private.forget(pinned.pop((entry.origin, entry.n)))
@@ -205,26 +207,26 @@ class Pins:
             if hosted in self._rooms:
                 self._rooms[hosted].pin(entry)
 
-    # What comes and goes, on whatever thread, under the lock of the space
+    # Called on any thread, under the lock of the space
 
     def _soon(self, change: Any, hosted: HostedSpace, entry: Entry) -> None:
         with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(change, hosted, entry)
 
     def _forget(self, hosted: HostedSpace, entry: Entry) -> None:
-        """It was taken; what is kept of it need not be."""
+        """Remove the record of a message that was taken."""
         record = self._records[hosted].pop((entry.origin, entry.n), None)
         if record is not None:
             with suppress(SpaceClosed):
                 self._private.forget(record)
 
     def _keep(self, hosted: HostedSpace, entry: Entry) -> None:
-        """Who took it has given up, and it is back."""
+        """Record a pin again: the taker gave up, and the message has returned."""
         if (entry.origin, entry.n) not in self._records[hosted] and not entry.ended:
             with suppress(SpaceClosed):
                 self.add(hosted, entry)
 
 
 def _label(hosted: HostedSpace) -> str:
-    """By what a space is named in the records on disk."""
+    """The name of a space in the records on disk."""
     return hosted.former or hosted.name

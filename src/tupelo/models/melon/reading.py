@@ -1,13 +1,13 @@
-"""Reading: what one process has not read yet, where it was written or, if that is out of reach, in
-copies.
+"""Reading: the messages that one process has not read yet, at the hosts that wrote them or, if
+those are out of reach, in copies.
 
-One record says what was read, wherever it was found. Copies come as the beginning of what a host
-has written, in its order, so what is read there and what is read at the host itself never passes by
-each other; only a copy that has not heard of a removal could be behind, and then it is left out.
-Where the oldest copies have given way to others, who reads the rest has missed them: they are left
-out at their host too, for the same question.
+One record per process holds all messages that it has read, wherever it found them. Copies of a host
+are a prefix of its messages, in its order, so reads of copies and reads at the host itself keep one
+order. An older copy can turn up only where a removal has not been replicated yet; it is skipped.
+Where the oldest copies were collected, a process that reads the rest has missed them: for the same
+template they are skipped at their host too.
 
-Without copies, a read of one gets some more with it, for the next who ask the same.
+Without copies, a read of one message fetches some more for the next reads of the same template.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.streams import up_to
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.models.melon.broadcast import race
-from tupelo.models.melon.receipts import Place
+from tupelo.models.melon.directed import Place
 from tupelo.space.log import Actor
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.session import Seen, SessionState
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from tupelo.models.melon.message_store import MessageStore
 
 AHEAD = 64
-"""So many messages are read at a time, if there are as many, also if only one is asked for."""
+"""How many messages a read of one fetches at a time."""
 PLACES_MAX = 4_096
-"""So many places in streams are remembered; then they are looked for anew."""
+"""How many places in streams are remembered before all are dropped and searched for again."""
 
 
 class ReadRecord(SeenRecord):
-    """What was read. What is gone for good need not be said any more to those who are asked; but,
-    if there are copies, one that has not heard of it may still turn up."""
+    """The messages that one process has read. Messages that are gone are dropped from the record;
+    with copies they stay in `past`, since an outdated copy may still turn up."""
 
     __slots__ = ("_copied", "past")
 
@@ -61,31 +61,34 @@ class ReadRecord(SeenRecord):
         super().prune(gone)
 
     def is_past(self, entry: Entry) -> bool:
+        """Was this message read, and is it gone at its host?"""
         past = self.past.get(entry.origin)
         return past is not None and entry.n in past
 
 
 class MessageReader:
-    """What one process reads. Messages of classes that are not `known` in this program are for a
-    process elsewhere, that is a client of this host; else UnknownType."""
+    """The reads of one process. With `known`, a message whose class is unknown in this program
+    raises UnknownType; without, the process is a client, and messages stay entries."""
 
-    def __init__(self, post: MessageStore, *, known: bool = True) -> None:
-        core = post.core
+    def __init__(self, message_store: MessageStore, *, known: bool = True) -> None:
+        core = message_store.core
         self._known = known
-        self._post = post
+        self._store = message_store
         self._core = core
-        self._hosted = post.written
-        self._memory = ReadRecord(post.feed is not None)
+        self._hosted = message_store.written
+        self._memory = ReadRecord(message_store.feed is not None)
         actor = Actor(core.id, core.new_id())
         self._actor = actor
         self._state = SessionState(actor.session or "", self._memory, None)
-        self._ahead: deque[Entry] = deque()  # what was read and not asked for yet
-        self._ahead_for: bytes | None = None  # by this question
+        self._ahead: deque[Entry] = deque()  # fetched, and not returned yet
+        self._ahead_for: bytes | None = None  # the encoded template of these
         self._shelves = (
-            None if post.feed is None else CopyShelves(post, post.feed, self._memory, known)
+            None
+            if message_store.feed is None
+            else CopyShelves(message_store, message_store.feed, self._memory, known)
         )
         self._hosted.port.remember(self._memory)
-        post.readers.add(self)
+        message_store.readers.add(self)
 
     def close(self) -> None:
         self._state.ended = True
@@ -93,21 +96,22 @@ class MessageReader:
         self._memory.close()
 
     async def read(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
+        """The oldest unread message that matches, or all; empty if there is none in time."""
         deadline = deadline_of(self._hosted.clock, wait)
         shelves = self._shelves
         key = _encode(template)
         if shelves is None:
             return await self._read_ahead(template, deadline, many, key)
-        self._post.begin_pulling()
+        self._store.begin_pulling()
         found: list[Entry] = []
 
         async def look() -> list[Entry]:
             if many:
-                await self._post.in_step()
+                await self._store.in_step()
             return shelves.look(template, key, many)
 
         if wait == 0 or many:
-            await self._post.in_step()
+            await self._store.in_step()
             found = shelves.look(template, key, many)
             if many or not found:
                 try:
@@ -121,7 +125,7 @@ class MessageReader:
                 lambda: shelves.has(template, key),
                 look,
                 self.undo,
-                self._post.broadcast,
+                self._store.broadcast,
             )
         shelves.note(found, key)
         return found
@@ -129,8 +133,8 @@ class MessageReader:
     async def _read_ahead(
         self, template: Any, deadline: float | None, many: bool, key: bytes | None
     ) -> list[Entry]:
-        """As below; where there are more, some are read for those who ask the same again. For
-        another question they have not been read."""
+        """`read` without copies. More messages are fetched for the next reads of this template; a
+        read of another template makes them unread again."""
         if key is None or key != self._ahead_for:
             self.drop_ahead()
         if many:
@@ -144,7 +148,7 @@ class MessageReader:
         if self._ahead:
             return [self._ahead.popleft()]
         found = await self._ask(template, deadline, 1 if key is None else AHEAD)
-        if self._ahead and self._ahead_for != key:  # Someone else reads at the same time.
+        if self._ahead and self._ahead_for != key:  # from a concurrent read
             self._unread(found[1:])
         else:
             self._ahead += found[1:]
@@ -152,7 +156,7 @@ class MessageReader:
         return found[:1]
 
     def drop_ahead(self) -> None:
-        """What nobody has asked for yet was not read."""
+        """Make the messages unread that were fetched and not returned."""
         ahead = [*self._ahead]
         self._ahead.clear()
         self._unread(ahead)
@@ -162,8 +166,9 @@ class MessageReader:
             self._memory.discard_all(entries)
 
     def undo(self, entries: list[Entry]) -> None:
+        """Make these messages unread: the caller of `read` has vanished."""
         self._unread(entries)
-        self.drop_ahead()  # They come after these.
+        self.drop_ahead()  # Those come after these.
         if self._shelves is not None:
             self._shelves.undo(entries)
 
@@ -175,7 +180,7 @@ class MessageReader:
         key: bytes | None,
         shelves: CopyShelves,
     ) -> list[Entry]:
-        """As below, without what was missed: that counts as read."""
+        """`_ask`, without messages that were missed in copies; those count as read."""
         while True:
             found = await self._ask(template, deadline, None if many else 1)
             due = [entry for entry in found if not shelves.is_missed(entry, key)]
@@ -183,8 +188,8 @@ class MessageReader:
                 return due
 
     async def _ask(self, template: Any, deadline: float | None, limit: int | None) -> list[Entry]:
-        """All that those have who are engaged; or so many as one of them has, at most. Who does not
-        answer is passed over."""
+        """Read all unread messages of this host and the engaged ones; with a limit, at most so
+        many, of one host. Hosts that do not answer are skipped."""
         federation = self._core.federation
         query = Query(
             template,
@@ -204,7 +209,7 @@ class MessageReader:
                 if place == 0 or limit is None:
                     got.give_back()
                     raise
-                self._unread(entries[place:])  # Who asks for it is told.
+                self._unread(entries[place:])  # The read that reaches it raises the error.
                 entries = entries[:place]
                 break
         await federation.hand(got)
@@ -212,28 +217,31 @@ class MessageReader:
 
 
 class CopyShelves:
-    """The copies that are at this host of what hosts have written that are out of reach."""
+    """The copies at this host of messages whose own hosts are out of reach, as one process reads
+    them. A place is a stream and the number of an item in it; a key is an encoded template."""
 
-    def __init__(self, post: MessageStore, feed: Feed, memory: ReadRecord, known: bool) -> None:
+    def __init__(
+        self, message_store: MessageStore, feed: Feed, memory: ReadRecord, known: bool
+    ) -> None:
         self._known = known
-        self._post = post
+        self._store = message_store
         self._feed = feed
         self._memory = memory
-        self._port = post.written.port
-        self._read: dict[tuple[bytes, str], int] = {}  # up to there there is nothing to be read
-        self._latest: dict[tuple[bytes, str], int] = {}  # the place of the youngest that was read
-        self._looked: dict[Entry, Place] = {}  # what was found, and has not been handed out yet
-        self._missed: dict[str, BitMap64] = {}  # had given way when something newer was found
+        self._port = message_store.written.port
+        self._read: dict[tuple[bytes, str], int] = {}  # nothing unread up to this item
+        self._latest: dict[tuple[bytes, str], int] = {}  # the youngest item that was read
+        self._looked: dict[Entry, Place] = {}  # found, and not returned yet
+        self._missed: dict[str, BitMap64] = {}  # were collected when a newer item was found
         self._discards = 0
 
     def has(self, template: Any, key: bytes | None) -> bool:
-        """Is there something that has not been read of it?"""
+        """Is there an unread copy that matches?"""
         asked = as_template(template)
         with self._port.atomic():
             self._refresh()
             return any(
                 True
-                for source in self._post.out_of_reach()
+                for source in self._store.out_of_reach()
                 for _ in self._unread(source, asked, key)
             )
 
@@ -243,17 +251,17 @@ class CopyShelves:
             self._read.clear()
 
     def look(self, template: Any, key: bytes | None, many: bool) -> list[Entry]:
-        """What has not been read of it: the oldest, or all. It is read from now on."""
+        """The oldest unread copy that matches, or all; they count as read from now on."""
         asked = as_template(template)
         found: list[Entry] = []
         with self._port.atomic():
             self._refresh()
-            for source in self._post.out_of_reach():
+            for source in self._store.out_of_reach():
                 for number, entry in self._unread(source, asked, key):
                     try:
                         if self._known:
                             require_known(entry)
-                    except TupeloError:  # Those before it are not handed out either.
+                    except TupeloError:  # The copies before it are not returned either.
                         self._memory.discard_all(found)
                         self.undo(found)
                         raise
@@ -289,7 +297,7 @@ class CopyShelves:
             self._missed[source] = self._missed.get(source, BitMap64()) | up_to(stream.away, number)
 
     def is_missed(self, entry: Entry, key: bytes | None) -> bool:
-        """Was something newer read in copies when this had given way there?"""
+        """Was a newer copy read while the copy of this message had been collected?"""
         source, number = self._place_at_its_host(entry) or ("", 0)
         if key is None or number not in self._missed.get(source, ()):
             return False
@@ -297,7 +305,7 @@ class CopyShelves:
         return number < max([self._latest.get((key, source), 0), *found])
 
     def note(self, entries: Iterable[Entry], key: bytes | None) -> None:
-        """These were read: of what these hosts have written, nothing older will be."""
+        """These are returned to the process: nothing older of their streams is read after them."""
         for entry in entries:
             place = self._looked.pop(entry, None) or self._place_at_its_host(entry)
             if place is not None and key is not None:
@@ -307,7 +315,7 @@ class CopyShelves:
                 self._latest[key, source] = max(number, self._latest.get((key, source), 0))
 
     def undo(self, entries: Iterable[Entry]) -> None:
-        """These were not read after all."""
+        """These are unread again."""
         places = {entry: self._looked.pop(entry, None) for entry in entries}
         read = [entry for entry, place in places.items() if place is None]
         if not self._latest or not read:
@@ -320,8 +328,8 @@ class CopyShelves:
                     self._latest[key] = number - 1
 
     def _place_at_its_host(self, entry: Entry) -> Place | None:
-        """Of one that was read there just now: it arrived when it came into the stream."""
-        source = self._post.source_of(entry)
+        """The place of a message that was read at its host, where its arrival is its number."""
+        source = self._store.source_of(entry)
         return None if source is None else (source, entry.arrival)
 
     def _copies_of(self, entries: list[Entry]) -> dict[tuple[str, int], Place]:
@@ -340,7 +348,7 @@ def _name(entry: Entry) -> tuple[str, int]:
 
 
 def _encode(template: Any) -> bytes | None:
-    """By what the same question is known; None if it cannot be said."""
+    """The key of a template; None if it cannot be encoded."""
     try:
         return msgspec.msgpack.encode(template_to_wire(template))
     except (TupeloError, TypeError, UnicodeEncodeError):

@@ -1,5 +1,5 @@
-"""Sealed messages and receipts, as they stand in the companion space "sealed" and travel from
-there; and letters, which are messages that were opened at their addressee's."""
+"""Sealed messages and receipts, as they are stored in the companion space "sealed" and replicated;
+and letters: messages that were decrypted at the host of their addressee."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PARTS = frozenset("/>")
 
 @dataclass
 class Sealed:
-    """A message for one identity, under a number that its host gives only once. It was stored when
-    the messages for anyone up to `after` had been stored there."""
+    """A message that is encrypted for the identity `to`. Its host uses each `number` once. `after`
+    is the arrival of the last message for anyone that was stored there before it."""
 
     to: str
     number: int
@@ -33,13 +33,15 @@ class Sealed:
     seal: bytes
 
     def context(self, name: str, host: str) -> Context:
-        """What the seal is bound to: the name of the Melon, and the host where it was stored."""
+        """The data that the seal authenticates: the name of the Melon, the host that stored the
+        message, and the fields of the message."""
         return (name, host, self.to, self.number, self.after)
 
 
 @dataclass
 class Receipt:
-    """The identity `by` has taken what is this item of a stream, and was sealed by this number."""
+    """A signed statement: the identity `by` has taken this item of a stream, a message of this
+    number."""
 
     source: str
     item: int
@@ -54,7 +56,7 @@ class Receipt:
         return receipt
 
     def is_true(self, name: str) -> bool:
-        """Has the one said so for whom the stream is?"""
+        """Is it signed, and by the addressee of the stream?"""
         by_addressee = lane_of(self.source) == self.by
         return by_addressee and verify(self.by, self._words(name), self.signature)
 
@@ -63,7 +65,7 @@ class Receipt:
 
 
 class Opened(Entry, gc=False, eq=False, kw_only=True):
-    """What a sealed message says, and who has sealed it: enough to make a letter of it again."""
+    """The content of a sealed message, its sender, and the fields that make it a Letter again."""
 
     sender: str
     after: int
@@ -71,7 +73,7 @@ class Opened(Entry, gc=False, eq=False, kw_only=True):
 
 @dataclass(eq=False)
 class Letter:
-    """A message that was opened, and not taken yet."""
+    """A decrypted message that was not taken yet."""
 
     sender: str
     source: str
@@ -90,22 +92,23 @@ class Letter:
 
     @property
     def base(self) -> str:
-        """The life of its host in which it was stored."""
+        """The stream of its host's incarnation in which it was stored."""
         return base_of(self.source)
 
     @property
     def stream(self) -> str:
-        # Who has sealed it is part of it: nobody else can use up a number.
+        """Identifies the sequence of its number. The sender is part of it, so that no other sender
+        can use up a number."""
         return f"{self.sender} {self.host}"
 
     @property
     def key(self) -> tuple[str, int]:
-        """The same of all copies of the message."""
+        """Equal for all copies of the message."""
         return self.stream, self.number
 
 
 def read_item(entry: Entry) -> Sealed | Receipt | None:
-    """None if it is something else, or none that can be."""
+    """The sealed message or receipt of an entry; None if it is neither, or malformed."""
     if entry.shape.kind not in (kind_of(Sealed), kind_of(Receipt)):
         return None
     types = tuple(map(type, entry.fields))
@@ -114,21 +117,21 @@ def read_item(entry: Entry) -> Sealed | Receipt | None:
         return sealed if is_key(sealed.to) else None
     if types == (str, int, str, int, bytes):
         receipt = Receipt(*entry.fields)
-        host = host_of(receipt.source)  # which is the name of a lane
+        host = host_of(receipt.source)  # the name of its lane
         can_be = 0 < len(host) <= _HOST_MAX and not _PARTS & set(host)
         return receipt if can_be and is_key(receipt.by) else None
     return None
 
 
 def addressee_of(entry: Entry) -> str | None:
-    """For whom this message is, if it is one."""
+    """The addressee of a sealed message; None if the entry is none."""
     found = read_item(entry)
     return found.to if isinstance(found, Sealed) else None
 
 
 class Letters:
-    """What was opened here, and not taken yet: of each host, in the order in which it has stored
-    them. The host of which one was taken is the last to be looked at again."""
+    """The letters that were not taken yet, those of each host in the order of their numbers. After
+    a take the host of the letter moves to the end, so that all hosts get their turn."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, OrderedDict[tuple[str, int], Letter]] = {}
@@ -145,7 +148,7 @@ class Letters:
         return letters is not None and letters.get(letter.key) is letter
 
     def add(self, added: Iterable[Letter]) -> None:
-        """What is here already stays as it is."""
+        """Add letters; a copy of one that is here already is ignored."""
         for letter in added:
             letters = self._hosts.setdefault(letter.host, OrderedDict())
             last = next(reversed(letters.values())) if letters else letter
@@ -162,13 +165,14 @@ class Letters:
                 self._hosts[letter.host] = letters
 
     def matching(self, template: Any, sender: str | None = None) -> Iterator[Letter]:
-        """Those that match, of one sender if it is given, while none comes or goes."""
-        asked = as_template(template)
+        """The letters that match, of one sender if it is given. Do not add or remove letters while
+        iterating."""
+        wanted = as_template(template)
         bindings: dict[Shape, Binding | None] = {}
         for letter in self:
             shape = letter.entry.shape
             if shape not in bindings:
-                bindings[shape] = asked.bind(shape)
+                bindings[shape] = wanted.bind(shape)
             binding = bindings[shape]
             is_from = sender is None or letter.sender == sender
             if is_from and binding is not None and binding.test(letter.entry.fields):

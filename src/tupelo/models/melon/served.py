@@ -1,4 +1,4 @@
-"""What a host keeps for one Melon, of a program that is the host or of a client of it."""
+"""The part of a Melon that runs at its host: for the program of the host, or for a client."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from tupelo.federation.client.services import (
 from tupelo.federation.hosts.services import DoorService, HandOver
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Collected, CollectedBacklog
-from tupelo.models.melon.message_store import Item, MessageStore, check_name, post_of
+from tupelo.models.melon.message_store import Item, MessageStore, check_name, message_store_of
 from tupelo.models.melon.reading import MessageReader
 from tupelo.values.codec import entry_to_wire
 
 
 class HostedMelon:
-    """A process of MELON at its host, on the host's loop. Messages of classes that are not `known`
-    in this program are for a client; else UnknownType."""
+    """A process of MELON at its host; used on the host's loop. With `known`, a message whose class
+    is unknown in this program raises UnknownType; without, it is for a client."""
 
-    def __init__(self, post: MessageStore, *, known: bool = True) -> None:
-        self.post = post
-        self.reader = MessageReader(post, known=known)
-        self.backlog = CollectedBacklog(post.core.clock, known)
-        post.listeners.add(self.backlog)
+    def __init__(self, message_store: MessageStore, *, known: bool = True) -> None:
+        self.message_store = message_store
+        self.reader = MessageReader(message_store, known=known)
+        self.backlog = CollectedBacklog(message_store.core.clock, known)
+        message_store.listeners.add(self.backlog)
 
     def close(self) -> None:
         self.reader.close()
         self.backlog.close()
-        self.post.listeners.discard(self.backlog)
+        self.message_store.listeners.discard(self.backlog)
 
     async def store(self, item: Item, pin: bool) -> None:
-        await self.post.add(self.post.stored, item, pin)
+        await self.message_store.add(self.message_store.stored, item, pin)
 
     async def direct(self, message: object, to: str, pin: bool) -> None:
-        await self.post.direct(message, to, pin)
+        await self.message_store.direct(message, to, pin)
 
     async def write(self, item: Item, pin: bool) -> None:
-        await self.post.write(item, pin)
+        await self.message_store.write(item, pin)
 
     async def unpin(self, template: object) -> int:
-        return await self.post.unpin(template)
+        return await self.message_store.unpin(template)
 
     async def take(
         self, template: object, many: bool, sender: str | None, *, wait: float | None
     ) -> HandOver:
-        taking = self.post.taking
+        taking = self.message_store.taking
         taken = await taking.take(template, wait, many, sender)
         confirm = partial(taking.confirm, taken) if taking.is_unconfirmed(taken) else None
         return HandOver(taken, confirm, partial(taking.put_back, taken))
@@ -63,14 +63,14 @@ class HostedMelon:
         return HandOver(found, None, partial(self.reader.undo, found))
 
     async def collected(self, *, wait: float | None) -> HandOver:
-        """How many were collected, and the next one that was not told yet."""
+        """How many messages were collected, and the next one of the backlog, or None."""
         backlog = self.backlog
         one = await backlog.next(wait)
         return HandOver((backlog.count, one), None, partial(backlog.put_back, one))
 
 
-def _encode_collected(told: tuple[int, Collected | None]) -> list[Any]:
-    count, one = told
+def _encode_collected(answer: tuple[int, Collected | None]) -> list[Any]:
+    count, one = answer
     if one is None:
         return [count, None, None]
     message = one.message
@@ -94,7 +94,7 @@ METHODS: Mapping[str, ServiceMethod] = {
     "collected": ServiceMethod(
         "read",
         (),
-        ServiceCodec(_encode_collected, _read_collected, lambda told: told),
+        ServiceCodec(_encode_collected, _read_collected, lambda answer: answer),
         waits=True,
         hands_over=True,
     ),
@@ -102,10 +102,12 @@ METHODS: Mapping[str, ServiceMethod] = {
 
 
 class MelonService(DoorService[HostedMelon]):
-    """Runs processes of MELON for the clients of a host."""
+    """The service "melon" of a host: a HostedMelon for each Melon of a client."""
 
     methods: ClassVar[Mapping[str, ServiceMethod]] = METHODS
 
     def open(self, hosted: HostedSpace) -> HostedMelon:
         name = check_name(hosted.name)
-        return HostedMelon(post_of(self.core, name, None, None, self.core.identity), known=False)
+        return HostedMelon(
+            message_store_of(self.core, name, None, None, self.core.identity), known=False
+        )

@@ -1,15 +1,16 @@
-"""Taking: what was stored for anyone, at all hosts, and what is directed to us, which is here.
+"""Taking: messages that were stored for anyone, at all hosts, and letters, the messages directed to
+this host, which have been replicated here.
 
-Of one host's messages the oldest comes first, of whichever sort it is. A directed message says
-after which of the others it was stored; and a host tells what it has directed to us before it
-answers with anything that was stored later. So before one that is here is taken, its host is asked
-whether it has one that is sooner; and what is delivered is kept only if none that is here is
-sooner, else it goes back to its place.
+The messages of one host are taken in the order in which they were stored, letters or not. A letter
+says after which other message it was stored, and a host replicates its letters to us before it
+answers with a message that was stored later. So before a letter is taken, its host is asked for an
+earlier message; and a message that another host delivers is kept only if there is no earlier letter
+of that host, else it returns to its place.
 
-What is under way to a taker is not there for others. If that one falls silent, younger ones may be
-taken before it comes back. When the process has run on with what it took, that is confirmed: to the
-host that has delivered it, and of a directed message on disk, with a receipt. Who is killed before
-that has not taken it.
+While a message is being delivered to a taker, other takers cannot see it. If the taker vanishes,
+younger messages may be taken before this one is back. A take is confirmed once the program has run
+on with the message: to the host that delivered it, and for a letter on disk and with a receipt. A
+process that is killed before that has not taken it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class EarliestFirst(Exception):
-    """A letter was stored before what was delivered, at the same host."""
+    """Raised if a message was delivered, and this letter was stored before it at the same host."""
 
     def __init__(self, letter: Letter) -> None:
         super().__init__(letter)
@@ -46,7 +47,7 @@ class EarliestFirst(Exception):
 
 
 class Taking:
-    """What the processes at one host take."""
+    """The takes of all processes of one message store."""
 
     def __init__(
         self,
@@ -59,16 +60,17 @@ class Taking:
         self._stored = stored
         self._directed = directed
         self._broadcast = broadcast
-        self._handed: dict[Entry, FederatedResult] = {}  # from other hosts, and not confirmed yet
+        self._handed: dict[Entry, FederatedResult] = {}  # by other hosts, not confirmed
 
     async def take(
         self, template: Any, wait: float | None, many: bool, sender: str | None = None
     ) -> list[Entry]:
-        """One message that matches, or all; with a `sender`, of those that it has directed."""
+        """One message that matches, or all; with a `sender`, only letters of that identity. Empty
+        if there is none in time. `confirm` or `put_back` must be called with the result."""
         if sender is not None:
             return await self._await_letters(template, wait, many, sender)
         deadline = deadline_of(self._stored.clock, wait)
-        if self._directed.identity is None:  # Nothing can be directed to us.
+        if self._directed.identity is None:  # There are no letters.
             return await self._ask(template, deadline, many)
         if many:
             return await self._take_all(template, deadline)
@@ -80,18 +82,22 @@ class Taking:
                     return found
 
     async def _ask(
-        self, template: Any, deadline: float | None, many: bool, asked: TakeRequest | None = None
+        self,
+        template: Any,
+        deadline: float | None,
+        many: bool,
+        request: TakeRequest | None = None,
     ) -> list[Entry]:
-        """Of those who are engaged. Who does not answer is passed over."""
+        """Take from this host and the engaged ones. Hosts that do not answer are skipped."""
         federation = self._core.federation
         limit = None if many else 1
         query = Query(template, True, deadline, many, limit, known=False)
-        got = await federation.get(self._stored, query, partial=True, accept=asked)
+        got = await federation.get(self._stored, query, partial=True, accept=request)
         try:
             for entry in got.entries:
                 require_known(entry)
-            if asked is not None:
-                asked.check_here(got.entries)
+            if request is not None:
+                request.check_here(got.entries)
         except (TupeloError, EarliestFirst):
             got.give_back()
             raise
@@ -100,27 +106,28 @@ class Taking:
             self._handed.update(dict.fromkeys(got.entries, got))
         return got.entries
 
-    async def _ask_wholly(
-        self, template: Any, deadline: float | None, many: bool, asked: TakeRequest
+    async def _ask_to_the_end(
+        self, template: Any, deadline: float | None, many: bool, request: TakeRequest
     ) -> list[Entry]:
-        """If it is cancelled it goes on, once something is ours: what we would not take then could
-        not go back to its place."""
-        asked.is_settled = False
-        asking = asyncio.ensure_future(self._ask(template, deadline, many, asked))
+        """`_ask`, which goes on when it is cancelled, if a message has been accepted by then: that
+        could not return to its place any more."""
+        request.is_settled = False
+        asking = asyncio.ensure_future(self._ask(template, deadline, many, request))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            if asked.is_settled:
+            if request.is_settled:
                 await asyncio.wait([asking], timeout=self._core.answer_seconds)
             asking.cancel()
             await asyncio.wait([asking])
             if asking.cancelled():
-                await self._core.federation.refused()  # else we would pass by what returns
+                # A message that is on its way back would be passed over.
+                await self._core.federation.refused()
                 raise
             return asking.result()
 
     def put_back(self, entries: list[Entry]) -> None:
-        """Nobody waits for them any more. What was directed to us is not for others."""
+        """Return messages whose taker has vanished to their places; letters stay at this host."""
         here = [one for one in entries if not isinstance(one, Opened) and one not in self._handed]
         for got in self._got(entries):
             got.undo(return_to_place)
@@ -129,17 +136,18 @@ class Taking:
             self._directed.untake(opened)
 
     def is_unconfirmed(self, entries: list[Entry]) -> bool:
+        """Does any of these need a `confirm`: a letter, or a message of another host?"""
         return any(isinstance(one, Opened) or one in self._handed for one in entries)
 
     def confirm(self, entries: list[Entry]) -> None:
-        """The process that took these has them."""
+        """The process has received these messages."""
         for got in self._got(entries):
             got.confirm_brought()
         if opened := [one for one in entries if isinstance(one, Opened)]:
             self._directed.confirm(opened)
 
     def _got(self, entries: list[Entry]) -> list[FederatedResult]:
-        """What these are of; they are under way no more."""
+        """The deliveries that these messages came with; they are forgotten here."""
         got = [self._handed.pop(one) for one in entries if one in self._handed]
         return list(dict.fromkeys(got))
 
@@ -147,12 +155,12 @@ class Taking:
         self,
         template: Any,
         many: bool,
-        asked: TakeRequest,
+        request: TakeRequest,
         look: Callable[[], Awaitable[list[Entry]]],
         deadline: float | None,
     ) -> list[Entry]:
         return await race(
-            lambda: self._ask_wholly(template, deadline, many, asked),
+            lambda: self._ask_to_the_end(template, deadline, many, request),
             lambda: self._first_letter(template) is not None,
             look,
             self.put_back,
@@ -160,23 +168,23 @@ class Taking:
         )
 
     async def _take_one(self, template: Any, deadline: float | None) -> list[Entry]:
-        asked = TakeRequest(self._core.id, self._directed, template, many=False)
+        request = TakeRequest(self._core.id, self._directed, template, many=False)
 
         async def look() -> list[Entry]:
             while (letter := self._first_letter(template)) is not None:
                 found: list[Entry] = []
                 if await self._has_sooner(template, letter):
-                    found = await self._ask(template, NOW, False, asked)
+                    found = await self._ask(template, NOW, False, request)
                 if found := found or await self._directed.take([letter]):
                     return found
-            return await self._ask(template, NOW, False, asked)
+            return await self._ask(template, NOW, False, request)
 
         if deadline == NOW:
             return await look() or (await look() if await self._is_more_here(template) else [])
-        return await self._race(template, False, asked, look, deadline)
+        return await self._race(template, False, request, look, deadline)
 
     async def _is_more_here(self, template: Any) -> bool:
-        """Is there a letter, when all are here that were told of before we asked?"""
+        """Is there a letter, once all have arrived that engaged hosts have told of?"""
         await self._directed.in_step_with_all()
         return self._first_letter(template) is not None
 
@@ -184,7 +192,7 @@ class Taking:
         return next(self._directed.letters.matching(template), None)
 
     async def _has_sooner(self, template: Any, letter: Letter) -> bool:
-        """Has the host of this letter something that was stored before it, for anyone?"""
+        """Has the host of this letter a message for anyone that was stored before it?"""
         host = letter.host
         if host != self._core.id and host not in self._core.peers:
             return False
@@ -193,27 +201,27 @@ class Taking:
         return any(not self._directed.is_sooner(letter, host, one.arrival) for one in got.entries)
 
     async def _take_all(self, template: Any, deadline: float | None) -> list[Entry]:
-        asked = TakeRequest(self._core.id, self._directed, template, many=True)
+        request = TakeRequest(self._core.id, self._directed, template, many=True)
         is_complete = False
 
         async def look() -> list[Entry]:
             letters = set(self._directed.letters.matching(template))
-            return await complete(await self._ask(template, NOW, True, asked), letters)
+            return await complete(await self._ask(template, NOW, True, request), letters)
 
         async def complete(found: list[Entry], before: set[Letter]) -> list[Entry]:
-            """With the letters that were here before we asked, and those that are sooner than
-            something that was got. Of others there may be something sooner that was not."""
+            """Add the letters that were here `before` the hosts were asked, and those that come
+            before a message in `found`. Other letters stay: an earlier message may exist."""
             nonlocal is_complete
             try:
-                await asked.in_step()
+                await request.in_step()
                 letters = list(self._directed.letters.matching(template))
-                sooner = asked.before(found, letters)
+                sooner = request.before(found, letters)
                 letters = [one for one in letters if one in before or one in sooner]
                 taken = set(await self._directed.take(letters))
             except BaseException:
                 self.put_back(found)
                 raise
-            merged = asked.merged(found, [letter for letter in letters if letter.entry in taken])
+            merged = request.merged(found, [letter for letter in letters if letter.entry in taken])
             is_complete = bool(merged)
             return merged
 
@@ -221,7 +229,7 @@ class Taking:
         if not found and deadline == NOW and await self._is_more_here(template):
             found = await look()
         if not found and deadline != NOW:
-            found = await self._race(template, True, asked, look, deadline)
+            found = await self._race(template, True, request, look, deadline)
             if not is_complete:
                 found = await complete(found, set())
         return found
@@ -229,29 +237,30 @@ class Taking:
     async def _await_letters(
         self, template: Any, wait: float | None, many: bool, sender: str
     ) -> list[Entry]:
-        """No other message has a sender that is known."""
+        """Take letters of one sender: no other message has a sender."""
         clock = self._stored.clock
         deadline = deadline_of(clock, wait)
-        stirred = self._broadcast.enter()
+        woken = self._broadcast.enter()
         try:
             while True:
-                stirred.clear()
+                woken.clear()
                 letters = self._directed.letters.matching(template, sender)
                 found = await self._directed.take(list(islice(letters, None if many else 1)))
                 if found or deadline == NOW:
                     return found
                 try:
                     async with timeout_at(clock, deadline):
-                        await stirred.wait()
+                        await woken.wait()
                 except TimeoutError:
-                    deadline = NOW  # Once more.
+                    deadline = NOW  # Look once more.
                 self._broadcast.require_open()
         finally:
-            self._broadcast.leave(stirred)
+            self._broadcast.leave(woken)
 
 
 class TakeRequest:
-    """One question, and which host has answered with what."""
+    """One take over the federation: which host has delivered which message. It is called with each
+    delivery, and raises EarliestFirst if the delivery must go back."""
 
     def __init__(self, here: str, directed: DirectedMessages, template: Any, *, many: bool) -> None:
         self._here = here
@@ -262,7 +271,7 @@ class TakeRequest:
         self.is_settled = False
 
     async def __call__(self, peer: EngagedPeer, entries: list[Entry]) -> None:
-        """This was delivered. Sooner, if it is to go back."""
+        """A peer has delivered these. EarliestFirst if a letter of that host comes before them."""
         self._hosts.update(dict.fromkeys(entries, peer.id))
         if not self._many:
             await self._directed.in_step(peer.id)
@@ -270,7 +279,7 @@ class TakeRequest:
         self.is_settled = True
 
     def check_here(self, entries: list[Entry]) -> None:
-        """This was got. Sooner, if it is of this host and is to go back."""
+        """The take has got these. EarliestFirst if a letter comes before a message of this host."""
         if not self._many:
             self._check([entry for entry in entries if entry not in self._hosts])
         self.is_settled = bool(entries)
@@ -285,10 +294,10 @@ class TakeRequest:
         host = self._hosts.get(entry, self._here)
         return self._directed.is_sooner(letter, host, entry.arrival)
 
-    # Of many
+    # Takes of many
 
     def before(self, entries: list[Entry], letters: list[Letter]) -> set[Letter]:
-        """The letters that are sooner than one of these."""
+        """The letters that were stored before one of these messages, at the same host."""
         last: dict[str, Entry] = {}
         for entry in entries:
             host = self._hosts.get(entry, self._here)
@@ -301,11 +310,12 @@ class TakeRequest:
         }
 
     async def in_step(self) -> None:
+        """Wait until the letters of all hosts that have delivered something are here."""
         for host in set(self._hosts.values()):
             await self._directed.in_step(host)
 
     def merged(self, entries: list[Entry], letters: list[Letter]) -> list[Entry]:
-        """Both, those of each host in its order."""
+        """Messages and letters, those of each host in the order in which they were stored."""
         by_host: dict[str, deque[Letter]] = {}
         for letter in letters:
             by_host.setdefault(letter.host, deque()).append(letter)
@@ -319,9 +329,9 @@ class TakeRequest:
 
 
 def return_to_place(hosted: HostedSpace, entries: list[Entry]) -> None:
-    """These were taken for good, and nobody has got them. What was stored here is in its place
-    again; what has come from elsewhere has none there any more, and lives here."""
-    # What has come was never in a store; and where an order keeps books, it has closed them.
+    """Undo a confirmed take that its process did not get. Messages of this host return to their
+    places; those of other hosts, which have removed them, are written here."""
+    # Messages of other hosts were never in this store; and an order with books cannot reopen them.
     port = hosted.port
     own = {one: None for one in entries if one.gone and not port.keeps_books}
     try:
