@@ -153,11 +153,15 @@ class FeedExchange:
     def is_told(self) -> bool:
         """Was everybody told what it takes of what is here?"""
         return not any(
-            far.takes(source) and stream.mark.exceeds(far.mark(source))
-            for source, stream in self.streams.items()
+            self._is_behind(far, stream)
+            for stream in self.streams.values()
             if stream.items
             for far in self.far.values()
         )
+
+    def _is_behind(self, far: FeedPartner, stream: Stream) -> bool:
+        """Does it take this stream, and lack something of it?"""
+        return far.takes(stream.source) and stream.mark.exceeds(far.mark(stream.source))
 
     def load(self, stream: Stream) -> None:
         """A stream as it was kept."""
@@ -383,6 +387,8 @@ class FeedExchange:
             far.has[source] = stream.mark  # It cannot prove more.
         else:
             self._promised(far, source, mark)
+        if not any(self._is_behind(other, stream) for other in self.far.values()):
+            self._fresh.pop(source, None)
         self.wants.consider(source)
 
     def _begin_anew(self, stream: Stream) -> None:

@@ -248,8 +248,6 @@ class Feed:
                 if numbers:
                     self._mark_removed(numbers)
                 self._replication.soon(self)
-                self._call_listeners()
-                self._call_watchers()
                 await asyncio.sleep(0)  # What comes meanwhile is for the next turn.
             elif not self._capture.awake:
                 return
@@ -265,11 +263,12 @@ class Feed:
         elif self._capture.awake:  # since it was drawn the last time
             self._draw_soon()
         else:
-            self._call_watchers()
+            self._replication.soon(self)
 
-    def _call_watchers(self) -> None:
-        for watcher in list(self.watchers):
-            watcher()
+    def notify(self) -> None:
+        """Call those who listen: once a turn of the loop, however much has come in it."""
+        for listener in [*self.listeners, *self.watchers]:
+            listener()
 
     # For the extension
 
@@ -303,8 +302,7 @@ class Feed:
         if isinstance(message, _MOVING):
             self._keeper.consider()
             self._placing.review()
-        self._call_listeners()
-        self._call_watchers()
+        self._replication.soon(self)
 
     def relieve(self) -> None:
         """The others have been told: what there is no room for here may go."""
@@ -330,11 +328,7 @@ class Feed:
         self._placing.departed(host)
         self._keeper.departed(host)
         self._keeper.consider()
-        self._call_listeners()
-
-    def _call_listeners(self) -> None:
-        for listener in list(self.listeners):
-            listener()
+        self._replication.soon(self)
 
     def close(self) -> None:
         """Take part no more. What is kept on disk stays there."""
@@ -346,7 +340,7 @@ class Feed:
                     under_way.cancel()
             self._capture.close()
             self._shelf.close()
-            self._call_watchers()
+            self.notify()
 
     async def stop(self) -> None:
         """The host leaves, with all told that was written by now."""

@@ -158,6 +158,7 @@ class Replication:
         for feed in due:
             if not feed.closed:
                 self.tell(feed)
+                feed.notify()
 
     def tell(self, feed: Feed) -> None:
         """Tell the others what is new, now."""

@@ -37,6 +37,14 @@ PACKED_MAX = 100_000
 PERMITTED_MAX = 64
 """So many times a host may put before it asks the owner again: if nobody else puts, it gets the
 token then."""
+RETURNS_MAX = 4
+"""If the token has come back so many times in a row, each time after few puts elsewhere, its holder
+keeps it and gives places to what others put."""
+RETURN_PLACES = 4
+"""So many places a holder has given at most if it had the token only briefly."""
+GATHER_SECONDS = 0.02
+"""If several sources put at once, the owner waits so long at most until all of them have put again,
+and gives places to all of that in one record."""
 
 
 class PendingPut:
@@ -81,6 +89,9 @@ class TotalOrder(TokenState):
         self._permitted = 0  # so many times more
         self._turns: dict[str, int] = {}  # who has put since the token is here, and when
         self._turn = 0
+        self._had = 0, 0  # the epoch in which we had the token the last time, and the length then
+        self._returns = 0  # how often it has come back since, after few puts elsewhere
+        self._putting: frozenset[str] = frozenset()  # the sources that the last record has placed
 
     @property
     def unplaced(self) -> list[Place]:
@@ -116,12 +127,30 @@ class TotalOrder(TokenState):
         """Give a place to all that have none. The token must be held."""
         await self.ready()
         own = self._replica.feed.source
-        while places := self.unplaced:
+        while self.unplaced:
+            await self._gather()
+            places = self.unplaced
+            self._putting = frozenset(source for source, _ in places)
             if any(source != own for source, _ in places):
                 await self._replica.keep(self._replica.feed)  # and what it gives places to
             await self.tell(len(self.ordering), places)
         if len(self.ordering.places) >= max(self._replica.folded_after, len(self.ordering.kept)):
             await self._fold()
+
+    async def _gather(self) -> None:
+        """Wait a moment for those that put at once with others the last time."""
+
+        def have_put() -> bool:
+            streams, last = self._replica.feed.exchange.streams, self.ordering.last
+            return all(
+                source in streams and streams[source].upto > last.get(source, 0)
+                for source in self._putting
+            )
+
+        if len(self._putting) > 1:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_SECONDS):
+                    await self._replica.until(have_put)
 
     async def _fold(self) -> None:
         """Forget the places of events that are gone, and those beyond the horizon. Everyone else
@@ -206,6 +235,7 @@ class TotalOrder(TokenState):
                     continue
                 async with self.token.held():
                     await self.ready()
+                    self._note_return()
                     self._note_turn(self._replica.me)
                     self.begun, self.waiting = list(self.waiting), {}
                     await self._put(self.begun)
@@ -289,7 +319,16 @@ class TotalOrder(TokenState):
         else:
             others = [turn for turn in self._turns.values() if turn > before]
         self._note_turn(host)
-        return bool(others or self.token.busy or self.waiting or self.begun)
+        is_shared = self.token.busy or self.waiting or self.begun
+        return bool(others or is_shared or self._returns >= RETURNS_MAX)
+
+    def _note_return(self) -> None:
+        """We have the token: has it gone round since we had it, with few puts at each host?"""
+        (epoch, length), now = self._had, (self.token.epoch, len(self.ordering))
+        self._had = now
+        if now[0] != epoch:
+            is_brief = epoch and now[1] - length <= RETURN_PLACES * (now[0] - epoch)
+            self._returns = self._returns + 1 if is_brief else 0
 
     def _note_turn(self, host: str) -> None:
         self._turn += 1
