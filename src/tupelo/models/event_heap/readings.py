@@ -277,6 +277,7 @@ class Shared:
         deadline: float | None = None,
         hope: float = 0.0,
         *,
+        ask: bool = True,
         replace: bool = False,
     ) -> AsyncIterator[None]:
         """LeaseLost if the session is closed meanwhile, TokenAway if the token does not come within
@@ -285,7 +286,9 @@ class Shared:
         self._replica.require_open()
         scope = asyncio.timeout(0 if self._closed else None)
         self._scopes.add(scope)
-        held = self._token.held(patience, deadline=deadline, hope=hope, replace=replace)
+        held = self._token.held(
+            patience, deadline=deadline, ask=ask, hope=hope, replace=replace
+        )
         try:
             async with scope, held:
                 yield
@@ -342,22 +345,32 @@ class Shared:
         self._replica.require_open()
         if self._closed:
             raise LeaseLost("this session was closed")
-        if not (self._token.here or self._copies.has_next(template)):
+        has_next = self._copies.has_next(template)
+        if not (self._token.here or has_next):
             return []  # The token can stay where it is.
-        async with self._holding(patience, deadline, hope):
-            await self._record.ready()
-            self._tell_of_loss()
-            if limit is None:
-                found = await self._copies.rest(template)
-            else:
-                one = await self._copies.next(template, 0)
-                found = [] if one is None else [one]
-            if found:
-                try:
-                    await asyncio.shield(asyncio.ensure_future(self._record.count(found)))
-                except BaseException:
-                    self.unsee(found)
-                    raise
+        try:
+            async with self._holding(patience, deadline, hope, ask=has_next):
+                return await self._read(template, limit)
+        except TokenAway:
+            if has_next:
+                raise
+            return []  # It was given to another host meanwhile.
+
+    async def _read(self, template: Template, limit: int | None) -> list[Entry]:
+        """Unseen matches, which count as seen. The token must be held."""
+        await self._record.ready()
+        self._tell_of_loss()
+        if limit is None:
+            found = await self._copies.rest(template)
+        else:
+            one = await self._copies.next(template, 0)
+            found = [] if one is None else [one]
+        if found:
+            try:
+                await asyncio.shield(asyncio.ensure_future(self._record.count(found)))
+            except BaseException:
+                self.unsee(found)
+                raise
         return found
 
     def unsee(self, entries: list[Entry]) -> None:

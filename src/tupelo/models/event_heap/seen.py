@@ -179,7 +179,8 @@ class SharedRecord(TokenState):
 
     async def ready(self) -> None:
         """Until all is known here. The token must be held."""
-        base, _ = _read_state(self.token.state)
+        base, _, seen = self._read_state()
+        self._join(Record(seen))
         await self._replica.until(lambda: self.base >= base)
         if not self._is_whole:
             await self._fold()
@@ -211,10 +212,26 @@ class SharedRecord(TokenState):
     @property
     def lost(self) -> list[str]:
         """The hosts with which the token was lost, and others went on from what they knew."""
-        return _read_state(self.token.state)[1]
+        return self._read_state()[1]
 
     def state(self) -> bytes:
         return _encode_state(self.base, self.lost)
+
+    def _read_state(self) -> tuple[Base, list[str], Seen]:
+        """The base and the lost holders; and the events seen, if the token was written by a release
+        in which it carried them itself (before decision 0043). BadFrame if it is damaged."""
+        try:
+            state = msgspec.msgpack.decode(
+                self.token.state or _NO_STATE, type=tuple[Base, list[str]] | dict[str, bytes]
+            )
+            if isinstance(state, dict):
+                return (0, 0), [], _read(state)
+        except (msgspec.DecodeError, ValueError, TypeError) as error:
+            raise BadFrame(
+                f"the token of the shared session {self.id!r} cannot be read: {error}; "
+                "share a new session"
+            ) from error
+        return *state, Seen()
 
     def revive(self, holder: str | None) -> bytes:
         self._is_whole = False
@@ -255,14 +272,6 @@ class SharedRecord(TokenState):
 
 def _encode_state(base: Base, lost: list[str]) -> bytes:
     return msgspec.msgpack.encode([base, lost])
-
-
-def _read_state(state: bytes) -> tuple[Base, list[str]]:
-    """BadFrame if it is none."""
-    try:
-        return msgspec.msgpack.decode(state or _NO_STATE, type=tuple[Base, list[str]])
-    except (msgspec.DecodeError, TypeError) as error:
-        raise BadFrame(f"this is no token of a session: {error}") from error
 
 
 _NO_STATE = _encode_state((0, 0), [])
