@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_federation import describe
-from tupelo.federation.replication.token import Token
+from tupelo.federation.replication.tokens import Token
 from tupelo.lab.event_heap.history import HeapHistory, Put, Read, Remains, Removal
 from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.simulate import simulate
 from tupelo.lab.simulate import simulate_many
-from tupelo.models.event_heap import records, seen, total
+from tupelo.models.event_heap import orders, records, seen
 from tupelo.models.event_heap.ordering import Ordering
+from tupelo.models.event_heap.orders import TotalOrder
 from tupelo.models.event_heap.readings import Ordered, Shared
 from tupelo.models.event_heap.removing import Removing
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
-from tupelo.models.event_heap.total import TotalOrder
 
 SEEDS = int(os.environ.get("TUPELO_EVENT_HEAP_SEEDS", "30"))
 PLANTED_SEEDS = 100
@@ -143,13 +143,13 @@ def disagree(history: HeapHistory, remains: Remains) -> None:
 
 
 def place_again(history: HeapHistory, remains: Remains) -> None:
-    for orders in remains.orders.values():
-        orders["v"].append(1)
+    for views in remains.orders.values():
+        views["v"].append(1)
 
 
 def order_against_a_source(history: HeapHistory, remains: Remains) -> None:
-    for orders in remains.orders.values():
-        orders["v"] = [2, 3, 4, 1]
+    for views in remains.orders.values():
+        views["v"] = [2, 3, 4, 1]
 
 
 def read_in_another_order(history: HeapHistory, remains: Remains) -> None:
@@ -157,8 +157,8 @@ def read_in_another_order(history: HeapHistory, remains: Remains) -> None:
 
 
 def read_what_has_no_place(history: HeapHistory, remains: Remains) -> None:
-    for orders in remains.orders.values():
-        orders["v"].remove(1)
+    for views in remains.orders.values():
+        views["v"].remove(1)
 
 
 def skip(history: HeapHistory, remains: Remains) -> None:
@@ -341,7 +341,7 @@ def test_a_fold_that_forgets_what_lives_is_noticed(monkeypatch):
         return original(view, base, [], last)
 
     original = records.encode_folded
-    monkeypatch.setattr(total, "encode_folded", encode)
+    monkeypatch.setattr(orders, "encode_folded", encode)
     found("replay", "missed", "skipped")
 
 

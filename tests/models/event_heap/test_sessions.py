@@ -10,7 +10,7 @@ import pytest
 
 from tests.models.event_heap.room import Person, Room, meet
 from tupelo.errors import BadArgument, BadFrame, BadInput, LeaseLost, SessionLost, TokenAway
-from tupelo.federation.replication.token import Token
+from tupelo.federation.replication.tokens import Token
 from tupelo.models.event_heap import Event, Session
 from tupelo.models.event_heap.events import asked
 from tupelo.models.event_heap.records import SessionSeen

@@ -14,6 +14,7 @@ from tupelo.federation.replication.messages import ItemBatch
 from tupelo.federation.replication.tokens import TokenAt
 from tupelo.models.event_heap import Event, View, ViewCloned
 from tupelo.models.event_heap.events import asked
+from tupelo.models.event_heap.orders import PERMITTED_MAX
 from tupelo.models.event_heap.records import (
     Destroyed,
     HeapMade,
@@ -22,7 +23,6 @@ from tupelo.models.event_heap.records import (
     ViewMade,
     encode_places,
 )
-from tupelo.models.event_heap.total import PERMITTED_MAX
 from tupelo.values.kind import kind_of
 
 ROW = ("ba", "cb")

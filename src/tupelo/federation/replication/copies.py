@@ -20,8 +20,15 @@ from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links.encoding import read_encoded_entry
 from tupelo.federation.replication.messages import Chunk
-from tupelo.federation.replication.proofs import decode_statement, encode_statement
-from tupelo.federation.replication.streams import Numbered, Stream, encode_bits, read_bits, up_to
+from tupelo.federation.replication.streams import (
+    Numbered,
+    Stream,
+    decode_statement,
+    encode_bits,
+    encode_statement,
+    read_bits,
+    up_to,
+)
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.session import Seen
 from tupelo.values.codec import entry_to_wire

@@ -26,8 +26,7 @@ from typing import Literal, Protocol
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.exchange import FeedExchange
-from tupelo.federation.replication.sources import base_of, host_of, lane_of, spreads
-from tupelo.federation.replication.streams import Item, Stream
+from tupelo.federation.replication.streams import Item, Stream, base_of, host_of, lane_of, spreads
 from tupelo.space.capacity import Capacity
 from tupelo.values.entry import Entry
 

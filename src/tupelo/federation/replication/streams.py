@@ -18,13 +18,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from functools import lru_cache
+from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
 import msgspec
+from msgspec.msgpack import Decoder, Encoder
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
+from tupelo.federation.identity.ids import ID_CHARACTERS, id_of
+from tupelo.federation.identity.keys import Identity, key_bytes, key_text, verify
 from tupelo.federation.replication.messages import (
     NUMBER_MAX,
     AliveNumbers,
@@ -34,7 +39,40 @@ from tupelo.federation.replication.messages import (
     StreamMark,
     Tombstones,
 )
-from tupelo.federation.replication.sources import is_signed
+
+NAMES_KEPT = 4_096
+
+
+@lru_cache(NAMES_KEPT)
+def host_of(source: str) -> str:
+    """The id of the host whose stream this is."""
+    return source.rpartition("/")[0]
+
+
+def is_signed(source: str) -> bool:
+    """Whether the host of this stream has an identity, and so signs it."""
+    return len(host_of(source)) == ID_CHARACTERS
+
+
+def lane_name(base: str, lane: str, *, spreads: bool) -> str:
+    return f"{base}>>{lane}" if spreads else f"{base}>{lane}"
+
+
+@lru_cache(NAMES_KEPT)
+def base_of(source: str) -> str:
+    """The name of the stream of which this is a lane; its own if it is none."""
+    host, slash, rest = source.rpartition("/")
+    return host + slash + rest.partition(">")[0]
+
+
+def lane_of(source: str) -> str:
+    """Empty if it is no lane."""
+    return source.rpartition("/")[2].partition(">")[2].removeprefix(">")
+
+
+def spreads(source: str) -> bool:
+    return ">>" in source.rpartition("/")[2]
+
 
 Item = Any
 """Whatever a stream consists of: only those who write and read it look into it."""
@@ -343,3 +381,40 @@ def read_bits(encoded: bytes) -> BitMap64:
         return BitMap64.deserialize(encoded)
     except (ValueError, TypeError) as error:
         raise BadFrame(f"these numbers cannot be read: {error}") from error
+
+
+KEY_BYTES = 32
+
+_encode = Encoder().encode
+encode_statement = _encode
+decode_statement = Decoder(Statement).decode
+
+
+def digest_of(content: bytes) -> bytes:
+    return sha256(content).digest()
+
+
+def sign(identity: Identity, feed: str, source: str, statement: Statement) -> bytes:
+    """The signature of a statement about a stream: the key of its source, and what that signed."""
+    return key_bytes(identity.key) + identity.sign(_signed(feed, source, statement))
+
+
+def is_proved(feed: str, source: str, statement: Statement) -> bool:
+    """Whether the source of this stream has signed this statement."""
+    key = key_text(statement.signature[:KEY_BYTES])
+    return id_of(key) == host_of(source) and verify(
+        key, _signed(feed, source, statement), statement.signature[KEY_BYTES:]
+    )
+
+
+def _signed(feed: str, source: str, statement: Statement) -> bytes:
+    said: tuple[Any, ...]
+    if isinstance(statement, Chunk):
+        digests = [*statement.digests.items()]
+        said = ("items", statement.after, statement.upto, statement.lease, digests)
+    elif isinstance(statement, Tombstones):
+        said = ("removed", statement.before, statement.numbers)
+    else:
+        one = statement
+        said = ("living", one.known, one.tombstones, one.living, one.dead)
+    return _encode(("tupelo stream", feed, source, said))

@@ -22,22 +22,533 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from tupelo.errors import BadFrame, HostClosed, NotAllowed, TupeloError
+from tupelo.errors import (
+    BadFrame,
+    HostClosed,
+    NotAllowed,
+    PeerLost,
+    TokenAway,
+    TupeloError,
+    UnknownHost,
+)
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.groups.membership import Membership
+from tupelo.federation.groups.membership import Membership, MembershipId
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.replication.broadcast import Broadcast, FeedCursor
-from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.token import KeptToken, Token, TokenState
+from tupelo.federation.replication.feeds import Broadcast, Feed, FeedCursor
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import thaw
 from tupelo.values.kind import entry, kind_of
+
+RETRY_SECONDS = 1.0
+"""So long whoever replaces a token waits before it asks again for that."""
+Claim = tuple[int, int, str]
+"""How often a token was lost and replaced, its epoch, and its holder: the highest one holds."""
+
+
+@entry("tupelo.token kept")
+@dataclass
+class KeptToken:
+    """A token as it is on disk: held here, or given `to` a host that may not have got it yet."""
+
+    feed: str | None = None
+    token: str | None = None
+    epoch: int | None = None
+    state: bytes | None = None
+    to: str | None = None
+    confirmed: bool | None = None
+
+
+class TokenState(Protocol):
+    """What else goes with a token."""
+
+    is_light: bool = False
+    """Whether it can be handed to any host, however little that knows: a host that leaves does."""
+
+    losses: int = 0
+    """How often the token was lost and replaced, as far as is known here."""
+
+    @property
+    def lost(self) -> list[str]:
+        """The hosts with which it was lost, if it is here."""
+        return []
+
+    def state(self) -> bytes:
+        """The state that it has for the next who holds it."""
+        ...
+
+    def wish(self) -> Any:
+        """What the one who asks must say, so that it can be packed."""
+        ...
+
+    def is_near(self, wish: Any) -> bool:
+        """Has one who says this so much that the rest can be packed? Else it asks again when it has
+        heard more. BadFrame if nobody can say this."""
+        ...
+
+    def pack(self, wish: Any) -> Any:
+        """For one who has said this. BadFrame if it cannot be."""
+        ...
+
+    async def unpack(self, packed: Any) -> None:
+        """The token is here when this is done."""
+        ...
+
+    async def ready(self) -> None:
+        """Until all that goes with it is here, and known to those who need it."""
+        ...
+
+    def revive(self, holder: str | None) -> bytes:
+        """The state of a token that replaces the one that was lost with this host; or, if it is
+        None, of one that is the only one again. Only a token that has patience is replaced."""
+        return b""
+
+
+class TokenPlace(NamedTuple):
+    """Where a token is in an epoch: at its holder, unless that has not heard yet of what its giver
+    says. If the holder has no folder, it is lost when that life of the holder ends."""
+
+    epoch: int
+    holder: str | None
+    giver: str | None = None
+    life: str | None = None
+
+
+class Token:
+    """One token, as it is known at this host."""
+
+    def __init__(self, tokens: Tokens, name: str) -> None:
+        self.name = name
+        self.epoch = 0
+        self.state = b""
+        self.here = False
+        self.luggage: TokenState | None = None
+        self.abandoned = False
+        """Whether nobody here waits for it any more."""
+        self.patience: float | None = None
+        """Given if nobody waits for it once it is lost: for how many seconds a holder that has no
+        folder may be out of the group, before it counts as lost."""
+        self._tokens = tokens
+        self._lock = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
+        self._given: str | None = None  # to whom, if it has not confirmed yet
+        self._to: str | None = None
+        self._noting: asyncio.Task[None] | None = None
+        self._where = TokenPlace(0, None)
+        self._fleeting: str | None = None  # the holder, if it has no folder
+        self._lost_at: float | None = None  # unless the holder comes back before
+        self._sole_in: MembershipId | None = None  # Nobody else has it in this membership.
+        self._claim: Claim = (0, 0, "")  # the highest that was heard
+
+    @property
+    def holder(self) -> str | None:
+        """The host that has it, as far as is known here."""
+        return self._where.holder
+
+    @property
+    def busy(self) -> bool:
+        """Does someone hold it here, or hand it over?"""
+        return self._lock.locked()
+
+    @property
+    def is_away(self) -> bool:
+        """Is its holder known, and not in the group, or not in use there; or has it lost it?"""
+        holder, life = self._where.holder, self._where.life
+        if self.here or holder is None:
+            return False
+        member = self._tokens.membership.members.get(holder)
+        if member is None or self._tokens.part not in member.metadata_of:
+            return True
+        return life is not None and member.incarnation != life
+
+    @property
+    def is_lost(self) -> bool:
+        """Has its holder, which keeps it in no folder, come back without it, or not come back for
+        as long as is waited for it?"""
+        return self._is_given_up(0.0)
+
+    @property
+    def is_lost_with_life(self) -> bool:
+        """Has its holder, which keeps it in no folder, come back without it?"""
+        life = self._where.life
+        member = self._tokens.membership.members.get(self._where.holder or "")
+        return (
+            not self.here
+            and life is not None
+            and member is not None
+            and (member.incarnation != life)
+        )
+
+    def _is_given_up(self, hope: float) -> bool:
+        holder = self._where.holder
+        if self.here or self.patience is None:
+            return False
+        if holder in self._tokens.membership.members:
+            return self.is_lost_with_life
+        left = self._left(hope)
+        return left is not None and left <= 0
+
+    def _left(self, hope: float) -> float | None:
+        """How many seconds are left until it is given up, if it may be lost; not before the one who
+        wants it has lost hope."""
+        if self._lost_at is None:
+            return None
+        return max(self._lost_at, hope) - asyncio.get_running_loop().time()
+
+    def look(self) -> None:
+        """Something has changed: is its holder in the group, and will it be lost with it?"""
+        holder, life = self._where.holder, self._where.life
+        member = self._tokens.membership.members.get(holder or "")
+        if life is not None or (member and member.metadata_of.get(self._tokens.part) is False):
+            self._fleeting = holder
+        if self.here or member is not None or holder is None or holder != self._fleeting:
+            self._lost_at = None
+        elif self._lost_at is None and self.patience is not None:
+            self._lost_at = asyncio.get_running_loop().time() + self.patience
+
+    def seen_at(
+        self, epoch: int, holder: str, giver: str | None = None, life: str | None = None
+    ) -> None:
+        where = self._where
+        if epoch > where.epoch or (epoch == where.epoch and where.life is None):
+            self._where = TokenPlace(epoch, holder, giver, life)
+            self.look()
+
+    @asynccontextmanager
+    async def held(
+        self,
+        patience: float | None = None,
+        *,
+        deadline: float | None = None,
+        ask: bool = True,
+        hope: float = 0.0,
+        replace: bool = False,
+    ) -> AsyncIterator[Token]:
+        """Have it here for a while, alone; TokenAway if it does not come within `patience` seconds
+        or before the deadline on the host's clock. What is made of its `state` is kept when that
+        ends; who is cancelled meanwhile has not changed it. Without `ask`, only if it is here
+        already. One that may be lost is waited for so long as there is `hope` that it is not. If
+        its holder is out of reach, `replace` says that this is for good: another takes its place,
+        of which the luggage is what is known in the group."""
+        try:
+            async with asyncio.timeout(patience), timeout_at(self._tokens.clock, deadline):
+                await self._lock.acquire()
+                try:
+                    if not (ask or self.here):
+                        raise TokenAway(self.name, self.holder)
+                    hope += asyncio.get_running_loop().time()
+                    await self._obtain(hope, ask, replace)
+                except BaseException:
+                    self._lock.release()
+                    raise
+        except TimeoutError:
+            raise TokenAway(self.name, self.holder) from None
+        before = self.state
+        try:
+            yield self
+        finally:
+            await self._end(before)
+
+    async def _end(self, before: bytes) -> None:
+        if self.state == before:
+            self._lock.release()
+            return
+        keeping = self._tokens._begin(self._tokens._keep(self))
+        try:
+            await asyncio.shield(keeping)
+        except asyncio.CancelledError:
+            self._tokens._begin(self._take_back(keeping, before))
+            raise
+        except BaseException:
+            self._lock.release()
+            raise
+        self._lock.release()
+
+    async def _take_back(self, keeping: asyncio.Task[None], before: bytes) -> None:
+        """Nobody else has it until this is done."""
+        try:
+            await asyncio.wait([keeping])
+            self.state = before
+            await self._tokens._keep(self)
+        finally:
+            self._lock.release()
+
+    # Getting it
+
+    async def _obtain(self, hope: float, ask: bool, replace: bool) -> None:
+        tokens = self._tokens
+        while True:
+            await self._settle_claims()
+            if self.here:
+                return
+            tokens._require_open()
+            self.look()
+            is_replaced = replace and self.is_away
+            if self.abandoned or not ask:
+                raise TokenAway(self.name, self.holder)
+            if self._is_given_up(hope) and not is_replaced:
+                raise TokenAway(self.name, self.holder)
+            rings = tokens.broadcast.rings
+            before = self._where
+            with suppress(PeerLost, UnknownHost):
+                if is_replaced and tokens.first == tokens.me:
+                    await self._replace()
+                else:
+                    await self._ask(tokens.first if is_replaced else None)
+            if not self.here and self._where is before:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_SECONDS if is_replaced else self._left(hope)):
+                        await tokens.broadcast.wait(rings)
+
+    async def _ask(self, instead: str | None = None) -> None:
+        """Ask the one that should have it; or who has given it to us, and was not heard; or, if it
+        is to be replaced, the one that does so. Who loses patience meanwhile does not take back the
+        question: the answer may be the token."""
+        if self._asking is None or self._asking.done():
+            self._asking = self._tokens._begin(self._ask_once(instead))
+        await asyncio.shield(self._asking)
+
+    async def _ask_once(self, instead: str | None) -> None:
+        tokens = self._tokens
+        where = self._where
+        host = instead or (where.giver if where.holder == tokens.me else where.holder)
+        if host is None or host == tokens.me:
+            return
+        wish = self.luggage.wish() if self.luggage else None
+        known = [where.epoch, where.holder, where.giver]
+        question = ["take", self.name, self.epoch, wish, known, instead is not None]
+        match await tokens._voice.ask(host, question):
+            case ["given", int(epoch), bytes(state), packed, is_sole]:
+                await self._receive(host, epoch, state, packed)
+                if self.here and is_sole == list(tokens.membership.id):
+                    self._sole_in = tokens.membership.id
+            case ["moved", int(epoch), str(holder), (str() | None) as giver]:
+                if epoch > where.epoch:
+                    self.seen_at(epoch, holder, giver)
+
+    async def _receive(self, giver: str, epoch: int, state: bytes, packed: Any) -> None:
+        tokens = self._tokens
+        if epoch <= self.epoch:
+            return
+        if self.luggage is None:
+            self.luggage = tokens.luggage_of(self.name)
+        if self.luggage is not None:
+            await self.luggage.unpack(packed)
+        await tokens._keep(self, KeptToken(tokens.feed, self.name, epoch, state, None, True))
+        self.epoch, self.state = epoch, state
+        self._sole_in = None
+        await self._have()
+        tokens._confirm(giver, self)
+
+    async def _have(self) -> None:
+        """It is here, unless another has claimed it meanwhile."""
+        self._given = self._to = None
+        self._where = TokenPlace(self.epoch, self._tokens.me)
+        await self._tokens._tell(self)
+        self.here = True
+        if self._claim > self._own_claim:
+            await self._drop(self._claim[2])
+
+    # Replacing it
+
+    @property
+    def _own_claim(self) -> Claim:
+        losses = len(self.luggage.lost) if self.luggage is not None else 0
+        return losses, self.epoch, self._tokens.me
+
+    @property
+    def is_contested(self) -> bool:
+        """May it have been replaced, or have replaced another, which is at a host that is in the
+        group now? Only one that has patience may."""
+        return self.patience is not None and self._sole_in != self._tokens.membership.id
+
+    async def _replace(self) -> None:
+        """It is gone for good. If nobody in the group knows where it has gone, another one takes
+        its place, with what is known here; what the others know comes when it is claimed."""
+        tokens, membership, luggage = self._tokens, self._tokens.membership, self.luggage
+        assert luggage is not None  # Only tokens with luggage have patience.
+        for host in tokens.others:
+            match await tokens._voice.ask(host, ["where", self.name]):
+                case [int(epoch), str(holder), (str() | None) as giver] if (
+                    epoch > self._where.epoch
+                ):
+                    self.seen_at(epoch, holder, giver)
+                    return
+        if tokens.membership.id != membership.id or not self.is_away:
+            return
+        lost = self._where.holder
+        logger.warning("%s was lost with the host %s, and is replaced", self.name, lost)
+        self.state = luggage.revive(lost)
+        await self._renew(self._where.epoch)
+
+    async def _renew(self, epoch: int) -> None:
+        """It is the only one, in an epoch after all others."""
+        self.epoch = max(self.epoch, epoch) + 1
+        self._given = self._to = None
+        await self._tokens._keep(self)
+        await self._have()
+
+    async def _settle_claims(self) -> None:
+        """If it is here, until nobody else in the group has it; or it is not ours. Only whoever has
+        the lock may call this."""
+        while self.here and self.is_contested:
+            rings = self._tokens.broadcast.rings
+            with suppress(PeerLost, UnknownHost):
+                await self._claim_it()
+            if self.here and self.is_contested:
+                await self._tokens.broadcast.wait(rings)
+
+    async def _claim_it(self) -> None:
+        """Ask the hosts of the group whether it was replaced, or whether they have the one that it
+        has replaced: the one that was replaced most often is kept. Those that have lost theirs, and
+        those that may have used it, say what they know."""
+        tokens, membership, luggage = self._tokens, self._tokens.membership, self.luggage
+        assert luggage is not None
+        question = ["mine", self.name, *self._own_claim[:2]]
+        others = tokens.others
+        answers = await asyncio.gather(*[tokens._voice.ask(one, question) for one in others])
+        epochs, found = [self._where.epoch], []
+        for host, answer in zip(others, answers, strict=True):
+            match answer:
+                case ["no", (str() | None) as holder]:
+                    await self._drop(holder or host)
+                    return
+                case ["yours", int(epoch), packed] if packed is not None:
+                    epochs.append(epoch)
+                    found.append(packed)
+        if tokens.membership.id != membership.id:
+            return
+        for packed in found:
+            await luggage.unpack(packed)
+        if found:
+            self.state = luggage.revive(None)
+            await self._renew(max(epochs))
+            if self.here:
+                await luggage.ready()
+        if self.here:
+            self._sole_in = membership.id
+
+    async def claimed(self, source: str, losses: int, epoch: int) -> Any:
+        """Another host says that it has this token, which has replaced so many that were lost."""
+        claim = losses, epoch, source
+        if self.here and self._own_claim > claim:
+            return ["no", None]
+        if self._claim[0] > losses or (self.luggage is not None and self.luggage.losses > losses):
+            return ["no", self._where.holder]
+        self._claim = max(self._claim, claim)
+        if self.here:
+            async with self._lock:
+                if self.here and self._own_claim > claim:
+                    return ["no", None]
+                if self.here:
+                    await self._drop(source)
+        elif self._given is not None:
+            await self._drop(source)
+        packed = self.luggage.pack(None) if losses and self.luggage is not None else None
+        return ["yours", max(self.epoch, self._where.epoch), packed]
+
+    async def _drop(self, host: str) -> None:
+        """It is that of another host."""
+        self.here = False
+        self._to, self._given, self.state = host, None, b""
+        self._where = TokenPlace(max(self.epoch, self._where.epoch) + 1, host)
+        await self._tokens._keep(self)
+
+    # Giving it away
+
+    async def asked(self, source: str, epoch: int, wish: Any, replace: bool = False) -> Any:
+        if replace and self.luggage is not None and self.is_away:
+            async with self._lock:
+                if self.is_away:
+                    await self._replace()
+        if not self.here and self._where.holder == self._tokens.me:
+            async with self._lock:  # It was given to us, and we have not heard of that.
+                if not self.here:
+                    await self._ask()
+        if self.here:
+            async with self._lock:
+                await self._settle_claims()
+                if self.here:
+                    if self.luggage is not None and not self.luggage.is_near(wish):
+                        return None
+                    self._give(source)
+        if not await self._is_noted():
+            return None
+        if self._given == source:
+            if epoch >= self.epoch:
+                self.confirmed(source, epoch)
+            else:
+                packed = self.luggage.pack(wish) if self.luggage else None
+                return ["given", self.epoch, self.state, packed, self._sole_in]
+        where = self._where
+        return ["moved", where.epoch, where.holder, where.giver] if where.holder else None
+
+    def _give(self, source: str) -> None:
+        self.here = False
+        self.epoch += 1
+        if self.luggage is not None:
+            self.state = self.luggage.state()
+        self._to = self._given = source
+        self._where = TokenPlace(self.epoch, source, self._tokens.me)
+        self.look()
+        self._noting = self._tokens._begin(self._tokens._keep(self))
+
+    async def hand_to(self, host: str) -> None:
+        """Give it to one who has not asked for it, and wait until it has it. If someone else was
+        given it, that one."""
+        async with self._lock:
+            await self._settle_claims()
+            if self.here:
+                self._give(host)
+        if await self._is_noted():
+            if self._given == host:
+                self._tokens._remind_of(self, host)
+            await self._tokens.broadcast.until(lambda: self._given is None)
+
+    async def _is_noted(self) -> bool:
+        """Is it on disk that it is the other's? Who asks may go; it is noted nevertheless."""
+        noting = self._noting
+        if noting is None:
+            return True
+        if not noting.done():
+            await asyncio.wait([noting])
+        return not noting.cancelled() and noting.exception() is None
+
+    @property
+    def given(self) -> str | None:
+        """The host that it was given to, if that has not confirmed it yet."""
+        return self._given
+
+    async def take_up(self) -> None:
+        """It was given to us."""
+        async with self._lock:
+            if not self.here:
+                await self._ask()
+
+    def confirmed(self, source: str, epoch: int) -> None:
+        if self._given == source and epoch >= self.epoch:
+            self._given = None
+            self.state = b""
+
+    # On disk
+
+    def encode(self) -> KeptToken:
+        feed, is_confirmed = self._tokens.feed, self._given is None
+        return KeptToken(feed, self.name, self.epoch, self.state, self._to, is_confirmed)
+
+    def restore(self, kept: KeptToken) -> None:
+        self.epoch, self.state, self._to = kept.epoch or 0, kept.state or b"", kept.to
+        self.here = kept.to is None
+        self._given = None if kept.confirmed else kept.to
+        me = self._tokens.me
+        self.seen_at(self.epoch, kept.to or me, None if self.here else me)
+
 
 logger = logging.getLogger("tupelo")
 

@@ -10,9 +10,7 @@ from random import Random
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.names import companion_name
-from tupelo.federation.replication.broadcast import FeedCursor
-from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.feeds import Feed, FeedCursor, replication_of
 from tupelo.lab.event_heap.history import HeapHistory
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop

@@ -14,11 +14,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from tupelo.errors import LeaseLost, SessionLost, SpaceClosed, TokenAway, TupeloError
-from tupelo.federation.replication.token import Token
-from tupelo.models.event_heap.orders import ViewCloned
+from tupelo.federation.replication.tokens import Token
+from tupelo.models.event_heap.orders import TotalOrder, ViewCloned
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
-from tupelo.models.event_heap.total import TotalOrder
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import timeout_at
@@ -286,9 +285,7 @@ class Shared:
         self._replica.require_open()
         scope = asyncio.timeout(0 if self._closed else None)
         self._scopes.add(scope)
-        held = self._token.held(
-            patience, deadline=deadline, ask=ask, hope=hope, replace=replace
-        )
+        held = self._token.held(patience, deadline=deadline, ask=ask, hope=hope, replace=replace)
         try:
             async with scope, held:
                 yield

@@ -35,12 +35,16 @@ from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.extensions import SilentExtension
 from tupelo.federation.identity.access import NOBODY
-from tupelo.federation.replication.broadcast import Broadcast, FeedCursor
-from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.feeds import Replication, replication_of
+from tupelo.federation.replication.feeds import (
+    Broadcast,
+    Feed,
+    FeedCursor,
+    Replication,
+    host_of,
+    replication_of,
+)
 from tupelo.federation.replication.placement import CopyAll
-from tupelo.federation.replication.token import TokenState
-from tupelo.federation.replication.tokens import TokenAt, Tokens
+from tupelo.federation.replication.tokens import TokenAt, Tokens, TokenState
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap import records

@@ -15,7 +15,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
-from tupelo.federation.replication.token import TokenState
+from tupelo.federation.replication.tokens import TokenState
 from tupelo.models.event_heap.records import SessionSeen
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry

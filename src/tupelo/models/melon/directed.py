@@ -17,11 +17,9 @@ from weakref import WeakSet
 from tupelo.errors import BadArgument, CannotSend, JournalError, SpaceClosed, TupeloError
 from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
-from tupelo.federation.replication.broadcast import Broadcast
-from tupelo.federation.replication.change_capture import CONTENT_BYTES_MAX
-from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.feeds import CONTENT_BYTES_MAX, Broadcast, replication_of
 from tupelo.federation.replication.placement import LaneRules
-from tupelo.federation.replication.sources import host_of, lane_name
+from tupelo.federation.replication.streams import host_of, lane_name
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.private import Numbered, PostRecords, Takings

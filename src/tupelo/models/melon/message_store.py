@@ -13,9 +13,7 @@ from tupelo.errors import BadArgument, CannotSend
 from tupelo.federation.hosts.extensions import SilentExtension
 from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.keys import Identity
-from tupelo.federation.replication.change_capture import CONTENT_BYTES_MAX
-from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.feeds import CONTENT_BYTES_MAX, Feed, host_of, replication_of
 from tupelo.federation.replication.messages import NOTHING, StreamMark
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.broadcast import PostBroadcast

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from tupelo.errors import TupeloError
 from tupelo.federation.identity.keys import Identity
-from tupelo.federation.replication.feed import Feed
+from tupelo.federation.replication.feeds import Feed
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.sealed import Letter, Receipt, Sealed, read_item
 from tupelo.space.tasks import TaskSignal
