@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity
-from tupelo.federation.replication.feeds import Feed, Replication, host_of, replication_of
+from tupelo.federation.replication.feeds import Feed, Replication, replication_of
 from tupelo.federation.replication.placement import CopyAll, LaneRules, Policy
+from tupelo.federation.replication.streams import host_of
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork

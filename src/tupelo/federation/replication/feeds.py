@@ -1,4 +1,9 @@
-"""The extension of all feeds of one host: what they say to the same feeds of other hosts."""
+"""Feeds: the copies of a space at several hosts.
+
+`ChangeCapture` turns changes of a local space into items and tombstones, `Feed` connects it with
+the copies and the exchange, and `Replication` is the extension of the host that carries the
+messages of all feeds. `Broadcast` and `FeedCursor` are for the models that read the copies.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,19 @@ from typing import TYPE_CHECKING
 from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, SpaceClosed
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links import wire
-from tupelo.federation.replication import messages as said
+from tupelo.federation.replication import messages
 from tupelo.federation.replication.copies import CopyStore, encode_item
 from tupelo.federation.replication.exchange import FeedExchange
-from tupelo.federation.replication.messages import StreamMark
+from tupelo.federation.replication.messages import (
+    FetchFrom,
+    HasFeed,
+    HoldReply,
+    HoldRequest,
+    LeavesFeed,
+    MarksChanged,
+    Said,
+    StreamMark,
+)
 from tupelo.federation.replication.placement import (
     NOTHING,
     CopyAll,
@@ -34,21 +48,23 @@ from tupelo.values.entry import Entry
 from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
-    from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.hosts.peer import Peer
 
+logger = logging.getLogger("tupelo")
 
 ITEM_BYTES_MAX = 8 * 2**20
-"""An entry that needs more bytes than this stays where it is."""
+"""Largest encoded entry, in bytes, that is copied; larger entries stay local."""
 CONTENT_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
-"""What has at most so many bytes can be copied, with all that goes with it."""
+"""Largest content, in bytes, that is always copied: the rest is for the identity and the lease."""
 
 
 class ChangeCapture:
-    """A change capture on one space. `entries` are those that were told of and live, by their
-    arrival; `only` says which are told of; `soon` is called on the loop when there is something to
-    `draw`, until which it is `awake`. What comes after it has `begun` has greater numbers than
-    this."""
+    """Captures the changes of one space.
+
+    `entries` are the living entries that were captured, by arrival; `only` selects the entries to
+    capture. `soon` is called on the loop when there are changes to `draw`; until they are drawn the
+    capture is `awake`. Entries written after the capture began have arrivals above `begun`.
+    """
 
     def __init__(
         self,
@@ -64,7 +80,7 @@ class ChangeCapture:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._gone: list[Entry] = []
-        self._memory = Seen()  # While there is one, the space says what is gone for good.
+        self._memory = Seen()  # The space reports removals while there is a session record.
         self.awake = True
         port = self._port
         with port.atomic():
@@ -87,7 +103,8 @@ class ChangeCapture:
         self.wake()
 
     def wake(self) -> bool:
-        """There is news."""
+        """Schedule `soon`, unless it is scheduled. Returns False if the loop is closed. For any
+        thread."""
         if not self.awake:
             self.awake = True
             try:
@@ -102,8 +119,8 @@ class ChangeCapture:
     # On the loop
 
     def draw(self, after: int) -> tuple[Numbered, list[int], int]:
-        """What has come, with its number, which is beyond `after`; the numbers of what has gone;
-        and the position at which all that is durable."""
+        """Return the new entries with their numbers (above `after`), the numbers of the removed
+        ones, and the position at which all of these changes are durable."""
         with self._port.atomic():
             came = [*self._first, *(notice.subject for notice in self._news.backlog)]
             self._first = []
@@ -127,7 +144,8 @@ class ChangeCapture:
         return items, numbers, position
 
     def adopt(self, numbers: set[int]) -> set[int]:
-        """These were told of in an earlier life: those that are not there any more."""
+        """Take over the entries with these numbers, which were captured before a restart. Returns
+        the numbers whose entries are gone."""
         there = {entry.arrival: entry for entry in self._first if entry.arrival in numbers}
         self.entries.update(there)
         return numbers - there.keys()
@@ -151,27 +169,30 @@ class ChangeCapture:
         return True
 
 
-logger = logging.getLogger("tupelo")
-
-_MOVING = (said.HasFeed, said.MarksChanged, said.LeavesFeed, said.FetchFrom, said.HoldReply)
-"""What is said that may change who holds what."""
+_MOVING = (
+    HasFeed,
+    MarksChanged,
+    LeavesFeed,
+    FetchFrom,
+    HoldReply,
+)
+"""Messages that may change which host holds which stream."""
 
 PUSHED_MAX = 512 * 1024
-"""With so many bytes unsent a host is told only that there is more, and asks for it when it can."""
-
-
-__all__ = ["Feed", "host_of"]
+"""With more unsent bytes than this to a host, new items are only announced to it; it fetches them
+when it can."""
 
 Admits = Callable[[str, str, Entry], bool]
-"""May this engaged host tell us that this host has written this item?"""
+"""Arguments: the engaged host that sends an item, the host that wrote it, the item. Returns whether
+it is accepted."""
 
 
 class Feed:
-    """What the hosts that have a feed of this name write in their spaces of this name, each item at
-    all of them, or at some, as the policy says.
+    """One host's part of a feed: the entries that the hosts of the feed write in their spaces of
+    this name, copied to all of these hosts or to some, as the policy says.
 
-    `copies` is the space in which the items are, those of this host too. `source` is the name of
-    this host's own stream: its id, and the id of its space.
+    `copies` is the space that holds the items, including this host's own. `source` is the name of
+    this host's own stream: the id of the host and the id of its space.
     """
 
     def __init__(
@@ -191,12 +212,12 @@ class Feed:
         self._core = core
         self._replication = replication
         self._loop = asyncio.get_running_loop()
-        self._shelf = CopyStore(core, space, measured=isinstance(policy, CopySome))
-        self.copies = self._shelf.hosted
+        self._store = CopyStore(core, space, measured=isinstance(policy, CopySome))
+        self.copies = self._store.hosted
         self.exchange = FeedExchange(
             space.name,
             self.source,
-            self._shelf,
+            self._store,
             everything=isinstance(policy, CopyAll),
             has_room=self._has_room,
             admits_source=self._admits_source,
@@ -207,27 +228,28 @@ class Feed:
         self._lanes = lanes
         self._lane_of: dict[int, str] = {}  # of each own item, if there are lanes
         self._placing = HolderSearch(self.exchange, policy)
-        self._keeper = CopyKeeper(self.exchange, policy, self._shelf, lanes)
+        self._keeper = CopyKeeper(self.exchange, policy, self._store, lanes)
         self._drawing: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self.watchers: list[Callable[[], None]] = []
-        """Called on the loop when a stream has moved on here, or lost something."""
+        """Called on the loop, at most once a turn, after items were added or removed, and at the
+        end of the feed."""
         self.closed = False
         self.listeners: list[Callable[[], object]] = []
-        """Called on the loop when there may be news, of items or of hosts."""
+        """Called on the loop, at most once a turn, after items or hosts may have changed."""
         try:
             self._begin(only)
         except BaseException:
-            self._shelf.close()
+            self._store.close()
             raise
 
     def _begin(self, only: Callable[[Entry], bool] | None) -> None:
-        for stream in self._shelf.streams():
+        for stream in self._store.streams():
             self.exchange.load(stream)
         self._capture = ChangeCapture(self.space, only, self._draw_soon)
         owned = [self.exchange.own] if self._lanes is None else self.exchange.owned()
         for own in owned:
-            # What was told in an earlier life may not have been kept: whoever listens asks anew.
+            # Tombstones sent before a restart may be lost: a new count makes partners ask again.
             own.tombstones = max(own.tombstones + 1, int(self._core.clock.now() * 1_000_000))
             if self._lanes is not None:
                 self._lane_of.update(dict.fromkeys(own.items, own.source))
@@ -238,17 +260,17 @@ class Feed:
         self._write(items, self._capture.begun)
         self._mark_removed(sorted(lost))
 
-    # What is used
+    # For models
 
     @property
     def marks(self) -> dict[str, StreamMark]:
-        """How much is here of each stream."""
+        """The mark of each stream: how much of it is here."""
         return self.exchange.marks
 
     @property
     def partners(self) -> list[str]:
         """The engaged hosts that have this feed."""
-        return list(self.exchange.far)
+        return list(self.exchange.partners)
 
     @property
     def holders(self) -> list[str]:
@@ -257,16 +279,17 @@ class Feed:
 
     @property
     def is_drawn(self) -> bool:
-        """Is everything that was written in the space by now an item, if it can be one?"""
+        """Whether every entry written in the space by now has become an item, if it can."""
         return self._drawing is None and not self._capture.awake
 
     @property
     def is_handed(self) -> bool:
-        """Was everybody told what it takes, or was asked to hold?"""
+        """Whether all partners were sent all items that they take, and all requests to hold were
+        answered."""
         return self.is_drawn and self.exchange.is_told and not self._placing.is_pending
 
     async def drawn(self) -> None:
-        """Wait until everything that was written in the space is an item."""
+        """Wait until every entry written in the space is an item."""
         while not (self.is_drawn or self.closed):
             self._draw_soon()
             assert self._drawing is not None
@@ -281,27 +304,28 @@ class Feed:
         return None if stream is None else stream.items.get(number)
 
     def original(self, number: int) -> Entry | None:
-        """The entry of this host's own space that is the item of this number."""
+        """The entry of the local space that is the item of this number."""
         return self._capture.entries.get(number)
 
     @property
     def offered(self) -> set[str]:
-        """The streams that partners have, and could be held here."""
-        return {source for far in self.exchange.far.values() for source in far.has}
+        """The streams that partners have and that this host could hold."""
+        return {source for partner in self.exchange.partners.values() for source in partner.has}
 
     @property
     def carried(self) -> set[str]:
-        """The streams that are held here only so that others may read them."""
+        """The streams that are held here only to pass them on."""
         return self._keeper.carried
 
     def hold(self, source: str) -> None:
-        """Copy this stream from now on, from whoever has it, whatever room there is for others."""
+        """Copy this stream from any partner that has it, whatever its size."""
         self._keeper.use(source)
         self.exchange.hold(source)
         self._replication.post(self)
 
     def drop(self, source: str) -> None:
-        """Forget the copies of this stream, and copy it no more."""
+        """Delete the copies of this stream and stop copying it. BadArgument unless it is the stream
+        of another host, held here by choice."""
         if self.exchange.owns(source) or self.exchange.everything:
             raise BadArgument("source", "a stream of another host that is held here", source)
         self._keeper.forget(source)
@@ -309,17 +333,16 @@ class Feed:
         self._replication.post(self)
 
     def outgrow(self, source: str, numbers: Iterable[int]) -> None:
-        """These copies of another host's items are not needed here any more, as is known without
-        its word."""
+        """Delete copies of another host's items without waiting for its tombstones."""
         self.exchange.outgrow(source, numbers)
 
     @property
     def gave_way(self) -> list[Callable[[list[Entry]], object]]:
-        """Called on the loop with copies for which there is no room here any more."""
+        """Functions called on the loop with the copies that were evicted for lack of room."""
         return self._keeper.gave_way
 
     def tell(self) -> None:
-        """Tell the others what is new, now: it comes to them before all that is said later."""
+        """Send new items now, so that they arrive before any later message."""
         self._replication.tell(self)
 
     # The change capture
@@ -357,7 +380,7 @@ class Feed:
             self._drawing.add_done_callback(self._drawn)
 
     async def _draw(self) -> None:
-        """What this host can tell others must not vanish in a crash."""
+        """Make captured changes durable before others hear of them: a crash must not undo them."""
         while not self.closed:
             items, numbers, position = self._capture.draw(self._drawn_upto)
             if items or numbers:
@@ -368,7 +391,7 @@ class Feed:
                 if numbers:
                     self._mark_removed(numbers)
                 self._replication.soon(self)
-                await asyncio.sleep(0)  # What comes meanwhile is for the next turn.
+                await asyncio.sleep(0)  # Later changes are drawn in the next turn.
             elif not self._capture.awake:
                 return
 
@@ -380,21 +403,22 @@ class Feed:
             if not isinstance(error, (SpaceClosed, JournalError)):
                 logger.error("the feed %r failed", self.name, exc_info=error)
             self.close()
-        elif self._capture.awake:  # since it was drawn the last time
+        elif self._capture.awake:
             self._draw_soon()
         else:
             self._replication.soon(self)
 
     def notify(self) -> None:
-        """Call those who listen: once a turn of the loop, however much has come in it."""
+        """Call all listeners and watchers. Runs once a turn of the loop, however many messages came
+        in it."""
         for listener in [*self.listeners, *self.watchers]:
             listener()
 
-    # For the extension
+    # For Replication
 
     def may_partner(self, peer: Peer) -> bool:
-        """May it have what is written here, and write here itself? Of what a model keeps for a
-        space, the rules of that space say so."""
+        """Whether this host may both read and write the space (for a companion: the space that it
+        serves)."""
         return peer.may("read", self._ruling) and peer.may("write", self._ruling)
 
     @property
@@ -402,7 +426,7 @@ class Feed:
         return self.space.serves or self.space
 
     def _admits_source(self, source: str) -> bool:
-        """May the host of this stream write here, whoever has carried it?"""
+        """Whether the host of this stream may write here, whichever host passes it on."""
         return self._ruling.allows_host("write", host_of(source))
 
     def _admits_item(self, host: str, source: str, item: Entry) -> bool:
@@ -412,10 +436,10 @@ class Feed:
         peer = self._core.peers.get(host)
         return peer is not None and peer.talk.link.waiting < PUSHED_MAX
 
-    def heard(self, peer: Peer, message: said.Said) -> None:
-        if isinstance(message, said.HoldRequest):
+    def heard(self, peer: Peer, message: Said) -> None:
+        if isinstance(message, HoldRequest):
             self._keeper.asked(peer.id, message)
-        elif isinstance(message, said.HoldReply):
+        elif isinstance(message, HoldReply):
             self._placing.answered(peer.id, message)
         else:
             self.exchange.heard(peer.id, message)
@@ -425,16 +449,17 @@ class Feed:
         self._replication.soon(self)
 
     def relieve(self) -> None:
-        """The others have been told: what there is no room for here may go."""
+        """Drop expired copies, and copies for which there is no room. Called after partners were
+        sent what is new."""
         try:
-            for source, numbers in self._shelf.pop_expired(self.exchange.streams.values()).items():
+            for source, numbers in self._store.pop_expired(self.exchange.streams.values()).items():
                 self.exchange.outgrow(source, numbers)
             self._keeper.relieve()
         except (SpaceClosed, JournalError):
             self.close()
 
     def await_answers(self) -> None:
-        """Who was asked has so long to answer; then others are asked."""
+        """Start the timeout of pending fetches; then other partners are asked."""
         if self.exchange.wants and self._patience is None and not self.closed:
             self._patience = self._loop.call_later(self._core.answer_seconds, self._lose_patience)
 
@@ -451,7 +476,7 @@ class Feed:
         self._replication.soon(self)
 
     def close(self) -> None:
-        """Take part no more. What is kept on disk stays there."""
+        """Leave the feed. Copies on disk stay there."""
         if not self.closed:
             self.closed = True
             self._replication.ended(self)
@@ -459,11 +484,12 @@ class Feed:
                 if under_way is not None:
                     under_way.cancel()
             self._capture.close()
-            self._shelf.close()
-            self.notify()
+            self._store.close()
+            for watcher in list(self.watchers):
+                watcher()
 
     async def stop(self) -> None:
-        """The host leaves, with all told that was written by now."""
+        """Send all items written by now, then close."""
         drawing = self._drawing
         if drawing is not None:
             await asyncio.wait([drawing], timeout=self._core.answer_seconds)
@@ -476,7 +502,7 @@ CHANNEL = "replication"
 
 
 def replication_of(core: HostCore) -> Replication:
-    """The feeds that this host has."""
+    """The feeds of this host."""
     found = core.extensions.get(CHANNEL)
     return found if isinstance(found, Replication) else Replication(core)
 
@@ -493,7 +519,7 @@ class Replication:
         self._due: dict[Feed, None] = {}
         self._telling: asyncio.Handle | None = None
         self._posting: set[Feed] = set()
-        core.extensions.listen(CHANNEL, self, said.read, self._heard)
+        core.extensions.listen(CHANNEL, self, messages.read, self._heard)
         core.extensions.leaving.append(self._leave)
 
     def feed(
@@ -505,11 +531,14 @@ class Replication:
         lanes: LaneRules | None = None,
         admits: Admits | None = None,
     ) -> Feed:
-        """Begin to take part in a feed, of the name of a space of this host: what is in that space,
-        and comes there, is its own stream, or parted into `lanes`; `only` says of an entry whether
-        it is to be copied, and `admits` whether one may come from elsewhere. A feed that this host
-        has already stays as it is. NotAllowed for a space that hosts do not share; the feed of what
-        a model keeps for such a space has no partners."""
+        """Join the feed of a space, or return it if this host has joined already (BadArgument if
+        with another policy).
+
+        The entries of the space become this host's stream, or several streams if `lanes` splits
+        them. `only` selects the entries to copy; `admits` decides about items from other hosts.
+        NotAllowed for a space that hosts do not share; the feed of a companion of such a space has
+        no partners.
+        """
         hosted = self._core.make_space(space) if isinstance(space, str) else space
         found = self.feeds.get(hosted.name)
         if found is not None:
@@ -530,7 +559,7 @@ class Replication:
             del self.feeds[feed.name]
             self._due.pop(feed, None)
             feed.exchange.outbox.clear()
-            feed.exchange.outbox.append((feed.partners, said.LeavesFeed(feed.name)))
+            feed.exchange.outbox.append((feed.partners, LeavesFeed(feed.name)))
             self.post(feed)
 
     # For the host
@@ -546,29 +575,29 @@ class Replication:
             feed.departed(peer.id)
             self.post(feed)
 
-    def _heard(self, peer: Peer, message: said.Said) -> None:
+    def _heard(self, peer: Peer, message: Said) -> None:
         feed = self.feeds.get(message.feed)
         if feed is not None and not feed.closed and feed.may_partner(peer):
             try:
                 feed.heard(peer, message)
-            except (SpaceClosed, JournalError):  # It cannot be kept: this is the end of the feed.
+            except (SpaceClosed, JournalError):  # The copies cannot be stored: leave the feed.
                 feed.close()
             self.post(feed)
 
     # Leaving
 
     async def _leave(self) -> None:
-        """The host is about to be stopped: those who are engaged get what they do not have yet."""
+        """Before the host stops: send partners the items that they lack."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._core.answer_seconds):
                 await asyncio.gather(*[self._hand(feed) for feed in self.feeds.values()])
 
     async def _hand(self, feed: Feed) -> None:
-        """Wait until the others have what is here of a feed, as far as they take it. What they say
-        in answer to what they hear comes before their answer to a `Tell`."""
+        """Wait until partners have all items of this feed that they take. What they send in answer
+        to items arrives before their answer to the call."""
         await feed.drawn()
         if any(stream.items for stream in feed.exchange.streams.values()):
-            await self._hear_all(feed)  # Some may not have said yet that they have this feed.
+            await self._hear_all(feed)  # Some may not have announced this feed yet.
             is_handed = False
             while not (is_handed and self._is_handed(feed)):
                 await feed.drawn()
@@ -582,7 +611,7 @@ class Replication:
         return feed.is_handed
 
     async def _hear_all(self, feed: Feed) -> None:
-        """Wait until all who may have this feed have heard what was said by now."""
+        """Wait until all possible partners have received what was sent by now."""
         heard = [
             peer.talk.call(wire.DescribeHost(self._core.next_call(), brief=True), "leave")
             for peer in self._core.peers.values()
@@ -596,10 +625,10 @@ class Replication:
         if self._telling is not None:
             self._telling.cancel()
 
-    # Speaking
+    # Sending
 
     def soon(self, feed: Feed) -> None:
-        """There is something new to tell: with all else of this turn."""
+        """Schedule `tell` and the listeners of a feed for the end of this turn of the loop."""
         self._due[feed] = None
         if self._telling is None:
             self._telling = self._loop.call_soon(self._tell)
@@ -613,13 +642,13 @@ class Replication:
                 feed.notify()
 
     def tell(self, feed: Feed) -> None:
-        """Tell the others what is new, now."""
+        """Send partners what is new, now."""
         feed.exchange.tell()
         feed.relieve()
         self.post(feed)
 
     def post(self, feed: Feed) -> None:
-        """Say what is in the outbox. A link may end while we speak, and more come into it."""
+        """Send the messages in the outbox. Sending may end a link, which may add more messages."""
         if feed in self._posting:
             return
         self._posting.add(feed)
@@ -634,7 +663,7 @@ class Replication:
         if feed.exchange.is_due and not feed.closed:
             self.soon(feed)
 
-    def _say(self, hosts: list[str], message: said.Said) -> None:
+    def _say(self, hosts: list[str], message: Said) -> None:
         notice = wire.PartNotice(CHANNEL, wire.body(message))
         for host in hosts:
             peer = self._core.peers.get(host)
@@ -647,8 +676,8 @@ class Replication:
 
 
 class Broadcast:
-    """Rings whenever something may have changed. Who waits says up to which ring it has looked, so
-    that it misses none."""
+    """A condition to wait for: `ring` wakes all waiters. A waiter passes the number of rings that
+    it has seen, so that none is missed."""
 
     def __init__(self) -> None:
         self.rings = 0
@@ -660,7 +689,7 @@ class Broadcast:
         self._event.clear()
 
     async def wait(self, after: int) -> None:
-        """Until it has rung more often than this."""
+        """Wait for a ring after this number of rings."""
         while self.rings <= after:
             await self._event.wait()
 
@@ -670,7 +699,8 @@ class Broadcast:
 
 
 class FeedCursor:
-    """Gives each item of a feed once: of each source in order, as far as they are here."""
+    """Iterates over a feed: each call of `news` yields the items that came since the last one, in
+    the order of each source."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed

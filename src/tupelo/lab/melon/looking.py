@@ -10,7 +10,7 @@ from tupelo.errors import TupeloError
 from tupelo.federation.identity.sealing import unseal
 from tupelo.federation.names import companion_name
 from tupelo.federation.replication.copies import PREFIX
-from tupelo.federation.replication.feeds import host_of
+from tupelo.federation.replication.streams import host_of
 from tupelo.lab.melon.history import FoundMessage, Message, Plain
 from tupelo.lab.melon.world import SECRET, MelonHost, MelonWorld
 from tupelo.models.melon.message_store import MessageStore

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tupelo.errors import NotAllowed, PeerLost, SourceAway, TupeloError, UnknownHost
 from tupelo.federation.groups.membership import MembershipId
-from tupelo.federation.replication.feeds import host_of
+from tupelo.federation.replication.streams import host_of
 from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap.ordering import Place
 from tupelo.space.query import deadline_of

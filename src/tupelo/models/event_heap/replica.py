@@ -40,10 +40,10 @@ from tupelo.federation.replication.feeds import (
     Feed,
     FeedCursor,
     Replication,
-    host_of,
     replication_of,
 )
 from tupelo.federation.replication.placement import CopyAll
+from tupelo.federation.replication.streams import host_of
 from tupelo.federation.replication.tokens import TokenAt, Tokens, TokenState
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt

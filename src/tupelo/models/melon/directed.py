@@ -217,7 +217,7 @@ class DirectedMessages:
             await self.in_step(host)
 
     def _lacks(self, host: str) -> bool:
-        far = self.feed.exchange.far.get(host)
+        far = self.feed.exchange.partners.get(host)
         if self.identity is None:
             return False
         if far is None:  # Does it have messages for others, and has not said yet which?
@@ -235,7 +235,7 @@ class DirectedMessages:
         """Was it stored at this host before what arrived there then?"""
         if letter.host != host:
             return False
-        far = self.feed.exchange.far.get(host)
+        far = self.feed.exchange.partners.get(host)
         now = self.feed.source if host == self._core.id else letter.base
         now = now if far is None else far.source
         return letter.after < arrival or letter.base != now
