@@ -111,8 +111,8 @@ def test_a_token_is_handed_over_with_few_places_to_those_who_have_the_others(mon
     packed: list[int] = []
     pack = orders.TotalOrder.pack
 
-    def counting(order, wish):
-        found = pack(order, wish)
+    def counting(order, known_there):
+        found = pack(order, known_there)
         packed.append(len(found[3]))
         return found
 

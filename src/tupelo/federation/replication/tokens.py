@@ -1,22 +1,23 @@
-"""Tokens: of each there is one, and one host has it at a time.
+"""Tokens: named objects of which each exists once, at one host at a time.
 
-A token has a name, an epoch that grows whenever it changes hands, and a state. Who wants it asks
-the one who has it; where that is, is told by records in a feed (`TokenAt`), and by those who had it
-before, who know to whom they gave it. Whoever has it keeps it until it is asked for it.
+A token has a name, an epoch that grows with every hand-over, and a state. A host that wants the
+token asks the holder, which it knows from records in a feed (`TokenAt`) or from earlier holders.
+The holder keeps the token until another host asks for it.
 
-It is handed over so that nobody has to decide in doubt. The giver first notes, on disk if it has
-one, that the token is the other's; from then on it is nobody else's. If its answer is lost, the
-giver reminds the other whenever the group changes, and the other asks again and is given the same
-again, until it has confirmed. So there may be a time in which nobody has it, but never do two.
+A hand-over leaves no doubt. The giver first records, on disk if it is durable, that the token
+belongs to the receiver. If the answer is lost, the giver reminds the receiver whenever the group
+changes; the receiver asks again and gets the same answer until it has confirmed. So a token may be
+nowhere for a while, but is never at two hosts.
 
-A host that leaves hands its tokens to another before, unless their luggage is heavy. A holder
-without a folder that crashes takes its tokens with it: whoever wants one is told so (`TokenAway`).
+A host that leaves hands over its tokens whose payload says so (`moves_on_leave`). A holder without
+a folder that crashes loses its tokens: hosts that want one get `TokenAway`.
 
-Whoever knows that the holder is gone for good may say so, if the token has patience. Then the host
-with the lowest id makes another token in its place, with what the hosts of the group know. The old
-one may turn up again, or others may have replaced it too. So before such a token is used in a new
-membership, all hosts there are asked: they let go of theirs and say what they know, unless they
-have one that was replaced more often."""
+A user who knows that a holder is gone for good may have a token with `patience` replaced: the host
+with the lowest id creates a new token from what the hosts of the group know. The old token may come
+back, or another part of the group may have replaced it too. So before such a token is used in a new
+membership, its holder asks all hosts there: they drop their own and report what they know, unless
+theirs was replaced more often.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +42,20 @@ from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.membership import Membership, MembershipId
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication.feeds import Broadcast, Feed, FeedCursor
-from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import thaw
 from tupelo.values.kind import entry, kind_of
 
 RETRY_SECONDS = 1.0
-"""So long whoever replaces a token waits before it asks again for that."""
+"""Interval of the requests to replace a lost token."""
 Claim = tuple[int, int, str]
-"""How often a token was lost and replaced, its epoch, and its holder: the highest one holds."""
+"""How often a token was replaced, its epoch and its holder; the highest claim wins."""
 
 
 @entry("tupelo.token kept")
 @dataclass
 class KeptToken:
-    """A token as it is on disk: held here, or given `to` a host that may not have got it yet."""
+    """A token on disk: held here, or given `to` a host that may not have confirmed it."""
 
     feed: str | None = None
     token: str | None = None
@@ -66,53 +66,53 @@ class KeptToken:
 
 
 class TokenState(Protocol):
-    """What else goes with a token."""
+    """The payload that travels with a token."""
 
-    is_light: bool = False
-    """Whether it can be handed to any host, however little that knows: a host that leaves does."""
+    moves_on_leave: bool = False
+    """Whether a host that leaves hands the token to any other host."""
 
     losses: int = 0
-    """How often the token was lost and replaced, as far as is known here."""
+    """How often the token was replaced, as far as is known here."""
 
     @property
     def lost(self) -> list[str]:
-        """The hosts with which it was lost, if it is here."""
+        """The hosts with which the token was lost, if it is here."""
         return []
 
     def state(self) -> bytes:
-        """The state that it has for the next who holds it."""
+        """The state of the token for the next holder."""
         ...
 
-    def wish(self) -> Any:
-        """What the one who asks must say, so that it can be packed."""
+    def known_here(self) -> Any:
+        """What this host knows of the payload; sent with the request for the token."""
         ...
 
-    def is_near(self, wish: Any) -> bool:
-        """Has one who says this so much that the rest can be packed? Else it asks again when it has
-        heard more. BadFrame if nobody can say this."""
+    def can_pack(self, known_there: Any) -> bool:
+        """Whether the rest of the payload fits in one answer for a host that knows this. If not,
+        the host asks again when it knows more. BadFrame if the argument is invalid."""
         ...
 
-    def pack(self, wish: Any) -> Any:
-        """For one who has said this. BadFrame if it cannot be."""
+    def pack(self, known_there: Any) -> Any:
+        """The part of the payload that the receiver lacks. BadFrame if the argument is invalid."""
         ...
 
     async def unpack(self, packed: Any) -> None:
-        """The token is here when this is done."""
+        """Apply the payload, before the token counts as received."""
         ...
 
     async def ready(self) -> None:
-        """Until all that goes with it is here, and known to those who need it."""
+        """Wait until the whole payload is here and other hosts have what they need of it."""
         ...
 
     def revive(self, holder: str | None) -> bytes:
-        """The state of a token that replaces the one that was lost with this host; or, if it is
-        None, of one that is the only one again. Only a token that has patience is replaced."""
+        """The state of a replacement of a token that was lost with `holder`; None: of a token whose
+        claim has won."""
         return b""
 
 
 class TokenPlace(NamedTuple):
-    """Where a token is in an epoch: at its holder, unless that has not heard yet of what its giver
-    says. If the holder has no folder, it is lost when that life of the holder ends."""
+    """Where a token is in an epoch. The holder may not have heard of the hand-over by `giver` yet.
+    `life`: the incarnation of a holder without a folder, which loses the token with it."""
 
     epoch: int
     holder: str | None
@@ -121,44 +121,46 @@ class TokenPlace(NamedTuple):
 
 
 class Token:
-    """One token, as it is known at this host."""
+    """One token, as known at this host."""
 
     def __init__(self, tokens: Tokens, name: str) -> None:
         self.name = name
         self.epoch = 0
         self.state = b""
         self.here = False
-        self.luggage: TokenState | None = None
+        self.payload: TokenState | None = None
         self.abandoned = False
-        """Whether nobody here waits for it any more."""
+        """Whether waiters at this host give up."""
         self.patience: float | None = None
-        """Given if nobody waits for it once it is lost: for how many seconds a holder that has no
-        folder may be out of the group, before it counts as lost."""
+        """Seconds for which a holder without a folder may be out of the group before its token
+        counts as lost; None: waiters wait for ever."""
         self._tokens = tokens
         self._lock = asyncio.Lock()
         self._asking: asyncio.Task[None] | None = None
-        self._given: str | None = None  # to whom, if it has not confirmed yet
+        self._given: str | None = None  # the receiver, until it confirms
         self._to: str | None = None
         self._noting: asyncio.Task[None] | None = None
         self._where = TokenPlace(0, None)
-        self._fleeting: str | None = None  # the holder, if it has no folder
-        self._lost_at: float | None = None  # unless the holder comes back before
-        self._sole_in: MembershipId | None = None  # Nobody else has it in this membership.
-        self._claim: Claim = (0, 0, "")  # the highest that was heard
+        self._volatile_holder: str | None = None  # loses the token in a crash
+        self._lost_at: float | None = None
+        self._sole_in: MembershipId | None = (
+            None  # the membership in which all hosts have accepted our claim
+        )
+        self._claim: Claim = (0, 0, "")  # the highest one received
 
     @property
     def holder(self) -> str | None:
-        """The host that has it, as far as is known here."""
+        """The holder, as far as is known here."""
         return self._where.holder
 
     @property
     def busy(self) -> bool:
-        """Does someone hold it here, or hand it over?"""
+        """Whether the token is in use here, or is being handed over."""
         return self._lock.locked()
 
     @property
     def is_away(self) -> bool:
-        """Is its holder known, and not in the group, or not in use there; or has it lost it?"""
+        """Whether the known holder is not in the group, does not use the token, or has lost it."""
         holder, life = self._where.holder, self._where.life
         if self.here or holder is None:
             return False
@@ -169,13 +171,13 @@ class Token:
 
     @property
     def is_lost(self) -> bool:
-        """Has its holder, which keeps it in no folder, come back without it, or not come back for
-        as long as is waited for it?"""
+        """Whether the holder had no folder and came back without the token, or has been away for
+        longer than `patience`."""
         return self._is_given_up(0.0)
 
     @property
     def is_lost_with_life(self) -> bool:
-        """Has its holder, which keeps it in no folder, come back without it?"""
+        """Whether the holder had no folder and came back without the token."""
         life = self._where.life
         member = self._tokens.membership.members.get(self._where.holder or "")
         return (
@@ -195,19 +197,19 @@ class Token:
         return left is not None and left <= 0
 
     def _left(self, hope: float) -> float | None:
-        """How many seconds are left until it is given up, if it may be lost; not before the one who
-        wants it has lost hope."""
+        """Seconds until the token counts as lost, at least until the moment `hope`; None if it is
+        not away."""
         if self._lost_at is None:
             return None
         return max(self._lost_at, hope) - asyncio.get_running_loop().time()
 
     def look(self) -> None:
-        """Something has changed: is its holder in the group, and will it be lost with it?"""
+        """Note whether the holder is in the group, and whether it loses the token in a crash."""
         holder, life = self._where.holder, self._where.life
         member = self._tokens.membership.members.get(holder or "")
         if life is not None or (member and member.metadata_of.get(self._tokens.part) is False):
-            self._fleeting = holder
-        if self.here or member is not None or holder is None or holder != self._fleeting:
+            self._volatile_holder = holder
+        if self.here or member is not None or holder is None or holder != self._volatile_holder:
             self._lost_at = None
         elif self._lost_at is None and self.patience is not None:
             self._lost_at = asyncio.get_running_loop().time() + self.patience
@@ -230,12 +232,14 @@ class Token:
         hope: float = 0.0,
         replace: bool = False,
     ) -> AsyncIterator[Token]:
-        """Have it here for a while, alone; TokenAway if it does not come within `patience` seconds
-        or before the deadline on the host's clock. What is made of its `state` is kept when that
-        ends; who is cancelled meanwhile has not changed it. Without `ask`, only if it is here
-        already. One that may be lost is waited for so long as there is `hope` that it is not. If
-        its holder is out of reach, `replace` says that this is for good: another takes its place,
-        of which the luggage is what is known in the group."""
+        """Hold the token exclusively while the context is open. TokenAway if it does not come
+        within `patience` seconds, or before the deadline on the clock of the host.
+
+        A changed `state` is stored at the end; it is restored if the caller is cancelled meanwhile.
+        Without `ask`, the token must be here. A token that may be lost is waited for at least
+        `hope` seconds. `replace`: if the holder is out of reach it is gone for good, and the token
+        is replaced with what the group knows.
+        """
         try:
             async with asyncio.timeout(patience), timeout_at(self._tokens.clock, deadline):
                 await self._lock.acquire()
@@ -271,7 +275,7 @@ class Token:
         self._lock.release()
 
     async def _take_back(self, keeping: asyncio.Task[None], before: bytes) -> None:
-        """Nobody else has it until this is done."""
+        """Restore the state of a cancelled holder, before the lock is released."""
         try:
             await asyncio.wait([keeping])
             self.state = before
@@ -279,7 +283,7 @@ class Token:
         finally:
             self._lock.release()
 
-    # Getting it
+    # Requesting
 
     async def _obtain(self, hope: float, ask: bool, replace: bool) -> None:
         tokens = self._tokens
@@ -307,9 +311,9 @@ class Token:
                         await tokens.broadcast.wait(rings)
 
     async def _ask(self, instead: str | None = None) -> None:
-        """Ask the one that should have it; or who has given it to us, and was not heard; or, if it
-        is to be replaced, the one that does so. Who loses patience meanwhile does not take back the
-        question: the answer may be the token."""
+        """Ask the holder; or the giver, if the token was given to this host; or `instead`, the host
+        that replaces it. A caller that times out does not cancel the request: the answer may be the
+        token."""
         if self._asking is None or self._asking.done():
             self._asking = self._tokens._begin(self._ask_once(instead))
         await asyncio.shield(self._asking)
@@ -320,9 +324,9 @@ class Token:
         host = instead or (where.giver if where.holder == tokens.me else where.holder)
         if host is None or host == tokens.me:
             return
-        wish = self.luggage.wish() if self.luggage else None
+        known_there = self.payload.known_here() if self.payload else None
         known = [where.epoch, where.holder, where.giver]
-        question = ["take", self.name, self.epoch, wish, known, instead is not None]
+        question = ["take", self.name, self.epoch, known_there, known, instead is not None]
         match await tokens._voice.ask(host, question):
             case ["given", int(epoch), bytes(state), packed, is_sole]:
                 await self._receive(host, epoch, state, packed)
@@ -336,10 +340,10 @@ class Token:
         tokens = self._tokens
         if epoch <= self.epoch:
             return
-        if self.luggage is None:
-            self.luggage = tokens.luggage_of(self.name)
-        if self.luggage is not None:
-            await self.luggage.unpack(packed)
+        if self.payload is None:
+            self.payload = tokens.payload_of(self.name)
+        if self.payload is not None:
+            await self.payload.unpack(packed)
         await tokens._keep(self, KeptToken(tokens.feed, self.name, epoch, state, None, True))
         self.epoch, self.state = epoch, state
         self._sole_in = None
@@ -347,7 +351,7 @@ class Token:
         tokens._confirm(giver, self)
 
     async def _have(self) -> None:
-        """It is here, unless another has claimed it meanwhile."""
+        """The token is here, unless another host has claimed it meanwhile."""
         self._given = self._to = None
         self._where = TokenPlace(self.epoch, self._tokens.me)
         await self._tokens._tell(self)
@@ -355,24 +359,24 @@ class Token:
         if self._claim > self._own_claim:
             await self._drop(self._claim[2])
 
-    # Replacing it
+    # Replacing
 
     @property
     def _own_claim(self) -> Claim:
-        losses = len(self.luggage.lost) if self.luggage is not None else 0
+        losses = len(self.payload.lost) if self.payload is not None else 0
         return losses, self.epoch, self._tokens.me
 
     @property
     def is_contested(self) -> bool:
-        """May it have been replaced, or have replaced another, which is at a host that is in the
-        group now? Only one that has patience may."""
+        """Whether a host that is in the group now may have replaced this token, or hold the
+        replaced one. Only tokens with `patience` can be."""
         return self.patience is not None and self._sole_in != self._tokens.membership.id
 
     async def _replace(self) -> None:
-        """It is gone for good. If nobody in the group knows where it has gone, another one takes
-        its place, with what is known here; what the others know comes when it is claimed."""
-        tokens, membership, luggage = self._tokens, self._tokens.membership, self.luggage
-        assert luggage is not None  # Only tokens with luggage have patience.
+        """Replace the token, if no host of the group knows a newer holder. The knowledge of the
+        other hosts is added when the new token is claimed."""
+        tokens, membership, payload = self._tokens, self._tokens.membership, self.payload
+        assert payload is not None  # Only tokens with payload have patience.
         for host in tokens.others:
             match await tokens._voice.ask(host, ["where", self.name]):
                 case [int(epoch), str(holder), (str() | None) as giver] if (
@@ -384,19 +388,19 @@ class Token:
             return
         lost = self._where.holder
         logger.warning("%s was lost with the host %s, and is replaced", self.name, lost)
-        self.state = luggage.revive(lost)
+        self.state = payload.revive(lost)
         await self._renew(self._where.epoch)
 
     async def _renew(self, epoch: int) -> None:
-        """It is the only one, in an epoch after all others."""
+        """Start an epoch after all others."""
         self.epoch = max(self.epoch, epoch) + 1
         self._given = self._to = None
         await self._tokens._keep(self)
         await self._have()
 
     async def _settle_claims(self) -> None:
-        """If it is here, until nobody else in the group has it; or it is not ours. Only whoever has
-        the lock may call this."""
+        """Until no other host of the group has this token, or it is not here. The caller must hold
+        the lock."""
         while self.here and self.is_contested:
             rings = self._tokens.broadcast.rings
             with suppress(PeerLost, UnknownHost):
@@ -405,11 +409,10 @@ class Token:
                 await self._tokens.broadcast.wait(rings)
 
     async def _claim_it(self) -> None:
-        """Ask the hosts of the group whether it was replaced, or whether they have the one that it
-        has replaced: the one that was replaced most often is kept. Those that have lost theirs, and
-        those that may have used it, say what they know."""
-        tokens, membership, luggage = self._tokens, self._tokens.membership, self.luggage
-        assert luggage is not None
+        """Claim the token: the one that was replaced most often wins. Hosts that drop theirs report
+        their payload."""
+        tokens, membership, payload = self._tokens, self._tokens.membership, self.payload
+        assert payload is not None
         question = ["mine", self.name, *self._own_claim[:2]]
         others = tokens.others
         answers = await asyncio.gather(*[tokens._voice.ask(one, question) for one in others])
@@ -425,21 +428,21 @@ class Token:
         if tokens.membership.id != membership.id:
             return
         for packed in found:
-            await luggage.unpack(packed)
+            await payload.unpack(packed)
         if found:
-            self.state = luggage.revive(None)
+            self.state = payload.revive(None)
             await self._renew(max(epochs))
             if self.here:
-                await luggage.ready()
+                await payload.ready()
         if self.here:
             self._sole_in = membership.id
 
     async def claimed(self, source: str, losses: int, epoch: int) -> Any:
-        """Another host says that it has this token, which has replaced so many that were lost."""
+        """Answer the claim of another host, whose token was replaced `losses` times."""
         claim = losses, epoch, source
         if self.here and self._own_claim > claim:
             return ["no", None]
-        if self._claim[0] > losses or (self.luggage is not None and self.luggage.losses > losses):
+        if self._claim[0] > losses or (self.payload is not None and self.payload.losses > losses):
             return ["no", self._where.holder]
         self._claim = max(self._claim, claim)
         if self.here:
@@ -450,32 +453,32 @@ class Token:
                     await self._drop(source)
         elif self._given is not None:
             await self._drop(source)
-        packed = self.luggage.pack(None) if losses and self.luggage is not None else None
+        packed = self.payload.pack(None) if losses and self.payload is not None else None
         return ["yours", max(self.epoch, self._where.epoch), packed]
 
     async def _drop(self, host: str) -> None:
-        """It is that of another host."""
+        """Drop the token in favour of another host."""
         self.here = False
         self._to, self._given, self.state = host, None, b""
         self._where = TokenPlace(max(self.epoch, self._where.epoch) + 1, host)
         await self._tokens._keep(self)
 
-    # Giving it away
+    # Handing over
 
-    async def asked(self, source: str, epoch: int, wish: Any, replace: bool = False) -> Any:
-        if replace and self.luggage is not None and self.is_away:
+    async def asked(self, source: str, epoch: int, known_there: Any, replace: bool = False) -> Any:
+        if replace and self.payload is not None and self.is_away:
             async with self._lock:
                 if self.is_away:
                     await self._replace()
         if not self.here and self._where.holder == self._tokens.me:
-            async with self._lock:  # It was given to us, and we have not heard of that.
+            async with self._lock:  # Given to this host, which has not heard of it.
                 if not self.here:
                     await self._ask()
         if self.here:
             async with self._lock:
                 await self._settle_claims()
                 if self.here:
-                    if self.luggage is not None and not self.luggage.is_near(wish):
+                    if self.payload is not None and not self.payload.can_pack(known_there):
                         return None
                     self._give(source)
         if not await self._is_noted():
@@ -484,7 +487,7 @@ class Token:
             if epoch >= self.epoch:
                 self.confirmed(source, epoch)
             else:
-                packed = self.luggage.pack(wish) if self.luggage else None
+                packed = self.payload.pack(known_there) if self.payload else None
                 return ["given", self.epoch, self.state, packed, self._sole_in]
         where = self._where
         return ["moved", where.epoch, where.holder, where.giver] if where.holder else None
@@ -492,16 +495,16 @@ class Token:
     def _give(self, source: str) -> None:
         self.here = False
         self.epoch += 1
-        if self.luggage is not None:
-            self.state = self.luggage.state()
+        if self.payload is not None:
+            self.state = self.payload.state()
         self._to = self._given = source
         self._where = TokenPlace(self.epoch, source, self._tokens.me)
         self.look()
         self._noting = self._tokens._begin(self._tokens._keep(self))
 
     async def hand_to(self, host: str) -> None:
-        """Give it to one who has not asked for it, and wait until it has it. If someone else was
-        given it, that one."""
+        """Give the token to a host that has not asked for it, and wait for the confirmation (of
+        another host, if it was given there before)."""
         async with self._lock:
             await self._settle_claims()
             if self.here:
@@ -512,7 +515,7 @@ class Token:
             await self._tokens.broadcast.until(lambda: self._given is None)
 
     async def _is_noted(self) -> bool:
-        """Is it on disk that it is the other's? Who asks may go; it is noted nevertheless."""
+        """Whether the hand-over is stored. A cancelled caller does not stop that."""
         noting = self._noting
         if noting is None:
             return True
@@ -522,11 +525,11 @@ class Token:
 
     @property
     def given(self) -> str | None:
-        """The host that it was given to, if that has not confirmed it yet."""
+        """The host that was given the token and has not confirmed it."""
         return self._given
 
     async def take_up(self) -> None:
-        """It was given to us."""
+        """Fetch the token, which was given to this host."""
         async with self._lock:
             if not self.here:
                 await self._ask()
@@ -553,15 +556,16 @@ class Token:
 logger = logging.getLogger("tupelo")
 
 SPACE = "tupelo.tokens"
+"""The private space in which a host stores its tokens."""
 TOKENS_MAX = 100_000
-"""Of so many tokens a host remembers where they are."""
+"""Most tokens that a host knows."""
 
 
 @entry("tupelo.token at")
 @dataclass
 class TokenAt:
-    """A host says, in the feed, that it got a token; and in which of its lives, if it loses it with
-    that."""
+    """Record in the feed: a host has got a token. `life`: its incarnation, if it has no folder and
+    loses the token with it."""
 
     token: str | None = None
     epoch: int | None = None
@@ -570,17 +574,17 @@ class TokenAt:
 
 
 class Tokens:
-    """The tokens of a feed, at one host. Its part in the group is named after the feed."""
+    """The tokens of a feed at one host. Its part in the group is named after the feed."""
 
     def __init__(
         self,
         core: HostCore,
         feed: Feed,
-        luggage_of: Callable[[str], TokenState | None] = lambda name: None,
+        payload_of: Callable[[str], TokenState | None] = lambda name: None,
     ) -> None:
         self.me = core.id
-        self.luggage_of = luggage_of
-        """Makes the luggage of a token that is given to this host before it was used here."""
+        self.payload_of = payload_of
+        """Creates the payload of a token that is given to this host before it is used here."""
         self.part = f"tokens {feed.name}"
         self.feed = feed.space.former or feed.name  # as it stands on disk
         self.broadcast = Broadcast()
@@ -593,9 +597,9 @@ class Tokens:
         self._leaving = False
         self._following = FeedCursor(feed)
         self._group = group_of(core)
-        self._shelf = _shelf_of(core)
-        if self._shelf.durable:
-            for kept in self._shelf.space.read_all(KeptToken(feed=self.feed)):
+        self._space = core.private_space(SPACE)
+        if self._space.durable:
+            for kept in self._space.space.read_all(KeptToken(feed=self.feed)):
                 if kept.token is not None:
                     self.token(kept.token).restore(kept)
         feed.watchers.append(self._look)
@@ -609,7 +613,7 @@ class Tokens:
 
     @property
     def others(self) -> list[str]:
-        """The other hosts of the group that have these tokens."""
+        """The other hosts of the group that use these tokens."""
         members = self.membership.members.values()
         return sorted(
             one.host for one in members if one.host != self.me and self.part in one.metadata_of
@@ -617,7 +621,7 @@ class Tokens:
 
     @property
     def first(self) -> str:
-        """The host that replaces what is lost."""
+        """The host that replaces lost tokens."""
         return min([self.me, *self.others])
 
     def token(self, name: str) -> Token:
@@ -628,28 +632,28 @@ class Tokens:
         return found
 
     async def create(
-        self, name: str, state: bytes = b"", luggage: TokenState | None = None
+        self, name: str, state: bytes = b"", payload: TokenState | None = None
     ) -> Token:
-        """A new token, which is here. Nobody else may ever make one of this name."""
+        """Create a token, held here. The name must never be used again."""
         token = self.token(name)
-        token.epoch, token.state, token.luggage, token.here = 1, state, luggage, True
+        token.epoch, token.state, token.payload, token.here = 1, state, payload, True
         token.seen_at(1, self.me)
         await self._keep(token)
         await self._tell(token)
         return token
 
     def forget(self, name: str) -> None:
-        """Nobody needs this token any more, anywhere: whoever waits for it here is told."""
+        """Delete a token that has ended everywhere; its waiters get TokenAway."""
         token = self.tokens.pop(name, None)
         if token is not None:
             token.abandoned = True
             token.here = False
-            if self._shelf.durable:
+            if self._space.durable:
                 self._begin(self._unkeep(name))
             self.broadcast.ring()
 
     async def _unkeep(self, name: str) -> None:
-        await self._shelf.door.take_all(KeptToken(feed=self.feed, token=name), wait=0)
+        await self._space.door.take_all(KeptToken(feed=self.feed, token=name), wait=0)
 
     def close(self) -> None:
         self._closed = True
@@ -675,7 +679,7 @@ class Tokens:
 
     def _require_open(self) -> None:
         if self._closed or self._leaving or self._feed.closed:
-            raise HostClosed("these tokens are not used here any more")
+            raise HostClosed("the host has closed these tokens")
 
     def _look(self) -> None:
         for _, _, item in self._following.news():
@@ -696,21 +700,21 @@ class Tokens:
             token.seen_at(said.epoch or 0, said.host or "", life=said.life)
 
     async def _keep(self, token: Token, kept: KeptToken | None = None) -> None:
-        """As it is, or as it will be once this is done."""
-        if self._shelf.durable:
-            door = self._shelf.door
+        """Store a token, or this record of it."""
+        if self._space.durable:
+            door = self._space.door
             async with door.transaction() as txn:
                 old = KeptToken(feed=self.feed, token=token.name)
                 await door.take_all(old, wait=0, txn=txn)
                 await door.write(kept or token.encode(), txn=txn)
 
     async def _tell(self, token: Token) -> None:
-        """Say that it is here, and no more where it was here before."""
-        life = None if self._shelf.durable else self._core.incarnation
+        """Announce in the feed that the token is here."""
+        life = None if self._space.durable else self._core.incarnation
         await self._say(TokenAt(token.name, token.epoch, self.me, life))
 
     async def _say(self, at: TokenAt) -> None:
-        """This, in place of what we have said of the token before."""
+        """Replace this host's TokenAt record of the token."""
         door = self._feed.space.door
         async with door.transaction() as txn:
             await door.take_all(TokenAt(token=at.token), wait=0, txn=txn)
@@ -720,8 +724,8 @@ class Tokens:
         self._voice.send(giver, ["got", token.name, token.epoch])
 
     def _remind(self) -> None:
-        """Those who were given a token, and may not have heard of it. If they are gone, everyone
-        must know that it is gone with them."""
+        """Remind hosts that have not confirmed a token. If such a host is gone, announce that it
+        has the token."""
         for token in self.tokens.values():
             to = token.given
             if to is not None and not self._closed:
@@ -736,24 +740,24 @@ class Tokens:
     # Leaving
 
     async def _leave(self) -> None:
-        """The host is about to be stopped: hand what is here to one that stays."""
+        """Before the host stops: hand its tokens to a host that stays."""
         self._leaving = True
         self.broadcast.ring()
         chosen = [
             token
             for token in self.tokens.values()
-            if (token.luggage is None or token.luggage.is_light)
+            if (token.payload is None or token.payload.moves_on_leave)
             and (token.here or token.busy or token.given)
         ]
         if chosen:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._core.answer_seconds):
-                    heir = await self._heir()
-                    if heir is not None:
-                        await asyncio.gather(*[token.hand_to(heir) for token in chosen])
+                    successor = await self._successor()
+                    if successor is not None:
+                        await asyncio.gather(*[token.hand_to(successor) for token in chosen])
 
-    async def _heir(self) -> str | None:
-        """One that stays. If the group changes while they are asked, they are asked again."""
+    async def _successor(self) -> str | None:
+        """A host that stays, or None. Asks again if the group changes meanwhile."""
         while True:
             membership, is_answered = self.membership, True
             for host, member in membership.members.items():
@@ -773,8 +777,8 @@ class Tokens:
     # As a part of the group
 
     def metadata(self) -> Any:
-        """Whether what is here outlives this host."""
-        return self._shelf.durable
+        """Whether tokens survive a crash of this host."""
+        return self._space.durable
 
     def install(self, membership: Membership) -> None:
         for token in self.tokens.values():
@@ -789,7 +793,7 @@ class Tokens:
         pass
 
     def _may(self, neighbour: str, source: str) -> bool:
-        """Tokens are for those who take part in the feed."""
+        """Whether a host takes part in the feed, and so may use its tokens."""
         ruling = self._feed.space.serves or self._feed.space
         return all(
             self._core.may(operation, ruling.name, neighbour, source)
@@ -807,7 +811,7 @@ class Tokens:
             case ["yours", str(name), int(epoch)]:
                 self._heard_yours(source, name, epoch)
             case _:
-                raise BadFrame("nobody says this about tokens")
+                raise BadFrame("unknown message about tokens")
 
     def _heard_yours(self, giver: str, name: str, epoch: int) -> None:
         if self._closed or (name not in self.tokens and len(self.tokens) >= TOKENS_MAX):
@@ -817,7 +821,7 @@ class Tokens:
             self._confirm(giver, token)
         else:
             token.seen_at(epoch, self.me, giver)
-            self.broadcast.ring()  # Someone may wait for it already.
+            self.broadcast.ring()  # for waiters
             self._begin(token.take_up())
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:
@@ -826,25 +830,27 @@ class Tokens:
         match body:
             case ["stays"]:
                 return not (self._closed or self._leaving)
-            case ["take", str(name), int(epoch), wish, [int(at), holder, giver], bool(replace)]:
+            case [
+                "take",
+                str(name),
+                int(epoch),
+                known_there,
+                [int(at), holder, giver],
+                bool(replace),
+            ]:
                 token = self.tokens.get(name)
                 if token is None or self._closed or self._feed.closed:
                     return None
                 if isinstance(holder, str) and at > token._where.epoch:
                     token.seen_at(at, holder, giver if isinstance(giver, str) else None)
-                return await token.asked(source, epoch, wish, replace)
+                return await token.asked(source, epoch, known_there, replace)
             case ["where", str(name)]:
                 return list(self.tokens[name]._where[:3]) if name in self.tokens else None
             case ["mine", str(name), int(losses), int(epoch)]:
                 if name not in self.tokens and len(self.tokens) >= TOKENS_MAX:
                     return None
                 return await self.token(name).claimed(source, losses, epoch)
-        raise BadFrame("nobody asks this about tokens")
+        raise BadFrame("unknown request about tokens")
 
 
 _AT = kind_of(TokenAt)
-
-
-def _shelf_of(core: HostCore) -> HostedSpace:
-    """The space of this host in which it keeps its tokens."""
-    return core.private_space(SPACE)

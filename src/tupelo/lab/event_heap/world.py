@@ -318,7 +318,7 @@ class HeapWorld(Simulation[SimulatedHeapHost]):
                 replica = member.replicas.get(heap) if member.is_up else None
                 for name, token in (replica.tokens.tokens if replica else {}).items():
                     if token.here and not token.is_contested:
-                        is_replaced = token.luggage is not None and token.luggage.lost
+                        is_replaced = token.payload is not None and token.payload.lost
                         where = replica.membership.id if replica and is_replaced else None
                         other = at.setdefault((name, where), member.name)
                         if other != member.name:

@@ -91,13 +91,13 @@ class PendingPut:
 
 
 class TotalOrder(TokenState):
-    """One order, as far as it is known here. It is the luggage of its token."""
+    """One order, as far as it is known here. It is the payload of its token."""
 
     def __init__(self, replica: Replica, view: str) -> None:
         self.id = view
         self.ordering = Ordering()
         self.token = replica.tokens.token(f"view {view}")
-        self.token.luggage = self
+        self.token.payload = self
         self.waiting: dict[PendingPut, None] = {}
         """What is to be put through it."""
         self.begun: list[PendingPut] = []
@@ -381,17 +381,17 @@ class TotalOrder(TokenState):
     def state(self) -> bytes:
         return str(len(self.ordering)).encode()
 
-    def wish(self) -> Any:
+    def known_here(self) -> Any:
         return len(self.ordering)
 
-    def is_near(self, wish: Any) -> bool:
-        if type(wish) is not int or wish < 0:
+    def can_pack(self, known_there: Any) -> bool:
+        if type(known_there) is not int or known_there < 0:
             raise BadFrame("this is no length of an order")
-        return self.ordering.base <= wish and len(self.ordering) - wish <= PACKED_MAX
+        return self.ordering.base <= known_there and len(self.ordering) - known_there <= PACKED_MAX
 
-    def pack(self, wish: Any) -> Any:
-        self.is_near(wish)
-        start = max(wish, self.ordering.base)  # What was before is told by records.
+    def pack(self, known_there: Any) -> Any:
+        self.can_pack(known_there)
+        start = max(known_there, self.ordering.base)  # What was before is told by records.
         rest = self.ordering.places[start - self.ordering.base :][:PACKED_MAX]
         placed = encode_places(self.id, start, rest)
         return [placed.start, placed.sources, placed.which, placed.numbers]
@@ -484,7 +484,7 @@ class TotalOrders:
                 made.parent, made.length = parent.id, len(places)
                 made.root, made.depth = before.root or parent.id, (before.depth or 0) + 1
                 await total.tell(0, places)
-            await self._replica.tokens.create(f"view {view}", luggage=total)
+            await self._replica.tokens.create(f"view {view}", payload=total)
             await total.place_if_owned()
         await self._replica.record(made)
 

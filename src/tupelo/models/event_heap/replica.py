@@ -162,7 +162,7 @@ class Replica:
         # a hole.
         records_space = core.companion(self.feed.space, "system", NOBODY)
         self.system: Feed = replication.feed(records_space, CopyAll(), admits=self._admits)
-        self.tokens = Tokens(core, self.system, self._luggage_of)
+        self.tokens = Tokens(core, self.system, self._payload_of)
         self._places: dict[Entry, Place] = {}
         self._events = FeedCursor(self.feed)
         self._records = FeedCursor(self.system)
@@ -198,7 +198,7 @@ class Replica:
             found = self._shared[session] = SharedRecord(self, session)
         return found
 
-    def _luggage_of(self, token: str) -> TokenState | None:
+    def _payload_of(self, token: str) -> TokenState | None:
         what, _, id = token.partition(" ")
         return self.shared_record(id) if what == "session" else None
 

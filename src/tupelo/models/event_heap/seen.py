@@ -121,10 +121,10 @@ def read_seen(encoded: bytes) -> Seen:
 
 
 class SharedRecord(TokenState):
-    """What was seen in one shared session, as far as it is known here. It is the luggage of the
+    """What was seen in one shared session, as far as it is known here. It is the payload of the
     session's token: whoever has that knows all."""
 
-    is_light: bool = True
+    moves_on_leave: bool = True
 
     def __init__(self, replica: Replica, session: str) -> None:
         self.id = session
@@ -136,7 +136,7 @@ class SharedRecord(TokenState):
         self.losses = 0
         """How often the token was lost, as far as is known here."""
         self.token = replica.tokens.token(f"session {session}")
-        self.token.luggage = self
+        self.token.payload = self
         self.token.patience = replica.patience
         self._replica = replica
         self._recent: list[tuple[int, bytes]] = []  # what was told since the base, in which epoch
@@ -146,7 +146,7 @@ class SharedRecord(TokenState):
     async def begin(self, seen: Seen) -> None:
         """Make the session, which has seen this."""
         self.known.join(Record(seen))
-        await self._replica.tokens.create(self.token.name, luggage=self)
+        await self._replica.tokens.create(self.token.name, payload=self)
         await self._fold()
 
     def heard(self, told: SessionSeen) -> None:
@@ -237,16 +237,16 @@ class SharedRecord(TokenState):
         self._is_whole = False
         return _encode_state((0, 0), [*self.lost, *([] if holder is None else [holder])])
 
-    def wish(self) -> Any:
+    def known_here(self) -> Any:
         return [list(self.base), self._known_at]
 
-    def is_near(self, wish: Any) -> bool:
+    def can_pack(self, known_there: Any) -> bool:
         return True
 
-    def pack(self, wish: Any) -> Any:
+    def pack(self, known_there: Any) -> Any:
         """What was told since the base, in later epochs than the other knows of; and the whole, if
         it does not know the base."""
-        match wish:
+        match known_there:
             case [[int(epoch), int(fold)], int(known_at)] if (epoch, fold) == self.base:
                 recent = [list(one) for one in self._recent if one[0] > known_at]
                 return [list(self.base), None, recent]
