@@ -1,4 +1,4 @@
-"""A shared session goes on at another host when the process that held it is killed (decision 0043)."""
+"""A shared session goes on at another host when the process that held it is killed (0043)."""
 
 from __future__ import annotations
 

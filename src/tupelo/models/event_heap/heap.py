@@ -1,4 +1,5 @@
-"""The door: a heap of events, at a host of either door or at a connection to one."""
+"""The public classes of the Event Heap: a heap on a host of either API, or on a connection to one;
+its sessions, views and queries; and bridges between heaps."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ logger = logging.getLogger("tupelo")
 
 
 class Reads(Closing):
-    """What a heap and its sessions have: reading, by which no event is given twice."""
+    """Reading, common to heaps and sessions: no event is returned twice."""
 
     is_async: bool
     _heap: EventHeap
@@ -58,12 +59,12 @@ class Reads(Closing):
 
     @dual_api
     async def get(self, template: object = ANY) -> Any:
-        """The next event that matches and was not seen; None if there is none here now."""
+        """Return the next unseen match; None if there is none here now."""
         return await self._next(template, 0)
 
     @dual_api
     async def wait(self, template: object = ANY, *, wait: float | None = None) -> Any:
-        """The same, but wait for it, so long at most; None if none came in time."""
+        """Return the next unseen match, waiting up to `wait` seconds; None if none came in time."""
         return await self._next(template, wait)
 
     async def _next(self, template: object, wait: float | None) -> Any:
@@ -74,25 +75,25 @@ class Reads(Closing):
 
     @dual_api
     async def get_all(self, template: object = ANY) -> list[Any]:
-        """All that match, are here and were not seen."""
+        """Return all unseen matches that are here."""
         asked = self._asked(template)
         found: list[Any] = await self._heap._door.call("rest", self._reading, asked)
         return found
 
     def _asked(self, template: object) -> object:
-        """What is looked for, if a user asks for this."""
+        """The template to search for, given the user's template."""
         return template
 
 
 class Session(Reads):
-    """Gives no event twice. Tasks and threads may share it.
+    """A reader to which no event is returned twice. Tasks and threads may share it.
 
-    A session that has an `id` is shared: it can be opened by that at every host that has the heap,
-    and each event goes to only one of those who do. All that they have seen is known to the host
-    that used it last, which hands it on when it is closed. While that is out of reach the others
-    get nothing (TokenAway, when their time is over), since it might be given twice. If it has no
-    folder, and is gone for longer than the heap's patience, the session counts as lost (SessionLost
-    at once). If it is gone for good, `resume()` goes on from what others know.
+    A session with an `id` is shared: every host that has the heap can open it, and each event goes
+    to one of its users. The host that used it last knows what was seen, and hands that on when it
+    is closed. While that host is out of reach the others get nothing (TokenAway at the end of their
+    wait), because an event might be returned twice. If that host has no folder and is away for
+    longer than the heap's patience, the session counts as lost (SessionLost at once). If it is gone
+    for good, `resume()` goes on from what other hosts know.
     """
 
     def __init__(self, heap: EventHeap, reading: str, id: str | None = None) -> None:
@@ -103,44 +104,48 @@ class Session(Reads):
 
     @property
     def id(self) -> str | None:
+        """The id of a shared session; None if it is not shared."""
         return self._id
+
+    def __repr__(self) -> str:
+        shared = "" if self.id is None else f" {self.id!r}"
+        return f"<{type(self).__name__}{shared} of the event heap {self._heap.name!r}>"
 
     @dual_api
     async def clone(self) -> Session:
-        """A session of its own, which has seen what this one has seen by now."""
+        """Return a new session that has seen what this one has seen by now."""
         return Session(self._heap, await self._heap._door.call("clone", self._reading))
 
     @dual_api
     async def share(self, *, lease: float | None = LEASE_SECONDS) -> str:
-        """The id of a shared session, which has seen what this one has seen by now. It ends for
-        everyone when nobody within reach has used it for `lease` seconds: 0 to end with its last
-        user, None for never."""
+        """Return the id of a new shared session that has seen what this one has seen by now. It
+        ends for everyone when no host within reach has used it for `lease` seconds: 0 ends it with
+        its last user, None never."""
         made: str = await self._heap._door.call("share", self._reading, check_unused(lease))
         return made
 
     @dual_api
     async def resume(self) -> None:
         """Go on with a shared session whose host is gone for good, from what the hosts within reach
-        know of it: the events that it got last, and told none of them, may be given again. The
-        others who share it are told (SessionLost, once). If that host is not gone nothing is done;
-        if it comes back, it goes on with this session too. BadInput if the session is not
-        shared."""
+        know. Events that the lost host had read without another host hearing of it may be returned
+        again. The other users are notified (SessionLost, once). Does nothing if the host is not
+        gone; if it comes back, it uses this session too. BadInput if the session is not shared."""
         await self._heap._door.call("resume", self._reading)
 
     @dual_api
     async def destroy(self) -> None:
-        """End it for everyone who uses the same view or shared session: they are told (LeaseLost).
-        Any other session is closed."""
+        """End the view or shared session for all its users, who get LeaseLost. A session that is
+        not shared is only closed."""
         await self._heap._door.call("end_for_all", self._reading)
 
     @dual_api
     async def close(self) -> None:
-        """Use it no more."""
+        """Close the session at this host; its waiters get LeaseLost."""
         with suppress(HostClosed, HeapDestroyed):
             await self._heap._door.call("end", self._reading)
 
     def __iter__(self) -> Any:
-        """All that is there, and all that comes."""
+        """Iterate over all events that are here, and all that come."""
         while (event := self.wait()) is not None:
             yield event
 
@@ -150,7 +155,7 @@ class Session(Reads):
 
 
 class Query(Session):
-    """A persistent query: all that match and are there, and all that come, once each."""
+    """A persistent query: yields all matches that are here, and all that come, once each."""
 
     def __init__(self, heap: EventHeap, reading: str, template: object) -> None:
         super().__init__(heap, reading)
@@ -159,7 +164,7 @@ class Query(Session):
     def _asked(self, template: object) -> object:
         return self._template if template is ANY else BothMatch(self._template, template)
 
-    def _told_to(self, callback: Callable[[Any], object]) -> Query:
+    def _forward_to(self, callback: Callable[[Any], object]) -> Query:
         self._heap._door.run_apart(partial(self._call, callback))
         return self
 
@@ -172,16 +177,16 @@ class Query(Session):
         except TupeloError:
             pass  # The query, the heap or the host was closed.
         except Exception:
-            logger.exception("a listener raised; it is told no more")
+            logger.exception("a listener raised an exception and is not called again")
             await maybe_await(self.close())
 
 
 class View(Session):
-    """A view of a heap. Those who use a view of total order see the same events in one order, and
-    each of them none twice.
+    """A view of a heap. The users of a total view see the same events in the same order, each event
+    once.
 
-    Its `id` changes if the view is cloned, because its owner is gone; `cloned` tells of it, and so
-    does the function that was given as `on_clone`, on the host's own thread.
+    The `id` changes if the view is cloned because its owner is gone; then `cloned` grows, and the
+    function given as `on_clone` is called on the thread of the host.
     """
 
     def __init__(self, heap: EventHeap, reading: str, id: str, order: str) -> None:
@@ -192,31 +197,32 @@ class View(Session):
 
     @property
     def id(self) -> str:
+        """The id of the view, with which other hosts open it."""
         return self._id or "" if self._ordered is None else self._ordered.order.id
 
     @property
     def cloned(self) -> list[ViewCloned]:
-        """How often it was cloned while it was used here, and by which views."""
+        """The clones that have replaced this view while it was used here."""
         return [] if self._ordered is None else list(self._ordered.cloned)
 
     @property
     def is_owner(self) -> bool:
-        """Has this host the token of the view?"""
+        """Whether this host owns the view (holds its token)."""
         return self._ordered is not None and self._ordered.order.token.here
 
     @dual_api
     async def put(
         self, event: object, *, ttl: float | None = None, wait: float | None = None
     ) -> None:
-        """Put an event in the heap, which has its place in this view when this returns. TokenAway,
-        if the view cannot be owned in time, and nothing was done."""
+        """Put an event that has its place in this view when this returns. TokenAway if this host
+        cannot own the view in time; then nothing was put."""
         await self._put([freeze(event)], ttl, wait)
 
     @dual_api
     async def put_all(
         self, events: Iterable[object], *, ttl: float | None = None, wait: float | None = None
     ) -> None:
-        """The same, of several: all of them or none, with nothing between them in the view."""
+        """Put several events: all of them or none, with no other event between them in the view."""
         await self._put(freeze_all(events), ttl, wait)
 
     async def _put(self, items: Items, ttl: float | None, wait: float | None) -> None:
@@ -227,20 +233,19 @@ class View(Session):
 
     @dual_api
     async def replay(self, template: object = ANY) -> list[Any]:
-        """All events of the view that match, from its start, whoever has seen them. It does not
-        count as seen."""
+        """Return all matches from the start of the view, seen or not. They do not count as seen."""
         local = self._heap._local
         found = await local.run(local.served.replay, self._reading, template)
         return [value_of(entry) for entry in found]
 
     @dual_api
     async def session(self) -> View:
-        """Another reading of the same view, which has seen nothing."""
+        """Return a new reader of this view that has seen nothing."""
         return await self._heap._open_view(self.id, self.order)
 
     @dual_api
     async def clone(self) -> View:
-        """Another reading of the same view, which has seen the same."""
+        """Return a new reader of this view that has seen what this one has seen."""
         return await self._heap._open_view(self.id, self.order, self._reading)
 
 
@@ -254,15 +259,16 @@ AnyHost = Host | AsyncHost | RemoteSpaceLike | AsyncRemoteSpaceLike
 
 
 class EventHeap(Reads):
-    """A heap of events, spread over all hosts that have one of this name and reach each other.
+    """A heap of events, replicated at all hosts that have one of this name and reach each other.
 
-    What it gives by `get`, `wait` and `get_all` it never gives twice: it has a session of its own.
-    Those who want to read again, or separately, have another: `session()`. `patience` is how many
-    seconds the owner of a total view may be away before the view is cloned.
+    `get`, `wait` and `get_all` return no event twice: the heap has a session of its own.
+    `session()` makes another, to read again or separately. `patience`: seconds that the owner of a
+    total view may be away before the view is cloned.
 
-    It stands on a host, or on a connection to one: `EventHeap(tupelo.connect("tupelo://host/room"))`
-    is the heap "room" of this host, which reads and removes for a client. Its sessions and queries
-    end with its link (PeerLost), and when it is closed its connection is. It has no views.
+    A heap is opened on a host, or on a connection:
+    `EventHeap(tupelo.connect("tupelo://host/room"))` is the heap "room" of that host, used by a
+    client. Its sessions and queries end with its link (PeerLost), and closing it closes the
+    connection. A client has no views.
     """
 
     def __init__(
@@ -287,8 +293,8 @@ class EventHeap(Reads):
     def create(
         cls, host: AnyHost, name: str | None = None, *, patience: float = PATIENCE_SECONDS
     ) -> Any:
-        """The heap of this name, made anew if it was destroyed; to be awaited at the async door.
-        The factory of the host makes it."""
+        """Return the heap of this name, created again if it was destroyed; awaited in the async
+        API. The factory of the host creates it."""
         heap = _check_name(host, name, patience)
 
         async def work() -> EventHeap:
@@ -304,7 +310,7 @@ class EventHeap(Reads):
 
     @property
     def _local(self) -> LocalDoor[HostedHeap]:
-        """For what only hosts can do."""
+        """The replica, for features that only a host has."""
         if isinstance(self._door, ServedDoor):
             raise BadInput(
                 "a client has no views: the hosts of a heap agree on the order of a view, by a "
@@ -318,8 +324,8 @@ class EventHeap(Reads):
 
     @property
     def hosts(self) -> Any:
-        """The ids of the engaged hosts that have this heap; of a client, those that its host is
-        engaged with, to be awaited at the async door."""
+        """The ids of the connected hosts that have this heap; for a client, those of its host
+        (awaited in the async API)."""
         if isinstance(self._door, LocalDoor):
             return self._replica.feed.partners
         work = partial(self._door.call, "hosts")
@@ -329,12 +335,12 @@ class EventHeap(Reads):
 
     @dual_api
     async def put(self, event: object, *, ttl: float | None = None) -> None:
-        """Put an event in the heap, for so many seconds, or until it is removed."""
+        """Put an event, for `ttl` seconds, or until it is removed."""
         await self._put([freeze(event)], ttl)
 
     @dual_api
     async def put_all(self, events: Iterable[object], *, ttl: float | None = None) -> None:
-        """Put several events in the heap: all of them or none."""
+        """Put several events: all of them or none."""
         await self._put(freeze_all(events), ttl)
 
     async def _put(self, items: Items, ttl: float | None) -> None:
@@ -344,7 +350,7 @@ class EventHeap(Reads):
 
     @dual_api
     async def snoop(self, template: object = ANY) -> Any:
-        """An event that matches, seen or not; it does not count as seen."""
+        """Return a match, seen or not. It does not count as seen."""
         return _first(await self._door.call("find", template, 1))
 
     @dual_api
@@ -354,52 +360,53 @@ class EventHeap(Reads):
 
     @dual_api
     async def remove(self, template: object = ANY) -> Any:
-        """Remove an event that matches, for everyone, and give it; None if there is none here.
-        SourceAway, if there are only such as live at hosts out of reach."""
+        """Remove a match for everyone and return it; None if there is none here. SourceAway if all
+        matches live at hosts out of reach."""
         return _first(await self._door.call("remove", template))
 
     @dual_api
     async def wait_to_remove(self, template: object = ANY, *, wait: float | None = None) -> Any:
-        """The same, but wait for one, so long at most."""
+        """Remove and return a match, waiting up to `wait` seconds for one."""
         check_wait(wait)
         return _first(await self._door.call("remove", template, wait=wait))
 
     @dual_api
     async def adopt(self, host: str) -> None:
-        """The host of this id, which `SourceAway` names, is gone for good: what it has put lives
-        at this host from now on, as far as it is known here, and can be removed. To be called at
-        one host; if the other comes back nevertheless, what was adopted stays where it is. For
-        those who may administer the space. BadArgument if the host is within reach, or has put
-        nothing."""
+        """Take over the events of a host that is gone for good (the id in `SourceAway`), as far as
+        this host has them, so that they can be removed. Call it at one host only. If the other host
+        comes back, the events stay here. Needs the right to administer the space. BadArgument if
+        the host is within reach, or has put nothing."""
         if not isinstance(host, str):
             raise BadArgument("host", "the id of a host", host)
         await self._door.call("adopt", host)
 
-    # What stands
+    # Queries, sessions and views
 
     @dual_api
     async def query(
         self, template: object = ANY, callback: Callable[[Any], object] | None = None
     ) -> Query:
-        """A persistent query: all that match and are there, and all that come, once each; to be
-        got from what is returned, or told to a function on a thread (or task) of its own."""
-        asked(template)  # What cannot be asked is refused now.
+        """Return a persistent query: all matches that are here and all that come, once each. With
+        `callback`, they are passed to it on a thread (or task) of its own."""
+        asked(template)  # An invalid template is refused now.
         if callback is not None and not callable(callback):
             raise BadArgument("callback", "a function", callback)
         query = Query(self, await self._door.call("copies"), template)
-        return query if callback is None else query._told_to(callback)
+        return query if callback is None else query._forward_to(callback)
 
     @dual_api
     async def register(self, template: object, callback: Callable[[Any], object]) -> Query:
-        """Be told of each event that matches and comes from now on."""
+        """Call a function for each match that comes from now on."""
         if not callable(callback):
             raise BadArgument("callback", "a function", callback)
-        return Query(self, await self._door.call("news", template), template)._told_to(callback)
+        return Query(self, await self._door.call("news", template), template)._forward_to(
+            callback
+        )
 
     @dual_api
     async def session(self, id: str | None = None, *, wait: float | None = 0) -> Session:
-        """A session that has seen nothing; or the shared one of this id, for which is waited so
-        long if it is not known here yet."""
+        """Return a new session that has seen nothing; or the shared session of this id, waiting up
+        to `wait` seconds until it is known here."""
         check_wait(wait)
         if id is None:
             return Session(self, await self._door.call("copies"))
@@ -418,14 +425,15 @@ class EventHeap(Reads):
         horizon: int | None = None,
         on_clone: Callable[[ViewCloned], object] | None = None,
     ) -> View:
-        """A new view, in which events have no order ("none"), are in that of their source
-        ("source"), or all in one that everyone who uses the view agrees on ("total"). Or the view
-        of this id, for which is waited so long if it is not known here yet.
+        """Return a new view, or the view with this `id`, waiting up to `wait` seconds until it is
+        known here.
 
-        A new view ends for everyone when nobody within reach has used it for `lease` seconds: 0 to
-        end with its last user, None for never. Of a new total view at least the last `horizon`
-        places can be replayed, and be read by those who are behind; None for all events that
-        live."""
+        In a new view events have no order ("none"), the order of their source ("source"), or one
+        order for all its users ("total"). It ends for everyone when no host within reach has used
+        it for `lease` seconds: 0 ends it with its last user, None never. At least the last
+        `horizon` places of a new total view can be replayed, and read by users that are behind;
+        None keeps those of all living events.
+        """
         check_wait(wait)
         check_horizon(horizon)
         lease = check_unused(lease)
@@ -452,19 +460,18 @@ class EventHeap(Reads):
         reading = await local.run(local.served.open_view, id, order, like, on_clone)
         return View(self, reading, id, order)
 
-    # The end
+    # Closing
 
     @dual_api
     async def destroy(self) -> None:
-        """Destroy the heap, at every host that has it, with all its events: for those who may
-        administer its space."""
+        """Destroy the heap and all its events, at every host. Needs the right to administer its
+        space."""
         await self._door.call("destroy")
 
     @dual_api
     async def close(self) -> None:
-        """Use it no more, nor the sessions, views and queries that were got from it: whoever waits
-        is told (HostClosed). The replica stays, and goes on with the host; a connection is
-        closed."""
+        """Close the heap with its sessions, views and queries; their waiters get HostClosed. The
+        replica goes on with the host; a connection is closed."""
         await self._door.close()
 
     def __repr__(self) -> str:
@@ -488,8 +495,8 @@ _PREFIX = "carried from "
 
 
 class Bridge(Closing):
-    """Carries what is in a heap, and what comes, to another heap of the same host: everything, or
-    what matches. With `both`, also the other way."""
+    """Copies the events of a heap to another heap of the same host: all of them, or those that
+    match. With `both`, also in the other direction."""
 
     def __init__(
         self, a: EventHeap, b: EventHeap, template: object = ANY, *, both: bool = False
@@ -505,7 +512,7 @@ class Bridge(Closing):
         b._local.require_open()
         self.is_async = a.is_async
         self.carried = 0
-        """How many events it has carried."""
+        """Number of events copied."""
         self._heap = a
         self._tasks: list[asyncio.Task[None]] = []
         pairs = [(a._replica, b._replica), (b._replica, a._replica)]
@@ -542,7 +549,7 @@ class Bridge(Closing):
 
     @dual_api
     async def close(self) -> None:
-        """Carry no more."""
+        """Stop copying."""
 
         async def work() -> None:
             for task in self._tasks:
@@ -553,7 +560,7 @@ class Bridge(Closing):
 
 
 def _mark(entry: Entry, heap: str) -> WriteOutcome:
-    """The identity that it has in every heap but its first."""
+    """The identity of an event in all heaps but its first."""
     if entry.origin.startswith(_PREFIX):
         return WriteOutcome(entry.origin, entry.n)
     return WriteOutcome(f"{_PREFIX}{heap}\n{entry.origin}", entry.n)

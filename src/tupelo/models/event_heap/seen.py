@@ -1,10 +1,10 @@
-"""What was seen in a shared session, which every host of the heap knows as far as it has heard.
+"""The record of a shared session: the events that were seen in it, known to every host of the heap.
 
-Whoever reads in the session has its token, and tells each event that it gives in a record
-(`SessionSeen`) before it gives it. With the token come the events that the new holder has not heard
-of. After some hundred records the holder tells the whole, and every host removes what it has told
-before that. So neither a read nor a hand-over costs more as more is seen, and if the holder is gone
-others know what was seen, but for what nobody has heard.
+A reader holds the session's token, and writes a record (`SessionSeen`) of each event before it
+returns it. With the token come the records that the new holder has not heard of. After some hundred
+records the holder writes a whole record, and every host removes its older ones. So neither a read
+nor a hand-over costs more as more is seen; and if the holder is gone, the others know what was
+seen, except what no host has heard of.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica
 
 Base = tuple[int, int]
-"""Which whole it is: the epoch of the token, and the how-many-th of that epoch."""
+"""Identifies a whole record: the epoch of the token, and its number in that epoch."""
 
 
 class Record:
-    """A set of events that were seen. One that is given back counts 2, given again 3, and so on; of
-    two records the higher count holds. So records can be joined in any order, and again."""
+    """A set of seen events that can be merged in any order, repeatedly. An event that is given back
+    counts 2, seen again 3, and so on; the higher count wins."""
 
     def __init__(self, seen: Seen | None = None) -> None:
         self.seen = seen or Seen()
         self.again: dict[tuple[str, int], int] = {}
-        """The counts above 1."""
+        """Counts above 1."""
 
     def changed(self, entries: list[Entry]) -> Record:
-        """A record in which each of these counts one more."""
+        """A record in which each of these events counts one more."""
         change = Record()
         for entry in entries:
             key = entry.origin, entry.n
@@ -54,7 +54,7 @@ class Record:
             self.seen.discard_number(*key)
 
     def join(self, other: Record) -> Record:
-        """Note what another record says; what of that was new."""
+        """Merge another record into this one; returns what was new."""
         news = Record()
         counted = self.again.keys() | other.again.keys()
         for origin, numbers in other.seen.bits.items():
@@ -78,7 +78,7 @@ class Record:
 
 
 def read_record(encoded: bytes) -> Record:
-    """BadFrame if it is no record."""
+    """Decode a record. BadFrame if it is invalid."""
     try:
         bits, again = msgspec.msgpack.decode(
             encoded, type=tuple[dict[str, bytes], list[tuple[str, int, int]]]
@@ -89,7 +89,7 @@ def read_record(encoded: bytes) -> Record:
                 raise ValueError("a count below 2")
             record._set((origin, n), count)
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
-        raise BadFrame(f"this is no record of a session: {error}") from error
+        raise BadFrame(f"invalid record of a session: {error}") from error
     return record
 
 
@@ -108,21 +108,21 @@ def _read(bits: dict[str, bytes]) -> Seen:
 
 
 def encode_seen(seen: Seen) -> bytes:
-    """As a request to share a session has it."""
+    """Encode seen events for a SessionRequest."""
     return msgspec.msgpack.encode(_encode(seen))
 
 
 def read_seen(encoded: bytes) -> Seen:
-    """BadFrame if it is no such thing."""
+    """Decode the seen events of a SessionRequest. BadFrame if they are invalid."""
     try:
         return _read(msgspec.msgpack.decode(encoded or b"\x80", type=dict[str, bytes]))
     except (msgspec.DecodeError, ValueError, TypeError) as error:
-        raise BadFrame(f"this is no record of a session: {error}") from error
+        raise BadFrame(f"invalid record of a session: {error}") from error
 
 
 class SharedRecord(TokenState):
-    """What was seen in one shared session, as far as it is known here. It is the payload of the
-    session's token: whoever has that knows all."""
+    """The record of one shared session, as far as it is known here; the payload of the session's
+    token, whose holder knows all."""
 
     moves_on_leave: bool = True
 
@@ -130,27 +130,27 @@ class SharedRecord(TokenState):
         self.id = session
         self.known = Record()
         self.readers: list[Shared] = []
-        """Whoever reads in it here."""
+        """The readings of the session at this host."""
         self.base: Base = (0, 0)
-        """The last whole that was told."""
+        """The last whole record."""
         self.losses = 0
-        """How often the token was lost, as far as is known here."""
+        """How often the token was replaced, as far as is known here."""
         self.token = replica.tokens.token(f"session {session}")
         self.token.payload = self
         self.token.patience = replica.patience
         self._replica = replica
-        self._recent: list[tuple[int, bytes]] = []  # what was told since the base, in which epoch
+        self._recent: list[tuple[int, bytes]] = []  # epoch and record, since the base
         self._known_at = 0  # the last epoch in which all was known here
         self._is_whole = False  # Is all known here, if the token is here? Not after a restart.
 
     async def begin(self, seen: Seen) -> None:
-        """Make the session, which has seen this."""
+        """Create the session, with these events seen."""
         self.known.join(Record(seen))
         await self._replica.tokens.create(self.token.name, payload=self)
         await self._fold()
 
     def heard(self, told: SessionSeen) -> None:
-        """BadFrame if a stranger has written what cannot be."""
+        """Merge a SessionSeen record. BadFrame if it is invalid."""
         match told:
             case SessionSeen(
                 epoch=int(epoch), fold=int(fold), losses=int(losses), seen=bytes(encoded)
@@ -159,10 +159,10 @@ class SharedRecord(TokenState):
                 self._join(record)
                 self.losses = max(self.losses, losses)
             case _:
-                raise BadFrame("this is no record of a session")
+                raise BadFrame("invalid SessionSeen record")
         if told.whole:
             self._found((epoch, fold))
-            if not record.join(self.known):  # Else some of what we know was told out of its reach.
+            if not record.join(self.known):  # Otherwise its writer did not know all.
                 self._replica.forget_seen(self.id, (epoch, fold))
 
     def _found(self, base: Base) -> None:
@@ -178,7 +178,7 @@ class SharedRecord(TokenState):
         return news
 
     async def ready(self) -> None:
-        """Until all is known here. The token must be held."""
+        """Wait until all seen events are known here. The token must be held."""
         base, _, seen = self._read_state()
         self._join(Record(seen))
         await self._replica.until(lambda: self.base >= base)
@@ -187,7 +187,8 @@ class SharedRecord(TokenState):
         self._known_at = self.token.epoch
 
     async def count(self, entries: list[Entry]) -> None:
-        """These were seen, or given back if they were seen before. The token must be held."""
+        """Record these events as seen, or as given back if they were seen before. The token must be
+        held."""
         change = self.known.changed(entries)
         self._join(change)
         encoded = change.encode()
@@ -207,11 +208,11 @@ class SharedRecord(TokenState):
         self._is_whole = True
         await self._tell(self.known.encode(), whole=True)
 
-    # What goes with the token
+    # Payload of the token
 
     @property
     def lost(self) -> list[str]:
-        """The hosts with which the token was lost, and others went on from what they knew."""
+        """The hosts with which the token was lost before the session was resumed."""
         return self._read_state()[1]
 
     def state(self) -> bytes:
@@ -244,8 +245,8 @@ class SharedRecord(TokenState):
         return True
 
     def pack(self, known_there: Any) -> Any:
-        """What was told since the base, in later epochs than the other knows of; and the whole, if
-        it does not know the base."""
+        """The records since the base, of later epochs than the receiver knows; and the whole
+        record, if it does not know the base."""
         match known_there:
             case [[int(epoch), int(fold)], int(known_at)] if (epoch, fold) == self.base:
                 recent = [list(one) for one in self._recent if one[0] > known_at]
@@ -258,14 +259,14 @@ class SharedRecord(TokenState):
             recent = [(int(at), bytes(encoded)) for at, encoded in told]
             base = int(epoch), int(fold)
         except (TypeError, ValueError) as error:
-            raise BadFrame(f"this is no record of a session: {error}") from error
+            raise BadFrame(f"invalid record of a session: {error}") from error
         lacking = Record()
         for encoded in [*([] if whole is None else [whole]), *[one for _, one in recent]]:
             lacking.join(self._join(read_record(encoded)))
         self._found(base)
         self._recent += recent
         self._is_whole = True
-        if lacking:  # Whoever has told it may be gone before others have heard.
+        if lacking:  # The giver may go before others have heard of it.
             await self._tell(lacking.encode())
         await self._replica.keep(self._replica.system)
 
