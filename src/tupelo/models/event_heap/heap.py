@@ -399,9 +399,7 @@ class EventHeap(Reads):
         """Call a function for each match that comes from now on."""
         if not callable(callback):
             raise BadArgument("callback", "a function", callback)
-        return Query(self, await self._door.call("news", template), template)._forward_to(
-            callback
-        )
+        return Query(self, await self._door.call("news", template), template)._forward_to(callback)
 
     @dual_api
     async def session(self, id: str | None = None, *, wait: float | None = 0) -> Session:
