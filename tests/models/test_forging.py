@@ -17,8 +17,7 @@ from tests.models.melon.garden import Bed, Garden, play
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.feeds import replication_of
-from tupelo.federation.replication.proofs import KEY_BYTES, sign
-from tupelo.federation.replication.sources import host_of
+from tupelo.federation.replication.streams import KEY_BYTES, host_of, sign
 from tupelo.models.event_heap import Event
 from tupelo.models.melon import Copies
 

@@ -12,16 +12,16 @@ import pytest
 
 from tests.simulation.seeds import check_replay, check_seeds
 from tests.simulation.seeds import found as find
-from tupelo.federation.replication.token import Token
+from tupelo.federation.replication.tokens import Token
 from tupelo.lab.event_heap.checker import check_history
 from tupelo.lab.event_heap.workload import HeapHistory, Put, Read, Remains, Removal
-from tupelo.models.event_heap import records, seen, total
+from tupelo.models.event_heap import orders, records, seen
 from tupelo.models.event_heap.ordering import Ordering
+from tupelo.models.event_heap.orders import TotalOrder
 from tupelo.models.event_heap.readings import Ordered, Shared
 from tupelo.models.event_heap.removing import Removing
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
-from tupelo.models.event_heap.total import TotalOrder
 
 SEEDS = 30
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
@@ -124,13 +124,13 @@ def disagree(history: HeapHistory, remains: Remains) -> None:
 
 
 def place_again(history: HeapHistory, remains: Remains) -> None:
-    for orders in remains.orders.values():
-        orders["v"].append(1)
+    for views in remains.orders.values():
+        views["v"].append(1)
 
 
 def order_against_a_source(history: HeapHistory, remains: Remains) -> None:
-    for orders in remains.orders.values():
-        orders["v"] = [2, 3, 4, 1]
+    for views in remains.orders.values():
+        views["v"] = [2, 3, 4, 1]
 
 
 def read_in_another_order(history: HeapHistory, remains: Remains) -> None:
@@ -138,8 +138,8 @@ def read_in_another_order(history: HeapHistory, remains: Remains) -> None:
 
 
 def read_what_has_no_place(history: HeapHistory, remains: Remains) -> None:
-    for orders in remains.orders.values():
-        orders["v"].remove(1)
+    for views in remains.orders.values():
+        views["v"].remove(1)
 
 
 def skip(history: HeapHistory, remains: Remains) -> None:
@@ -317,7 +317,7 @@ def test_a_fold_that_forgets_what_lives_is_noticed(monkeypatch):
         return original(view, base, [], last)
 
     original = records.encode_folded
-    monkeypatch.setattr(total, "encode_folded", encode)
+    monkeypatch.setattr(orders, "encode_folded", encode)
     found("replay", "missed", "skipped")
 
 

@@ -286,7 +286,7 @@ class Crowd:
             self.check_person(person)
 
     def check_person(self, person: Person) -> None:
-        assert not any(far.doubted for far in person.exchange.far.values()), "nobody lies here"
+        assert not any(far.doubted for far in person.exchange.partners.values()), "nobody lies here"
         for source, stream in person.exchange.streams.items():
             truth = self.truths[source]
             came = person.shelf.came.get(source, [])

@@ -243,7 +243,7 @@ def test_a_large_difference_travels_in_windows(folder):
         town.network.heal()
         await town.alike("ab")
         assert [fields[1] for fields in town["b"].copies()] == list(range(200))
-        assert town["a"].replication.sent["Parcel"] >= 8
+        assert town["a"].replication.sent["ItemBatch"] >= 8
 
     play(scene, "ba", folder=folder)
 

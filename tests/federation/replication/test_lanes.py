@@ -10,7 +10,7 @@ import pytest
 
 from tests.federation.replication.town import Citizen, Town, play
 from tupelo.federation.replication.placement import CopySome, LaneRules
-from tupelo.federation.replication.sources import base_of, host_of, lane_name, lane_of, spreads
+from tupelo.federation.replication.streams import base_of, host_of, lane_name, lane_of, spreads
 from tupelo.space.capacity import Capacity
 from tupelo.values.entry import Entry
 

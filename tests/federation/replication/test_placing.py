@@ -60,7 +60,7 @@ def test_who_has_no_room_is_not_asked_again():
         await town.until(lambda: len(town["a"].feed.partners) == 3)
         await asyncio.sleep(5)
         assert held_at(town, "a") == ""
-        assert town["a"].replication.sent["Hold"] == 3
+        assert town["a"].replication.sent["HoldRequest"] == 3
 
     play(scene, *MESH, policy=CopySome(copies=1))
 

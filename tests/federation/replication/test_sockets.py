@@ -13,8 +13,7 @@ import tupelo
 from tupelo import aio
 from tupelo.errors import NotAllowed
 from tupelo.federation.identity.access import Access
-from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.feeds import Feed, replication_of
 from tupelo.federation.replication.placement import CopyAll
 
 FEED = "news"

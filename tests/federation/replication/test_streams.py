@@ -23,7 +23,7 @@ def encode(item: Any) -> bytes:
 
 def parcel(stream: Stream, after: int, bytes_max: int = WINDOW) -> tuple[ItemBatch, Numbered]:
     """As it arrives, with the items that it brings."""
-    sent = stream.parcel("feed", after, bytes_max, encode, answers=True)
+    sent = stream.batch("feed", after, bytes_max, encode, answers=True)
     arrived = read(msgspec.msgpack.encode(sent))
     assert isinstance(arrived, ItemBatch)
     return arrived, [(number, item) for number, item in arrived.items]

@@ -10,8 +10,7 @@ import pytest
 
 from tests.federation.replication.town import Citizen, Town, play
 from tupelo.errors import TokenAway
-from tupelo.federation.replication.token import KeptToken, Token
-from tupelo.federation.replication.tokens import Tokens
+from tupelo.federation.replication.tokens import KeptToken, Token, Tokens
 
 ROW = ("ba", "cb")
 

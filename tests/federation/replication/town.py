@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.virtual import VirtualFederation, VirtualLoop, WorldHost
 from tests.virtual import play as play_virtually
-from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.feeds import Replication, replication_of
+from tupelo.federation.replication.feeds import Feed, Replication, replication_of
 from tupelo.federation.replication.placement import CopyAll, LaneRules, Policy
+from tupelo.federation.replication.streams import host_of
 
 FEED = "news"
 

@@ -11,7 +11,7 @@ import tupelo
 from tests.models.event_heap.room import Person, Room, meet
 from tests.models.event_heap.test_views import ROW, open_all, read
 from tupelo.errors import BadArgument, LeaseLost
-from tupelo.federation.replication.token import KeptToken
+from tupelo.federation.replication.tokens import KeptToken
 from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.event_heap.records import Ended
 

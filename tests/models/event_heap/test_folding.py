@@ -9,7 +9,7 @@ import pytest
 from tests.models.event_heap.room import Person, Room, meet
 from tests.models.event_heap.test_views import ROW, open_all, read
 from tupelo.errors import BadArgument
-from tupelo.models.event_heap import Event, View, total
+from tupelo.models.event_heap import Event, View, orders
 from tupelo.models.event_heap.replica import Replica
 
 FEW = 20
@@ -88,7 +88,7 @@ def test_who_comes_later_or_back_gets_what_is_left_of_a_folded_order(tmp_path):
 
 
 def test_a_clone_of_a_folded_order_has_what_was_left(monkeypatch):
-    monkeypatch.setattr(total, "PACKED_MAX", 3)
+    monkeypatch.setattr(orders, "PACKED_MAX", 3)
 
     async def scene(room: Room) -> None:
         views = await open_all(room, "abc")
@@ -107,16 +107,16 @@ def test_a_clone_of_a_folded_order_has_what_was_left(monkeypatch):
 
 
 def test_a_token_is_handed_over_with_few_places_to_those_who_have_the_others(monkeypatch):
-    monkeypatch.setattr(total, "PACKED_MAX", 5)
+    monkeypatch.setattr(orders, "PACKED_MAX", 5)
     packed: list[int] = []
-    pack = total.TotalOrder.pack
+    pack = orders.TotalOrder.pack
 
-    def counting(order, wish):
-        found = pack(order, wish)
+    def counting(order, known_there):
+        found = pack(order, known_there)
         packed.append(len(found[3]))
         return found
 
-    monkeypatch.setattr(total.TotalOrder, "pack", counting)
+    monkeypatch.setattr(orders.TotalOrder, "pack", counting)
 
     async def scene(room: Room) -> None:
         room.network.partition("a", "b")

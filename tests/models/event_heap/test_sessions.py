@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from tests.models.event_heap.room import Person, Room, meet
-from tupelo.errors import BadArgument, BadInput, LeaseLost, SessionLost, TokenAway
-from tupelo.federation.replication.token import Token
+from tupelo.errors import BadArgument, BadFrame, BadInput, LeaseLost, SessionLost, TokenAway
+from tupelo.federation.replication.tokens import Token
 from tupelo.models.event_heap import Event, Session
+from tupelo.models.event_heap.events import asked
 from tupelo.models.event_heap.records import SessionSeen
 from tupelo.models.event_heap.replica import Replica
+from tupelo.models.event_heap.seen import encode_seen
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
 from tupelo.values.kind import kind_of
@@ -317,6 +319,38 @@ def test_what_was_seen_is_told_anew_and_records_before_that_are_removed(folder, 
         assert got == list(range(20, 24))
 
     meet(scene, *ROW, folder=folder)
+
+
+def test_the_token_of_an_older_release_is_read_with_the_events_that_it_carries(tmp_path):
+    """Before decision 0043 the token itself carried what was seen, and no record told it."""
+
+    async def scene(room: Room) -> None:
+        a = room["a"]
+        await a.put(*[Event("n", i=i) for i in range(4)])
+        shared = await a.do((await a.do(a.heap.session())).share())
+        seen = Seen()
+        for entry in a.heap._replica.find(asked(Event("n")), 2):
+            seen.add(entry)
+        await a.do(write_token(a, shared, encode_seen(seen)))
+        await a.citizen.crash()
+        await a.citizen.start()
+        a.begin()
+        session = await open_shared(room, "a", shared)
+        assert await a.do(session.get()) == Event("n", i=2)
+        b = room["b"]
+        other = await open_shared(room, "b", shared)
+        assert await b.do(other.wait(wait=30.0)) == Event("n", i=3)
+        await b.do(write_token(b, shared, b"garbage"))
+        with pytest.raises(BadFrame, match=f"session '{shared}' cannot be read.*share a new"):
+            await b.do(other.get_all())
+        await b.citizen.crash()
+
+    meet(scene, *ROW, folder=tmp_path)
+
+
+async def write_token(person: Person, session: str, state: bytes) -> None:
+    async with person.heap._replica.shared_record(session).token.held() as token:
+        token.state = state
 
 
 # Others go on

@@ -13,7 +13,7 @@ from tests.models.melon.test_copies import held
 from tupelo import ANY
 from tupelo.errors import BadEntry, CannotSend
 from tupelo.federation.links import encoding, wire
-from tupelo.federation.replication.change_capture import ITEM_BYTES_MAX
+from tupelo.federation.replication.feeds import ITEM_BYTES_MAX
 from tupelo.models.melon import Copies
 
 LARGE = "x" * 20_000

@@ -1,9 +1,10 @@
-"""Copies: the space of this host in which the items of a feed are kept, its own and others'.
+"""The local space that stores the items of a feed: this host's own and those of others.
 
-They are entries like any other, under the identity that they have, so that whoever reads copies,
-waits for them or subscribes to them does so as everywhere else. On disk it stands between them, in
-the same step, how far each stream is: a `BatchRecord` before the items that came with it, whose
-arrivals follow its own, and a `StreamProgress` when a stream has moved on otherwise."""
+Items are normal entries with their original identity, so that reading, waiting and subscribing work
+as in every space. A durable store also writes, in the same step, how far each stream is: a
+`BatchRecord` before the items that came together (whose arrivals follow its own), and a
+`StreamProgress` when a stream has advanced without items.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,15 @@ from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links.encoding import read_encoded_entry
 from tupelo.federation.replication.messages import Chunk
-from tupelo.federation.replication.proofs import decode_statement, encode_statement
-from tupelo.federation.replication.streams import Numbered, Stream, encode_bits, read_bits, up_to
+from tupelo.federation.replication.streams import (
+    Numbered,
+    Stream,
+    decode_statement,
+    encode_bits,
+    encode_statement,
+    read_bits,
+    up_to,
+)
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.session import Seen
 from tupelo.values.codec import entry_to_wire
@@ -30,10 +38,9 @@ from tupelo.values.kind import kind_of
 
 PREFIX = "tupelo.copies."
 EXPIRED_MIN = 64
-"""Fewer copies than this are not let go of when their time has come, but with others."""
+"""Expired copies are dropped together, once there are this many."""
 FEED_NAME_MAX = 70
-"""In bytes, of the name of a space whose entries are copied, or of those that are kept for it: the
-file of the copies must have a name too."""
+"""Longest name, in bytes, of a space that is copied: the file of its copies needs a name too."""
 
 _encode = Encoder().encode
 _decode = Decoder(list[int]).decode
@@ -41,7 +48,8 @@ _decode = Decoder(list[int]).decode
 
 @dataclass
 class BatchRecord:
-    """These numbers of a stream came together, and stand behind this; it reached so far then."""
+    """The numbers of the items that follow this record, and the marks of their stream at that
+    time."""
 
     source: str
     upto: int
@@ -51,7 +59,8 @@ class BatchRecord:
 
 @dataclass
 class StreamProgress:
-    """So far a stream reaches, and so much is known of what has not come yet, or has given way."""
+    """The marks of a stream, and what is known of numbers that have not come yet or were
+    evicted."""
 
     source: str
     upto: int
@@ -63,7 +72,7 @@ class StreamProgress:
 
 @dataclass
 class Signed:
-    """What the source of a stream has signed of it."""
+    """A signed statement of the source of a stream."""
 
     source: str
     statement: bytes
@@ -73,43 +82,43 @@ _KINDS = frozenset([kind_of(BatchRecord), kind_of(StreamProgress), kind_of(Signe
 
 
 class CopyStore:
-    """What is kept of one feed. `hosted` is its space."""
+    """Stores the items of one feed. `hosted` is its space."""
 
     def __init__(self, core: HostCore, of: HostedSpace, *, measured: bool = False) -> None:
         user_name = of.name if of.serves is None else of.serves.name
         if len(user_name.encode()) > FEED_NAME_MAX:
             raise BadArgument("name", f"a text of at most {FEED_NAME_MAX} bytes", user_name[:50])
-        # Nobody but the host itself has it: what may be read is for the models to say.
+        # Private to the host: models decide who may read the copies.
         self.hosted = core.private_space(
             PREFIX + of.name, None if of.former is None else PREFIX + of.former
         )
         self._core = core
         self._port = self.hosted.port
         self._now = self.hosted.clock.now
-        self._batches: dict[Entry, _LiveBatch] = {}  # of the items, on disk
+        self._batches: dict[Entry, _LiveBatch] = {}  # by item, if durable
         self._kept: dict[str, Entry] = {}
         self._signed: dict[str, dict[bytes, Entry]] = {}  # by source and signature
-        self._ahead: set[str] = set()  # of which is kept what has not come yet
+        self._ahead: set[str] = set()  # streams with a stored StreamProgress.ahead
         self._measured = measured
         self._bytes: Counter[str] = Counter()
-        self._expired: set[Entry] = set()  # others end when a stream says so
-        self._memory = Seen()  # While there is one, the space says what is gone for good.
+        self._expired: set[Entry] = set()  # by their lease
+        self._memory = Seen()  # The space reports removals while there is a session record.
         self._port.listen_to_removals(self._removed, self._memory)
 
     def close(self) -> None:
-        """Let go of the space; what is on disk stays there."""
+        """Close the space; its file stays."""
         if self._core.spaces.get(self.hosted.name) is self.hosted:
             del self._core.spaces[self.hosted.name]
             self._port.close()
 
     def _removed(self, entry: Entry) -> None:
-        """On whatever thread, under the lock of the space."""
+        """Called on any thread, under the lock of the space."""
         if entry.expires is not None and entry.expires <= self._now():
             self._expired.add(entry)
 
     def pop_expired(self, streams: Collection[Stream]) -> dict[str, list[int]]:
-        """The numbers of the items whose time has come, by stream, since this was asked the last
-        time; nothing while these are few: who looks for them looks through all."""
+        """The numbers of expired items by stream, since the last call. Empty while they are few,
+        because finding them is a scan of all items."""
         few = len(self._expired) < EXPIRED_MIN
         if few or 4 * len(self._expired) < sum(len(stream.items) for stream in streams):
             return {}
@@ -119,7 +128,7 @@ class CopyStore:
             for stream in streams
         }
 
-    # Keeping
+    # Storing
 
     def put(self, stream: Stream, items: Numbered) -> Numbered:
         come = [self._port.copy_of(entry) for _, entry in items]
@@ -153,7 +162,7 @@ class CopyStore:
         return len(encode_item(item, None))
 
     def bytes_of(self, source: str) -> int:
-        """How many bytes the items of a stream need, if that is measured."""
+        """Size of a stream in bytes, if sizes are measured."""
         return self._bytes[source]
 
     def _measure(self, source: str, entries: Iterable[Entry], sign: int) -> None:
@@ -162,11 +171,11 @@ class CopyStore:
             self._bytes[source] += sign * size
 
     def _step(self, come: list[Entry], ended: list[Entry]) -> None:
-        """All of this at once."""
+        """Add and end entries in one step."""
         self.hosted.flush_soon(self._port.exchange(come, ended))
 
     def _emptied(self, items: list[Entry]) -> list[Entry]:
-        """The records of which nothing is left without these."""
+        """The batch records that are empty without these items."""
         emptied = []
         for entry in items:
             batch = self._batches.pop(entry, None)
@@ -186,7 +195,7 @@ class CopyStore:
         return batch.entry
 
     def _renew_kept(self, stream: Stream) -> tuple[list[Entry], list[Entry]]:
-        """The record of how far it is, and the one that it replaces."""
+        """The new progress record of a stream, and the one that it replaces."""
         ahead = BitMap64()
         self._ahead.discard(stream.source)
         if _looks_ahead(stream):
@@ -208,7 +217,7 @@ class CopyStore:
         return [new], [] if old is None else [old]
 
     def _renew_signed(self, stream: Stream) -> tuple[list[Entry], list[Entry]]:
-        """Records of what was signed since the last time, and those that are needed no more."""
+        """New records of signed statements, and those that are not needed any more."""
         (new, old), stream.unkept, stream.unneeded = (stream.unkept, stream.unneeded), [], []
         if not self.hosted.durable or not (new or old):
             return [], []
@@ -219,10 +228,10 @@ class CopyStore:
         kept.update(come)
         return [*come.values()], [kept.pop(one.signature) for one in old]
 
-    # What was kept
+    # Loading
 
     def streams(self) -> Iterator[Stream]:
-        """As they were when this host was here the last time."""
+        """The stored streams."""
         found: dict[str, Stream] = {}
         records: list[tuple[Entry, BatchRecord]] = []
         here: dict[int, Entry] = {}
@@ -261,7 +270,7 @@ class CopyStore:
             if _looks_ahead(stream):
                 self._ahead.add(stream.source)
         empty = [one for one in behind if not one.left]
-        for one in empty:  # Everything in it has run out meanwhile.
+        for one in empty:  # All of its items have expired meanwhile.
             batch = thaw(one.entry.shape, one.entry.fields)
             new, old = self._renew_kept(found[batch.source])
             self._step(new, [*old, one.entry])
@@ -274,7 +283,8 @@ class CopyStore:
     # Encoding
 
     def encode(self, item: Entry) -> bytes | None:
-        """Fields, number, origin, seconds that it has left, and the agent that it is for."""
+        """Encode fields, number, origin, remaining lease and addressee; None if the item has
+        ended."""
         lease = None
         if item.expires is not None:
             lease = item.expires - self._now()
@@ -294,7 +304,7 @@ class CopyStore:
         try:
             fields, n, origin, lease, to = encoded
         except (TypeError, ValueError) as error:
-            raise BadFrame(f"this is no item: {error}") from error
+            raise BadFrame(f"invalid item: {error}") from error
         if not (
             type(origin) is str
             and type(n) is int
@@ -302,7 +312,7 @@ class CopyStore:
             and (lease is None or (type(lease) is float and isfinite(lease)))
             and (to is None or type(to) is str)
         ):
-            raise BadFrame("this is no item: its identity cannot be")
+            raise BadFrame("invalid item: wrong types in its identity or lease")
         shape, values = read_encoded_entry(fields)
         expires = None if lease is None else self._now() + lease
         return Entry(values, shape, origin, n, 0, expires, to=to)
@@ -310,14 +320,14 @@ class CopyStore:
 
 @dataclass
 class _LiveBatch:
-    """The record of items that came together, of which so many are left."""
+    """A BatchRecord with the number of its items that are left."""
 
     entry: Entry
     left: int
 
 
 def encode_item(entry: Entry, lease: float | None) -> bytes:
-    """UnicodeEncodeError, if there is a text in it that is none."""
+    """Encode an item as msgpack. UnicodeEncodeError if a text contains lone surrogates."""
     fields = entry_to_wire(entry.shape, entry.fields)
     return _encode((fields, entry.n, entry.origin, lease, entry.to))
 

@@ -1,8 +1,8 @@
-"""What hosts say to each other about the feeds that they both have.
+"""The messages between hosts that have the same feed.
 
-Who has heard what the other has (Here, Marks) asks for what it lacks (Want), and is answered with a
-Parcel, and with Living before that if it has missed removals. Who is in step gets new items, and
-what has Died, without asking.
+Hosts announce what they have (HasFeed, MarksChanged). A host that lacks items sends FetchFrom, and
+gets an ItemBatch, preceded by AliveNumbers if it has missed removals. A host that is up to date is
+sent new items (ItemBatch) and removals (Tombstones) without asking.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tupelo.federation.links import wire
 
 NUMBER_MAX = 2**63 - 1
 SOURCES_MAX = 100_000
-"""So many sources may a feed have."""
+"""Most sources of a feed."""
 HOSTS_MAX = 10_000
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
@@ -26,13 +26,14 @@ Hosts = Annotated[list[Name], msgspec.Meta(max_length=HOSTS_MAX)]
 
 
 class StreamMark(msgspec.Struct, array_like=True, frozen=True):
-    """How much of a stream someone has: everything up to a number, after so many removals."""
+    """How much of a stream a host has: all items up to `upto`, and the first `tombstones`
+    removals."""
 
     upto: Number = 0
     tombstones: Number = 0
 
     def exceeds(self, other: StreamMark) -> bool:
-        """Is there something here that is not there?"""
+        """Whether this mark covers something that the other does not."""
         return self.upto > other.upto or self.tombstones > other.tombstones
 
     def or_more(self, other: StreamMark) -> StreamMark:
@@ -44,15 +45,15 @@ Marks = Annotated[dict[Name, StreamMark], msgspec.Meta(max_length=SOURCES_MAX)]
 
 
 class FeedMessage(msgspec.Struct, array_like=True):
-    """Anything that is said about a feed."""
+    """Base of all messages about a feed."""
 
     feed: Name
 
 
 class HasFeed(FeedMessage, tag=1):
-    """I have this feed. `source` is my own stream; I take `everything`, or else only the streams
-    that I hold; I pass on what I get to the hosts `near` me; and I have this. `late`: we were
-    engaged already, and I have not heard what you said before."""
+    """The sender has this feed. `source`: its own stream. `everything`: it takes all streams, or
+    only those that it holds. `near`: the hosts to which it forwards. `marks`: what it has. `late`:
+    it joined after the hosts were connected, and has missed earlier announcements."""
 
     source: Name
     everything: bool
@@ -62,32 +63,32 @@ class HasFeed(FeedMessage, tag=1):
 
 
 class ForwardsTo(FeedMessage, tag=2):
-    """From now on I pass on what I get to these hosts."""
+    """The hosts to which the sender forwards items from now on."""
 
     near: Hosts
 
 
 class MarksChanged(FeedMessage, tag=3):
-    """I have this by now."""
+    """New marks of the sender."""
 
     marks: Marks
 
 
 class LeavesFeed(FeedMessage, tag=4):
-    """I do not have this feed any more."""
+    """The sender has left the feed."""
 
 
 class FetchFrom(FeedMessage, tag=5):
-    """I have only this of a stream: tell me what comes next."""
+    """Request for the items after this mark."""
 
     source: Name
     mark: StreamMark
 
 
 class Chunk(msgspec.Struct, array_like=True, tag=11):
-    """What the source of a stream has signed together: all its items that lived then, `after` a
-    number and up to `upto`, by the digest of each, none of which had more than `lease` seconds
-    left. In a parcel the digests of the items that it brings are left out."""
+    """Items signed together by the source: all items that were alive then, with numbers above
+    `after` up to `upto`, by their digests. None had more than `lease` seconds left. In an ItemBatch
+    the digests of the items that it contains are omitted."""
 
     after: Number
     upto: Number
@@ -97,9 +98,13 @@ class Chunk(msgspec.Struct, array_like=True, tag=11):
 
 
 class ItemBatch(FeedMessage, tag=6):
-    """These items come `after` a number; all else up to `upto` is dead after so many `tombstones`,
-    but what is `away` (a roaring bitmap): it lives, and has given way where this comes from. It
-    `answers` a Want, or is news; there may be `more`. `chunks` prove it, if its source signs."""
+    """The items after the number `after`. All other numbers up to `upto` are removed, after this
+    many `tombstones`, except those in `away` (a roaring bitmap), which are alive but were evicted
+    at the sender.
+
+    `answers`: it answers a FetchFrom. `more`: there are more items. `chunks`: signatures, if the
+    source signs.
+    """
 
     source: Name
     after: Number
@@ -113,7 +118,7 @@ class ItemBatch(FeedMessage, tag=6):
 
 
 class Tombstones(FeedMessage, tag=7):
-    """The source has removed so many `before`, and then these."""
+    """The source has removed `before` items, and then these."""
 
     source: Name
     before: Number
@@ -126,8 +131,8 @@ class Tombstones(FeedMessage, tag=7):
 
 
 class AliveNumbers(FeedMessage, tag=8):
-    """Up to `known` these numbers are alive after so many `tombstones`, and beyond that these are
-    dead (roaring bitmaps)."""
+    """The numbers up to `known` that are alive after this many `tombstones`, and the numbers above
+    it that are `dead` (roaring bitmaps)."""
 
     source: Name
     known: Number
@@ -138,21 +143,21 @@ class AliveNumbers(FeedMessage, tag=8):
 
 
 class HoldRequest(FeedMessage, tag=9):
-    """Hold a copy of my stream, from now on; or, if not `please`, you need not any more."""
+    """Request to hold a copy of the sender's stream; without `please`, to hold it no longer."""
 
     source: Name
     please: bool
 
 
 class HoldReply(FeedMessage, tag=10):
-    """I hold a copy of your stream; or I do not, and will not."""
+    """Whether the sender holds a copy of the stream."""
 
     source: Name
     held: bool
 
 
 Statement = Chunk | Tombstones | AliveNumbers
-"""What a source signs."""
+"""The messages that a source signs."""
 Said = (
     HasFeed
     | ForwardsTo
@@ -171,18 +176,18 @@ _read: Callable[[bytes | msgspec.Raw], Said] = wire.reader(Said)
 
 
 def read(body: bytes | msgspec.Raw) -> Said:
-    """The message of this body. BadFrame if it is none."""
+    """Decode a message. BadFrame if it is invalid."""
     message = _read(body)
     if isinstance(message, ItemBatch):
-        _check_parcel(message)
+        _check_batch(message)
     return message
 
 
-def _check_parcel(parcel: ItemBatch) -> None:
-    last = parcel.after
-    for number, _ in parcel.items:
+def _check_batch(batch: ItemBatch) -> None:
+    last = batch.after
+    for number, _ in batch.items:
         if number <= last:
-            raise BadFrame("the numbers of a parcel do not grow")
+            raise BadFrame("the numbers of an ItemBatch are not increasing")
         last = number
-    if last > parcel.upto:
-        raise BadFrame("a parcel ends before its items do")
+    if last > batch.upto:
+        raise BadFrame("an item of an ItemBatch has a number above its `upto`")

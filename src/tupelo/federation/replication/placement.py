@@ -24,23 +24,22 @@ from heapq import merge
 from typing import Literal, Protocol
 
 from tupelo.errors import BadArgument, BadFrame
-from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.exchange import FeedExchange
-from tupelo.federation.replication.sources import base_of, host_of, lane_of, spreads
-from tupelo.federation.replication.streams import Item, Stream
+from tupelo.federation.replication.messages import HoldReply, HoldRequest
+from tupelo.federation.replication.streams import Item, Stream, base_of, host_of, lane_of, spreads
 from tupelo.space.capacity import Capacity
 from tupelo.values.entry import Entry
 
 
 @dataclass(frozen=True)
 class CopyAll:
-    """Every host that has the feed copies all of it."""
+    """Every host of the feed copies all of it."""
 
 
 @dataclass(frozen=True)
 class CopySome:
-    """Of this host's own stream so many other hosts are to hold `copies`; of others' streams there
-    is this much `room` here: None for as much as comes, 0 for nothing."""
+    """The source of a stream looks for this many other hosts that hold `copies` of it. `room`:
+    capacity of this host for copies of other streams; None is unlimited, 0 is none."""
 
     copies: int = 0
     room: Capacity | Literal[0] | None = 0
@@ -54,8 +53,9 @@ class CopySome:
 
 @dataclass(frozen=True)
 class LaneRules:
-    """What is written is parted: `name` says in which lane an entry is, and whether that spreads
-    to all who hear of it. Lanes of the names `mine`, whoever writes there, are for this host."""
+    """Splits the items of a host into lanes. `name(entry)` returns the lane of an entry, and
+    whether every host with room takes that lane. Lanes named `mine`, of any source, are for this
+    host."""
 
     name: Callable[[Entry], tuple[str, bool]]
     mine: frozenset[str] = frozenset()
@@ -63,11 +63,11 @@ class LaneRules:
 
 Policy = CopyAll | CopySome
 NOTHING = CopySome()
-"""Nothing is copied from here, and nothing is held for others."""
+"""Policy: copy nothing, hold nothing for others."""
 
 
 class HolderSearch:
-    """Finds holders for the streams of this host."""
+    """Finds hosts that hold copies of this host's streams."""
 
     def __init__(self, exchange: FeedExchange, policy: Policy) -> None:
         self._exchange = exchange
@@ -76,16 +76,16 @@ class HolderSearch:
 
     @property
     def holders(self) -> list[str]:
-        """Who has said that it takes our stream."""
+        """The partners that hold this host's stream."""
         source = self._exchange.source
-        return [far.id for far in self._exchange.far.values() if far.takes(source)]
+        return [partner.id for partner in self._exchange.partners.values() if partner.takes(source)]
 
     @property
     def is_pending(self) -> bool:
-        """Was someone asked to hold a stream, and has not answered yet?"""
-        far = self._exchange.far
+        """Whether a request to hold a stream is unanswered."""
+        partners = self._exchange.partners
         return any(
-            please and host in far and not far[host].takes(source)
+            please and host in partners and not partners[host].takes(source)
             for source, asked in self._asked.items()
             for host, please in asked.items()
         )
@@ -95,50 +95,51 @@ class HolderSearch:
             asked.pop(host, None)
         self.review()
 
-    def answered(self, host: str, held: said.HoldReply) -> None:
+    def answered(self, host: str, held: HoldReply) -> None:
         if not self._exchange.owns(held.source):
             raise BadFrame("it was not asked to hold this")
         self._asked.setdefault(held.source, {})[host] = held.held
-        if not held.held and host in self._exchange.far:
-            self._exchange.far[host].has.pop(held.source, None)
+        if not held.held and host in self._exchange.partners:
+            self._exchange.partners[host].has.pop(held.source, None)
 
     def review(self) -> None:
-        """Who holds our streams, or was asked to: too few, or too many?"""
+        """Ask more hosts to hold a stream that has too few holders; release holders of a stream
+        that has too many."""
         if self._copies is not None:
             for stream in self._exchange.owned():
                 self._review(stream, self._copies)
 
     def _review(self, stream: Stream, copies: int) -> None:
-        source, far = stream.source, self._exchange.far
+        source, partners = stream.source, self._exchange.partners
         if lane_of(source) and (spreads(source) or not stream.items):
             return
         asked = self._asked.setdefault(source, {})
-        have = [host for host in far if asked.get(host) or far[host].takes(source)]
+        have = [host for host in partners if asked.get(host) or partners[host].takes(source)]
         if len(have) < copies:
-            others = [host for host in far if host not in have and host not in asked]
+            others = [host for host in partners if host not in have and host not in asked]
             for host in self._ranked(source, others)[: copies - len(have)]:
                 asked[host] = True
                 self._say_hold(host, source, True)
         elif len(have) > copies:
-            # Who does not want to hold it for us, and does, has a reason of its own.
-            theirs = [host for host in have if asked.get(host) is False or far[host].everything]
+            # A host that refused and holds it nevertheless holds it for itself.
+            theirs = [
+                host for host in have if asked.get(host) is False or partners[host].everything
+            ]
             willing = [host for host in have if host not in theirs]
             for host in self._ranked(source, willing)[::-1][: len(have) - copies]:
                 asked.pop(host, None)
-                far[host].has.pop(source, None)
+                partners[host].has.pop(source, None)
                 self._say_hold(host, source, False)
 
     def _say_hold(self, host: str, source: str, please: bool) -> None:
-        self._exchange.outbox.append(
-            ([host], said.HoldRequest(self._exchange.feed, source, please))
-        )
+        self._exchange.outbox.append(([host], HoldRequest(self._exchange.feed, source, please)))
 
     def _ranked(self, source: str, hosts: list[str]) -> list[str]:
         return sorted(hosts, key=lambda host: sha256(f"{source} {host}".encode()).digest())
 
 
 class StoredSize(Protocol):
-    """How much there is of what is kept."""
+    """Sizes of stored streams and items, in bytes."""
 
     def bytes_of(self, source: str) -> int: ...
 
@@ -146,58 +147,58 @@ class StoredSize(Protocol):
 
 
 class CopyKeeper:
-    """Holds the streams of others that this host is asked to, those that spread, and the lane that
-    is `mine`. `shelf` says how many bytes a stream or an item has here. Of what gives way those who
-    listen are told: `gave_way`."""
+    """Decides which streams of other hosts are held here: those that this host was asked to hold,
+    lanes for everyone, and lanes named `mine`. `gave_way` listeners are called with evicted
+    copies."""
 
     def __init__(
         self,
         exchange: FeedExchange,
         policy: Policy,
-        shelf: StoredSize,
+        store: StoredSize,
         lanes: LaneRules | None = None,
     ) -> None:
         self._exchange = exchange
         self._lanes = lanes
         self._room = policy.room if isinstance(policy, CopySome) else None
-        self._shelf = shelf
+        self._store = store
         self.gave_way: list[Callable[[list[Item]], object]] = []
         self.read: set[str] = set()
-        """The streams that are used here; they need no room while their source is away."""
+        """Streams that are read here; they do not count against the room while their source is
+        away."""
         self.carried: set[str] = set()
-        """The streams that are held here though their source did not ask, nor are they read."""
+        """Streams that are held unasked and not read here, to pass them on."""
         self._dropped: set[str] = set()
 
-    def asked(self, host: str, hold: said.HoldRequest) -> None:
+    def asked(self, host: str, hold: HoldRequest) -> None:
         exchange, source = self._exchange, hold.source
         if host_of(source) != host:
             raise BadFrame("only its source may say who holds a stream")
         if self._is_mine(source):  # It is here in any case, and not for the source to dispose of.
-            exchange.outbox.append(([host], said.HoldReply(exchange.feed, source, False)))
+            exchange.outbox.append(([host], HoldReply(exchange.feed, source, False)))
             exchange.hold(source)
-            exchange.say_here([host])
+            exchange.announce([host])
         elif not hold.please:
             if not exchange.everything and not exchange.owns(source):
                 exchange.drop(source)
         else:
             held = exchange.everything or self._has_room(source)
-            exchange.outbox.append(([host], said.HoldReply(exchange.feed, source, held)))
+            exchange.outbox.append(([host], HoldReply(exchange.feed, source, held)))
             if held:
                 exchange.hold(source)
 
     def consider(self) -> None:
-        """Hold what others have that spreads, is for us, or comes from a source out of reach; and
-        if nothing is to be held for others, let go of what was read here and can be read at its
-        source again."""
+        """Start to hold lanes for everyone, lanes for this host, and streams whose source is away.
+        If the room is 0, drop streams that were read here and can be read at their source again."""
         exchange = self._exchange
-        near = {far.source for far in exchange.far.values()}
-        self.carried -= near  # Now their source says who holds them.
+        near = {partner.source for partner in exchange.partners.values()}
+        self.carried -= near  # Their source chooses the holders again.
         if exchange.everything:
             return
         if self._lanes is None and self._room == 0:
             for source in sorted(near):
                 exchange.drop(source)
-        offered = {source for far in exchange.far.values() for source in far.has}
+        offered = {source for partner in exchange.partners.values() for source in partner.has}
         for source in sorted(offered - exchange.streams.keys() - near):
             if exchange.owns(source):
                 continue
@@ -208,18 +209,18 @@ class CopyKeeper:
                 exchange.hold(source)
 
     def use(self, source: str) -> None:
-        """This stream is read here from now on."""
+        """Note that this stream is read here."""
         self.carried.discard(source)
         self.read.add(source)
 
     def forget(self, source: str) -> None:
-        """This stream is not wanted here any more."""
+        """Note that this stream is not wanted here any more."""
         self.carried.discard(source)
         self.read.discard(source)
         self._dropped.add(source)
 
     def departed(self, host: str) -> None:
-        """When it is back there may be room for what it has written."""
+        """A host is gone: when it comes back, its streams may be held again."""
         self._dropped = {source for source in self._dropped if host_of(source) != host}
 
     def _has_room(self, source: str) -> bool:
@@ -229,8 +230,8 @@ class CopyKeeper:
         return self._lanes is not None and lane_of(source) in self._lanes.mine
 
     def relieve(self) -> None:
-        """If there is no room any more, the oldest copies give way; lanes, and what is carried
-        unasked, as a whole."""
+        """Evict copies beyond the room, oldest first; lanes, and streams held unasked, are dropped
+        whole."""
         room = self._room
         if not isinstance(room, Capacity):
             return
@@ -244,20 +245,20 @@ class CopyKeeper:
                 self._make_room(others, room)
 
     def _dispensable(self, stream: Stream) -> tuple[bool, int, int]:
-        """First those that others can hold."""
+        """Sort key for eviction: streams whose source is a partner come first."""
         source = stream.source
-        is_near = host_of(source) in self._exchange.far
-        return is_near, self._shelf.bytes_of(source), len(stream.items)
+        is_near = host_of(source) in self._exchange.partners
+        return is_near, self._store.bytes_of(source), len(stream.items)
 
     def _is_too_large(self, stream: Stream, room: Capacity) -> bool:
-        """Is there no room even for its newest item?"""
+        """Whether even the newest item exceeds the room."""
         newest = next(reversed(stream.items.values()), None)
         limit = room.size_bytes
-        return limit is not None and newest is not None and self._shelf.size_of(newest) > limit
+        return limit is not None and newest is not None and self._store.size_of(newest) > limit
 
     def _make_room(self, others: list[Stream], room: Capacity) -> None:
         count = sum(len(stream.items) for stream in others)
-        size = sum(self._shelf.bytes_of(stream.source) for stream in others)
+        size = sum(self._store.bytes_of(stream.source) for stream in others)
         parts = (_aged(stream) for stream in others)
         gone: dict[str, list[int]] = {}
         for _, source, number, item in merge(*parts, key=lambda one: one[0]):
@@ -265,7 +266,7 @@ class CopyKeeper:
                 break
             gone.setdefault(source, []).append(number)
             count -= 1
-            size -= self._shelf.size_of(item) if room.size_bytes is not None else 0
+            size -= self._store.size_of(item) if room.size_bytes is not None else 0
         for source, numbers in gone.items():
             self._tell(self._exchange.give_way(source, numbers))
 
@@ -276,10 +277,10 @@ class CopyKeeper:
         self.carried.discard(source)
         self._dropped.add(source)
         host = host_of(source)
-        far = exchange.far.get(host)
+        partner = exchange.partners.get(host)
         # In a new life it knows nothing of what it asked for in an earlier one.
-        if far is not None and far.source == base_of(source) and not spreads(source):
-            exchange.outbox.append(([host], said.HoldReply(exchange.feed, source, False)))
+        if partner is not None and partner.source == base_of(source) and not spreads(source):
+            exchange.outbox.append(([host], HoldReply(exchange.feed, source, False)))
         self._tell(items)
 
     def _tell(self, items: list[Item]) -> None:
@@ -287,9 +288,9 @@ class CopyKeeper:
             listener(items)
 
     def _too_many(self, room: Capacity) -> list[Stream]:
-        """The streams that are held for others, if they are more than there is room for."""
+        """The streams that are held for others, if they exceed the room."""
         exchange = self._exchange
-        near = {far.source for far in exchange.far.values()}
+        near = {partner.source for partner in exchange.partners.values()}
         others = [
             stream
             for source, stream in exchange.streams.items()
@@ -299,7 +300,7 @@ class CopyKeeper:
             and (source in near or source not in self.read)
         ]
         entries = sum(len(stream.items) for stream in others)
-        size = sum(self._shelf.bytes_of(stream.source) for stream in others)
+        size = sum(self._store.bytes_of(stream.source) for stream in others)
         return others if _exceeds(room, entries, size) else []
 
 
@@ -309,6 +310,6 @@ def _exceeds(room: Capacity, entries: int, size: int) -> bool:
 
 
 def _aged(stream: Stream) -> Iterator[tuple[int, str, int, Item]]:
-    """Its items, and when they came."""
+    """The items of a stream, with their arrivals here."""
     for number, item in stream.items.items():
         yield item.arrival, stream.source, number, item

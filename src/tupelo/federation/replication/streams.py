@@ -1,30 +1,41 @@
-"""Streams: what one source has written, as far as it is known here. No I/O and no loop.
+"""Streams: the items of one source, as far as this host has them. No I/O and no loop.
 
-A source numbers its items, growing but not dense, and they travel in that order. So a copy of its
-stream needs few words: `upto` (everything up to there is here, or dead), and how many of the
-source's removals it has heeded, `tombstones`. Two copies that say the same of both hold the same,
-but for what is `away`: where there is no room any more the oldest items give way, and it stays
-known that they live, so that nobody who hears of the stream from here takes them for dead.
+A source numbers its items with growing numbers (with gaps), and they travel in that order. So two
+numbers describe a copy of a stream: `upto` (every item up to it is here, or removed) and
+`tombstones`, the count of applied removals. Copies with equal marks hold the same items, except
+those that were evicted for lack of room (`away`), which are known to be alive.
 
-Of removals it may be told before it has the items. It knows which numbers live up to `known`, which
-is never below `upto`, and beyond that some that are `dead`: these are not let in when they come.
+Removals may arrive before the items. A copy knows which numbers live up to `known` (never below
+`upto`), and some `dead` numbers above it, whose items are dropped when they arrive.
 
-A copy of a stream whose source signs keeps what was signed: `chunks` of items, in order, and
-`removals`, the last list of what lives and what was removed since. A chunk without a living item is
-kept until such a list says that there is nothing else up to its end.
+A copy of a signed stream keeps the signatures: `chunks` of items in order, and `removals` (the last
+list of living numbers, and the tombstones since). A chunk without a living item is kept until such
+a list covers it.
+
+A stream is named after its host and its space: `host/space`. A host may split its items into lanes,
+each a stream of its own: `host/space>lane` is held by hosts that the source asks, and
+`host/space>>lane` by every host that hears of it and has room.
+
+The id of a host with an identity is derived from its key, so the name of a stream identifies the
+key that must have signed it. The streams of other hosts are not signed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from functools import lru_cache
+from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
 import msgspec
+from msgspec.msgpack import Decoder, Encoder
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
+from tupelo.federation.identity.ids import ID_CHARACTERS, id_of
+from tupelo.federation.identity.keys import Identity, key_bytes, key_text, verify
 from tupelo.federation.replication.messages import (
     NUMBER_MAX,
     AliveNumbers,
@@ -34,15 +45,48 @@ from tupelo.federation.replication.messages import (
     StreamMark,
     Tombstones,
 )
-from tupelo.federation.replication.sources import is_signed
+
+NAMES_KEPT = 4_096
+
+
+@lru_cache(NAMES_KEPT)
+def host_of(source: str) -> str:
+    """The id of the host of a stream."""
+    return source.rpartition("/")[0]
+
+
+def is_signed(source: str) -> bool:
+    """Whether the host of this stream has an identity, and signs it."""
+    return len(host_of(source)) == ID_CHARACTERS
+
+
+def lane_name(base: str, lane: str, *, spreads: bool) -> str:
+    return f"{base}>>{lane}" if spreads else f"{base}>{lane}"
+
+
+@lru_cache(NAMES_KEPT)
+def base_of(source: str) -> str:
+    """The name of a lane's stream; the name itself if it is no lane."""
+    host, slash, rest = source.rpartition("/")
+    return host + slash + rest.partition(">")[0]
+
+
+def lane_of(source: str) -> str:
+    """The lane of a stream; empty if it is none."""
+    return source.rpartition("/")[2].partition(">")[2].removeprefix(">")
+
+
+def spreads(source: str) -> bool:
+    return ">>" in source.rpartition("/")[2]
+
 
 Item = Any
-"""Whatever a stream consists of: only those who write and read it look into it."""
+"""An item; only those who write and read it know its type."""
 Numbered = list[tuple[int, Item]]
 
 
 class Stream:
-    """The stream of one source. `items` are those that are here, by number and in order."""
+    """The stream of one source. `items`: the items that are here, by number, in order."""
 
     def __init__(self, source: str, upto: int = 0, tombstones: int = 0) -> None:
         self.source = source
@@ -56,31 +100,31 @@ class Stream:
         self.chunks: list[Chunk] = []
         self.removals: list[Tombstones | AliveNumbers] = []
         self.unkept: list[Statement] = []
-        """Signed statements that are not kept on disk yet, and (`unneeded`) those that need not be
-        kept any more."""
+        """Signed statements that are not stored yet; `unneeded`: stored ones that can be
+        deleted."""
         self.unneeded: list[Statement] = []
 
     def __repr__(self) -> str:
-        return f"<{self.source}: {len(self.items)} up to {self.upto}, {self.tombstones} deaths>"
+        return f"<{self.source}: {len(self.items)} up to {self.upto}, {self.tombstones} tombstones>"
 
     @property
     def mark(self) -> StreamMark:
         return StreamMark(self.upto, self.tombstones)
 
     def lacks(self, mark: StreamMark) -> bool:
-        """Does someone who says this have something that is not here?"""
+        """Whether a host with this mark has something that is not here."""
         return mark.exceeds(self.mark)
 
     def numbers(self, after: int) -> list[int]:
-        """Those of the items that are here and come after this one, in order."""
+        """The numbers of the items here that follow `after`, in order."""
         if after >= self.upto:
             return []
         living = self.alive.iter_equal_or_larger(after + 1)
         return list(takewhile(lambda number: number <= self.upto, living))
 
     def due(self, upto: int, listed: Iterable[int]) -> BitMap64:
-        """Those that live and have not come yet, up to this one: as far as is known, and beyond
-        that those that are `listed` and not dead."""
+        """The living numbers up to `upto` whose items have not come yet: the known ones, and beyond
+        `known` the `listed` ones that are not dead."""
         due = _between(self.alive, self.upto + 1, min(upto, self.known))
         due.update([number for number in listed if number > self.known])
         due -= self.dead
@@ -89,7 +133,7 @@ class Stream:
     # At its source
 
     def append(self, items: Numbered) -> None:
-        """New items, at the source itself, or as they were kept."""
+        """Append items, at the source or when loading."""
         for number, item in items:
             if not self.upto < number <= NUMBER_MAX:
                 raise ValueError(f"{number} does not come after {self.upto}")
@@ -99,56 +143,56 @@ class Stream:
         self.known = max(self.known, self.upto)
 
     def advance(self, upto: int) -> None:
-        """The source has given no other number up to this, and will not."""
+        """Note that no other numbers up to `upto` will follow."""
         self.upto = max(self.upto, upto)
         self.known = max(self.known, self.upto)
 
     def mark_removed(self, numbers: Iterable[int]) -> tuple[list[int], list[Item]]:
-        """The source has removed these: those that were alive, and their items."""
+        """Remove items, at the source. Returns the numbers that were alive, and their items."""
         marked_removed = [number for number in numbers if number in self.items]
         items = [self.items.pop(number) for number in marked_removed]
         self.alive.difference_update(BitMap64(marked_removed))
         self.tombstones += len(marked_removed)
         return marked_removed, items
 
-    # At others
+    # At other hosts
 
-    def receive(self, parcel: ItemBatch, items: Numbered) -> Numbered | None:
-        """What is new in a parcel. None: it would leave a hole, or speaks of removals that were not
-        told here, and nothing was done."""
-        if parcel.after > self.upto or parcel.tombstones > self.tombstones:
+    def receive(self, batch: ItemBatch, items: Numbered) -> Numbered | None:
+        """Apply a batch: returns its new items. None if it would leave a gap or depends on removals
+        that are not applied here; then nothing has changed."""
+        if batch.after > self.upto or batch.tombstones > self.tombstones:
             return None
-        if parcel.upto <= self.upto:
+        if batch.upto <= self.upto:
             return []
         before, known, alive, dead = self.upto, self.known, self.alive, self.dead
-        if parcel.away:
-            away = read_bits(parcel.away)
-            if away and away.max() > parcel.upto:
-                raise BadFrame("what is beyond it cannot have given way")
-            away = _between(away, before + 1, parcel.upto)
-            unknown = _between(away, known + 1, parcel.upto)
+        if batch.away:
+            away = read_bits(batch.away)
+            if away and away.max() > batch.upto:
+                raise BadFrame("an evicted number is above `upto`")
+            away = _between(away, before + 1, batch.upto)
+            unknown = _between(away, known + 1, batch.upto)
             self.away |= (away & alive) | (unknown - dead)
         new = [
             (number, item)
             for number, item in items
             if number > before and (number in alive if number <= known else number not in dead)
         ]
-        if known > before:  # What it does not bring has died meanwhile.
-            alive.remove_range(before + 1, min(known, parcel.upto) + 1)
+        if known > before:  # Numbers that are not in the batch were removed.
+            alive.remove_range(before + 1, min(known, batch.upto) + 1)
         alive.update([number for number, _ in new])
-        self.upto = parcel.upto
-        if parcel.upto > known:
-            self.known = parcel.upto
+        self.upto = batch.upto
+        if batch.upto > known:
+            self.known = batch.upto
             self._forget_dead()
         return new
 
     def keep(self, items: Numbered) -> None:
-        """What was received, as it is kept here."""
+        """Store the received items."""
         self.items.update(items)
 
     def died(self, before: int, numbers: list[int]) -> list[Item] | None:
-        """So many removals `before`, and then these: the items that are no more. None: others were
-        not told here, and nothing was done."""
+        """Apply removals number `before` and following: returns the removed items. None if earlier
+        removals are missing; then nothing has changed."""
         if before > self.tombstones:
             return None
         if before + len(numbers) <= self.tombstones:
@@ -162,15 +206,15 @@ class Stream:
         return self._drop(numbers)
 
     def outlive(self, living: AliveNumbers) -> list[Item]:
-        """Which numbers live, as someone knows who has heeded more removals: the items that are no
-        more."""
+        """Apply a list of living numbers from a host that has applied more removals: returns the
+        removed items."""
         if living.tombstones <= self.tombstones and living.known <= self.known:
             return []
         lives, dead = read_bits(living.living), read_bits(living.dead)
         if (lives and lives.max() > living.known) or (dead and dead.min() <= living.known):
-            raise BadFrame("these numbers can neither live nor be dead")
+            raise BadFrame("living numbers must not be above `known`, and dead ones must be")
         if dead and dead.max() > NUMBER_MAX:
-            raise BadFrame("these numbers are too great")
+            raise BadFrame("a dead number is above the maximum")
         self.tombstones = max(self.tombstones, living.tombstones)
         gone = self.alive - lives
         if living.known < self.known:
@@ -184,12 +228,12 @@ class Stream:
             self.alive |= lives - self.dead
             self.known = living.known
         self._forget_dead()
-        # What has not come yet is not here, and may be encoded in few bytes and be very many.
+        # Numbers beyond `upto` are not here; a small bitmap may contain very many of them.
         return self._drop(takewhile(lambda number: number <= self.upto, gone))
 
     def outgrow(self, numbers: Iterable[int]) -> list[Item]:
-        """These are not needed here any more, whatever the source says: the items. Others may have
-        them; who asks here does not get them."""
+        """Drop items without a tombstone of the source; returns them. Hosts that fetch from here do
+        not get them."""
         gone = [number for number in numbers if number in self.items]
         self.alive.difference_update(BitMap64(gone))
         if is_signed(
@@ -199,32 +243,32 @@ class Stream:
         return self._drop(gone)
 
     def give_way(self, numbers: Iterable[int]) -> list[Item]:
-        """There is no room for these here, and they live: the items."""
+        """Evict living items for lack of room; returns them."""
         gone = BitMap64(number for number in numbers if number in self.items)
         self.alive -= gone
         self.away |= gone
         return self._drop(gone)
 
     def away_since(self, after: int, upto: int, late: list[int]) -> bytes:
-        """Those that have given way between these, for a parcel; and those that are too `late` for
-        it, if only their source can say that they are dead."""
+        """The evicted numbers in a range, for a batch; and the `late` (expired) ones, if only their
+        source may declare them dead."""
         away = _between(self.away, after + 1, upto) if self.away else BitMap64()
         if is_signed(self.source):
             away.update(late)
         return encode_bits(away) if away else b""
 
-    # What its source has signed
+    # Signatures
 
     def keep_chunks(self, chunks: Iterable[Chunk]) -> None:
-        """Those that tell of more than the chunks that are here."""
+        """Keep the chunks that reach beyond those that are here."""
         for chunk in chunks:
             if not self.chunks or chunk.upto > self.chunks[-1].upto:
                 self.chunks.append(chunk)
                 self.unkept.append(chunk)
 
     def keep_removal(self, statement: Tombstones | AliveNumbers) -> None:
-        """A statement that was heeded. A list of what lives replaces those before it, and chunks of
-        which nothing is left."""
+        """Keep a signed statement about removals. A list of living numbers replaces those before
+        it, and chunks without living items."""
         self.unkept.append(statement)
         if isinstance(statement, Tombstones):
             self.removals.append(statement)
@@ -249,11 +293,11 @@ class Stream:
                 self.unneeded.append(statement)
             self.unkept = kept
 
-    def proof(self, parcel: ItemBatch) -> list[Chunk]:
-        """The chunks that prove a parcel, without the digests of what it brings."""
-        brought = {number for number, _ in parcel.items}
-        first = bisect_left(self.chunks, parcel.after + 1, key=lambda chunk: chunk.upto)
-        last = bisect_left(self.chunks, parcel.upto, key=lambda chunk: chunk.upto)
+    def proof(self, batch: ItemBatch) -> list[Chunk]:
+        """The chunks that prove a batch, without the digests of its items."""
+        brought = {number for number, _ in batch.items}
+        first = bisect_left(self.chunks, batch.after + 1, key=lambda chunk: chunk.upto)
+        last = bisect_left(self.chunks, batch.upto, key=lambda chunk: chunk.upto)
         return [
             msgspec.structs.replace(
                 chunk, digests={n: one for n, one in chunk.digests.items() if n not in brought}
@@ -262,7 +306,7 @@ class Stream:
         ]
 
     def _end_of(self, number: int) -> int:
-        """Where a parcel may end that brings this number: what was signed together stays so."""
+        """Where a batch with this number may end: chunks are not split."""
         place = bisect_left(self.chunks, number, key=lambda chunk: chunk.upto)
         return self.chunks[place].upto if place < len(self.chunks) else number
 
@@ -274,9 +318,9 @@ class Stream:
         if self.dead:
             self.dead.remove_range(0, self.known + 1)
 
-    # For others
+    # For other hosts
 
-    def parcel(
+    def batch(
         self,
         feed: str,
         after: int,
@@ -285,7 +329,7 @@ class Stream:
         *,
         answers: bool,
     ) -> ItemBatch:
-        """What comes after a number, as much of it as fits, and one item at least."""
+        """The items after a number, as many as fit in `bytes_max`, at least one."""
         after = min(after, self.upto)
         items: list[tuple[int, msgspec.Raw]] = []
         late: list[int] = []
@@ -309,7 +353,7 @@ class Stream:
         )
 
     def living(self, feed: str) -> AliveNumbers:
-        """For one who has missed removals."""
+        """The living numbers, for a host that has missed removals."""
         return AliveNumbers(
             feed,
             self.source,
@@ -325,7 +369,7 @@ def up_to(bits: BitMap64, last: int) -> BitMap64:
 
 
 def _between(bits: BitMap64, first: int, last: int) -> BitMap64:
-    """Those of them that are not outside."""
+    """The numbers in a range."""
     some = BitMap64(bits)
     some.remove_range(0, first)
     some.remove_range(last + 1, NUMBER_MAX + 1)
@@ -342,4 +386,41 @@ def read_bits(encoded: bytes) -> BitMap64:
     try:
         return BitMap64.deserialize(encoded)
     except (ValueError, TypeError) as error:
-        raise BadFrame(f"these numbers cannot be read: {error}") from error
+        raise BadFrame(f"invalid bitmap: {error}") from error
+
+
+KEY_BYTES = 32
+
+_encode = Encoder().encode
+encode_statement = _encode
+decode_statement = Decoder(Statement).decode
+
+
+def digest_of(content: bytes) -> bytes:
+    return sha256(content).digest()
+
+
+def sign(identity: Identity, feed: str, source: str, statement: Statement) -> bytes:
+    """The key of the source followed by its signature of a statement about a stream."""
+    return key_bytes(identity.key) + identity.sign(_signed(feed, source, statement))
+
+
+def is_proved(feed: str, source: str, statement: Statement) -> bool:
+    """Whether the source of this stream has signed this statement."""
+    key = key_text(statement.signature[:KEY_BYTES])
+    return id_of(key) == host_of(source) and verify(
+        key, _signed(feed, source, statement), statement.signature[KEY_BYTES:]
+    )
+
+
+def _signed(feed: str, source: str, statement: Statement) -> bytes:
+    said: tuple[Any, ...]
+    if isinstance(statement, Chunk):
+        digests = [*statement.digests.items()]
+        said = ("items", statement.after, statement.upto, statement.lease, digests)
+    elif isinstance(statement, Tombstones):
+        said = ("removed", statement.before, statement.numbers)
+    else:
+        one = statement
+        said = ("living", one.known, one.tombstones, one.living, one.dead)
+    return _encode(("tupelo stream", feed, source, said))

@@ -27,7 +27,6 @@ from tupelo.federation.links.encoding import read_answer
 from tupelo.federation.spaces.hosted import give_back
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import FederatedQuery, FederatedResult
-from tupelo.federation.spanning.searching import read_from
 from tupelo.federation.spanning.watching import SpaceWatch
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import NOW

@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 from tupelo.errors import PeerLost, TokenAway, TupeloError
 from tupelo.federation.names import companion_name
-from tupelo.federation.replication.broadcast import FeedCursor
-from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.feeds import Feed, FeedCursor, replication_of
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.simulation import (
     DELAYS,
@@ -772,7 +770,7 @@ class HeapSimulation(Simulation[HeapHost]):
                 replica = member.replicas.get(heap) if member.is_up else None
                 for name, token in (replica.tokens.tokens if replica else {}).items():
                     if token.here and not token.is_contested:
-                        is_replaced = token.luggage is not None and token.luggage.lost
+                        is_replaced = token.payload is not None and token.payload.lost
                         where = replica.membership.id if replica and is_replaced else None
                         other = at.setdefault((name, where), member.name)
                         if other != member.name:

@@ -17,7 +17,7 @@ from tupelo.errors import TupeloError
 from tupelo.federation.identity.sealing import unseal
 from tupelo.federation.names import companion_name
 from tupelo.federation.replication.copies import PREFIX
-from tupelo.federation.replication.feed import host_of
+from tupelo.federation.replication.streams import host_of
 from tupelo.federation.spaces.hosted import Doubt
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork

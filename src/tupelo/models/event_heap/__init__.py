@@ -27,7 +27,6 @@ It stands on a host of either door; on one of the async door its operations are 
 is alone goes on with what it has seen, and gets what it missed from any host that has it.
 """
 
-from tupelo.models.event_heap.bridge import Bridge
 from tupelo.models.event_heap.events import Event
 from tupelo.models.event_heap.factories import (
     DestroyRequest,
@@ -36,9 +35,8 @@ from tupelo.models.event_heap.factories import (
     SessionRequest,
     ViewRequest,
 )
-from tupelo.models.event_heap.heap import EventHeap
+from tupelo.models.event_heap.heap import Bridge, EventHeap, Query, Session, View
 from tupelo.models.event_heap.orders import ViewCloned
-from tupelo.models.event_heap.sessions import Query, Session, View
 
 __all__ = [
     "Bridge",

@@ -33,7 +33,7 @@ from tupelo.values.template import Template, as_template
 __all__ = ["Event", "asked", "freeze_all"]
 
 ASKED_MAX = 1_024
-"""So many templates are remembered."""
+"""Most compiled templates that are cached."""
 
 
 @entry("tupelo.event")
@@ -59,7 +59,7 @@ class Event:
 
 
 class HasFields(Part):
-    """A dict that has these keys, with such values."""
+    """Matches a dict that has these keys, with matching values."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.parts = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
@@ -83,7 +83,7 @@ def freeze_all(events: object) -> Items:
 
 
 class BothMatch:
-    """Two templates, of which an event must match both."""
+    """Matches events that match both templates."""
 
     def __init__(self, one: object, other: object) -> None:
         self.one = one
@@ -96,8 +96,8 @@ _asked: dict[Hashable, Template] = {}
 
 
 def asked(template: object) -> Template:
-    """What is asked of the copies, for a template as users write it. Who asks the same again gets
-    the same again: so one who reads can remember how far it has looked for it."""
+    """Compile a user's template for the copies. Equal templates return the same object, so that a
+    reader can remember its position by template."""
     if template is ANY:
         return _EVENTS
     if isinstance(template, BothMatch):
@@ -114,7 +114,7 @@ def asked(template: object) -> Template:
 
 
 def _key(template: object) -> Hashable:
-    """Those that have the same ask the same. None if that cannot be said."""
+    """Cache key of a template; None if it cannot be cached."""
     if type(template) is Event and isinstance(template.fields, dict):
         names: tuple[str, ...] = ("type", *template.fields)
         values = (template.type, *template.fields.values())

@@ -1,13 +1,11 @@
-"""Factories: they make heaps, views and shared sessions, and destroy heaps, for those who ask by an
-event.
+"""Factories: create heaps, views and shared sessions, and destroy heaps, on request by an entry.
 
 Each host that has a heap has a factory. It serves the requests in the host's own space "event
-heaps", and in no other: a request is one of the program that puts it there, here or at the other
-end of a line (`connect` finds the space), and concerns this host; other hosts have no part in that
-space. A factory does for a client what the rules of the heap's space let that client do: to make a
-heap or a view it must be allowed to write there, to share a session to read, and to destroy the
-heap to administer. The answer is a `Made`, which is taken by whoever asked, and is gone after a
-while if nobody does. What `EventHeap` does for a Python program it does by such requests.
+heaps", which is not shared with other hosts: a request comes from a program at this host, or from a
+client (`connect` finds the space). A client needs the same rights in the heap's space as for the
+operation: write to create a heap or view, read to share a session, administer to destroy the heap.
+The answer is a `Made` entry, which the requester takes; it expires after a while. `EventHeap` uses
+such requests itself.
 """
 
 from __future__ import annotations
@@ -31,16 +29,16 @@ if TYPE_CHECKING:
 
 SPACE = "event heaps"
 ANSWER_SECONDS = 60.0
-"""So long an answer waits for the one who asked."""
+"""Lease of an answer, in seconds."""
 PATIENCE_SECONDS = 5.0
 NAME_BYTES_MAX = 60
 UNDER_WAY_MAX = 100
-"""So many requests are served at a time; the others wait."""
+"""Most requests that are served at a time; others wait."""
 
 
 @dataclass
 class Request:
-    """What is asked of a factory. The answer names the request by its id."""
+    """A request to a factory. The answer names the request by its id."""
 
     request: str | None = None
     heap: str | None = None
@@ -49,8 +47,8 @@ class Request:
 @entry("tupelo.heap.request")
 @dataclass
 class HeapRequest(Request):
-    """Make a heap of this name, or take part in it. `patience` is how many seconds the owner of a
-    total view may be away before the view is cloned."""
+    """Create the heap of this name, or join it. `patience`: seconds that the owner of a total view
+    may be away before the view is cloned."""
 
     patience: float | None = None
 
@@ -58,15 +56,15 @@ class HeapRequest(Request):
 @entry("tupelo.heap.destroy request")
 @dataclass
 class DestroyRequest(Request):
-    """Destroy the heap, at every host."""
+    """Destroy the heap at every host."""
 
 
 @entry("tupelo.heap.view request")
 @dataclass
 class ViewRequest(Request):
-    """Make a view: "none", "source" or "total". It ends when nobody within reach has used it for
-    `lease` seconds. At least the last `horizon` places of a total view are kept, or those of all
-    events that live."""
+    """Create a view with the order "none", "source" or "total". It ends when no host within reach
+    has used it for `lease` seconds. At least the last `horizon` places of a total view are kept, or
+    those of all living events."""
 
     order: str | None = None
     lease: float | None = None
@@ -76,8 +74,8 @@ class ViewRequest(Request):
 @entry("tupelo.heap.session request")
 @dataclass
 class SessionRequest(Request):
-    """Make a shared session, with an empty record, or this one. It ends when nobody within reach
-    has used it for `lease` seconds."""
+    """Create a shared session, with this record of seen events or an empty one. It ends when no
+    host within reach has used it for `lease` seconds."""
 
     record: bytes | None = None
     lease: float | None = None
@@ -86,7 +84,7 @@ class SessionRequest(Request):
 @entry("tupelo.heap.answer")
 @dataclass
 class Made:
-    """It is done: the id of the view or session, or the name of the heap. Or an `error`."""
+    """The answer: the id of the view or session, or the name of the heap; or an `error`."""
 
     request: str | None = None
     id: str | None = None
@@ -99,7 +97,7 @@ _RULES: dict[type[Request], str] = {
     ViewRequest: "write",
     SessionRequest: "read",
 }
-"""What a client must be allowed to do in the space of the heap, to ask for this."""
+"""The right that a client needs in the space of the heap, by request."""
 _NEXT = Query(Template.any_of(list(_RULES)), take=True, deadline=None)
 
 
@@ -125,7 +123,7 @@ class Factory:
         task.add_done_callback(self._tasks.discard)
 
     async def ask(self, request: Request) -> str:
-        """Put a request there, and take the answer."""
+        """Write a request and wait for its answer."""
         request.request = self._heaps.core.new_id()
         answered = self._served[request.request] = asyncio.get_running_loop().create_future()
         try:
@@ -164,8 +162,8 @@ class Factory:
             await self._space.door.write(made, lease=ANSWER_SECONDS)
 
     def _check_allowed(self, request: Request, heap: str, agent: str) -> None:
-        """AccessError if the agent that has put the request here may not have this done. The
-        program of the host may."""
+        """AccessError if the agent that has written the request lacks the right to it. The program
+        of the host has all rights."""
         core, rule = self._heaps.core, _RULES[type(request)]
         if agent == core.id:
             return

@@ -1,15 +1,15 @@
-"""The order of a total view: which event comes after which. No I/O and no loop.
+"""The order of a total view, as data. No I/O and no loop.
 
-It is a list of places, each a source and a number of its stream. It comes in batches, from whoever
-owned the view at the time, perhaps more than once and not in order; a batch that would leave a hole
-is kept until the hole is filled. One who owns the view has the whole list, and only it adds to it,
-so two batches never say different things of one position.
+The order is a list of places, each a source and a number in its stream. It comes in records, from
+the owners of the view in turn, possibly repeated and out of order; a record that would leave a gap
+is kept until the gap is filled. Only the owner, which has the whole list, adds to it, so two
+records never disagree about a position.
 
-Of each source events are placed in the order of their numbers. So it is enough to remember the last
-one, to know which have no place yet.
+The events of a source are placed in the order of their numbers, so the last placed number tells
+which events have no place yet.
 
-The order can be folded up to a position, its `base`: of the places before that only some are kept,
-with their positions. The owner says which, and the others do as it says.
+The order can be folded up to a position, its `base`: only some places before it are kept, with
+their positions. The owner decides which.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Ordering:
     def __init__(self) -> None:
         self.base = 0
         self.kept: list[tuple[int, Place]] = []
-        """What is left of the places before the base, with their positions."""
+        """The kept places before the base, with their positions."""
         self.places: list[Place] = []
         """All places from the base on."""
         self.last: dict[str, int] = {}
@@ -48,7 +48,8 @@ class Ordering:
             yield position, self.places[position - self.base]
 
     def fold(self, base: int, kept: list[tuple[int, Place]], last: dict[str, int]) -> bool:
-        """Before `base`, these are left, and of each source this was the last. Is that news?"""
+        """Keep only these places before `base`; `last`: the last placed number of each source.
+        Returns whether the base has moved."""
         if base <= self.base:
             return False
         self.places = self.places[base - self.base :]
@@ -59,7 +60,8 @@ class Ordering:
         return True
 
     def receive(self, start: int, places: list[Place]) -> bool:
-        """Positions from `start` on. Is more known now than before?"""
+        """Add places from the position `start` on. Returns whether the known order is longer
+        now."""
         before = len(self)
         if start > before:
             known = self._ahead.get(start)
@@ -85,8 +87,8 @@ class Ordering:
                 self.last[source] = number
 
     def unplaced(self, streams: Iterable[tuple[str, Callable[[int], list[int]]]]) -> list[Place]:
-        """The events that have no place yet, of these sources: each with a function that gives the
-        numbers that are here after one."""
+        """The events without a place, of these sources, each with a function that returns its
+        numbers after a given one."""
         return [
             (source, number)
             for source, numbers in streams
@@ -106,8 +108,8 @@ def deliver(
     look: Callable[[Place], T | None],
     is_gone: Callable[[Place], bool],
 ) -> Iterable[tuple[int, T]]:
-    """What may be delivered, from a position on: up to the first that is not here, and not known to
-    be gone either."""
+    """The events that can be delivered from a position on: up to the first one that is neither here
+    nor known to be gone."""
     for position, place in ordering.listed(after):
         found = look(place)
         if found is not None:

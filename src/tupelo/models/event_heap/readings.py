@@ -1,8 +1,8 @@
-"""Readings: how the next event is found for somebody who sees none twice. On the host's loop.
+"""Readings: find the next unseen event for a session, view or query. On the loop of the host.
 
-There are three: of the copies as they come, of an order, and of the copies together with others at
-other hosts. What was seen is remembered by the identity of an event, which it has in every replica,
-and in other heaps to which a bridge has carried it.
+A reading is of the copies as they come (`HeapCopies`), of a total order (`Ordered`), or of the
+copies together with readers at other hosts (`Shared`). Events are remembered by their identity,
+which is the same in every replica, and in other heaps to which a bridge has copied them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from tupelo.errors import LeaseLost, SessionLost, SpaceClosed, TokenAway, TupeloError
-from tupelo.federation.replication.token import Token
-from tupelo.models.event_heap.orders import ViewCloned
+from tupelo.federation.replication.tokens import Token
+from tupelo.models.event_heap.orders import TotalOrder, ViewCloned
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
-from tupelo.models.event_heap.total import TotalOrder
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import timeout_at
@@ -28,32 +27,33 @@ from tupelo.values.template import Template
 logger = logging.getLogger("tupelo")
 
 CURSORS_MAX = 256
-"""For so many templates a reading of an order remembers how far it has looked."""
+"""Most templates for which a reading of an order remembers its position."""
 
 
 class EventReading(Protocol):
-    """What a session, a view or a query reads from."""
+    """The source of events of a session, a view or a query."""
 
     async def record(self) -> Seen:
-        """What it has seen; a copy."""
+        """Return a copy of the set of seen events."""
         ...
 
     async def next(self, template: Template, wait: float | None) -> Entry | None: ...
 
     async def rest(self, template: Template) -> list[Entry]:
-        """All that match, are here, and were not seen."""
+        """Return all unseen matches that are here."""
         ...
 
     def unsee(self, entries: list[Entry]) -> None:
-        """Nobody has got these after all."""
+        """Mark events as unseen again: they were not delivered."""
         ...
 
     def close(self) -> None: ...
 
 
 class HeapCopies:
-    """Of the copies, in the order in which they come here: of each source, in its own. Events of
-    classes that are not `known` in this program are for a client; else UnknownType."""
+    """Reads the copies in the order in which they come (that of each source is kept). Unless
+    `known`, also events of classes that this program does not know, for a client; otherwise they
+    raise UnknownType."""
 
     def __init__(self, replica: Replica, seen: Seen | None = None, *, known: bool = True) -> None:
         replica.require_open()
@@ -88,11 +88,11 @@ class HeapCopies:
                 self._state.seen.discard(entry)
 
     def has_next(self, template: Template) -> bool:
-        """Is there any that matches and was not seen? It does not count as seen."""
+        """Whether there is an unseen match."""
         return bool(self._port.unread(template, self._state, 1, None, None)[0])
 
     def note(self, record: Record) -> None:
-        """This was seen, or given back, elsewhere."""
+        """Apply what was seen, or given back, elsewhere."""
         with self._port.atomic():
             self._state.seen.add_all(record.seen)
             for (origin, n), count in record.again.items():
@@ -104,13 +104,13 @@ class HeapCopies:
             self.end()
 
     def end(self) -> None:
-        """Whoever waits in it is told."""
+        """End the reading; its waiters are notified."""
         with suppress(SpaceClosed):
             self._port.end_session(self._state)
 
 
 class Unordered(HeapCopies):
-    """Of the copies, by a user of a view in which events have no order but that of their source."""
+    """Reads the copies for a view without a total order."""
 
     def __init__(self, replica: Replica, view: str, seen: Seen | None = None) -> None:
         super().__init__(replica, seen)
@@ -130,8 +130,8 @@ class Unordered(HeapCopies):
 
 
 class Ordered:
-    """Of a total order. An event is given when all before it are here or are gone, whether they
-    match or not; those that do not match are looked at again for another template."""
+    """Reads a total order. An event is returned once all events before it are here or gone, whether
+    they match or not. Skipped events are looked at again for another template."""
 
     def __init__(
         self,
@@ -144,8 +144,8 @@ class Ordered:
         self._on_clone = on_clone
         self._seen = seen or Seen()
         self.order = order
-        self._low = 0  # All before this position were seen, or are gone.
-        self._cursors: dict[Template, int] = {}  # And before these, none matches.
+        self._low = 0  # All before this position are seen or gone.
+        self._cursors: dict[Template, int] = {}  # template → no unseen match before this
         self.cloned: list[ViewCloned] = []
         self._closed = False
         replica.require_open()
@@ -214,7 +214,7 @@ class Ordered:
         self._cursors.clear()
 
     def replay(self, template: Template) -> list[Entry]:
-        """Everything from the start, as far as it is here."""
+        """Return all matches from the start that are here, seen or not."""
         self.require_open()
         seen = Seen()
         found = []
@@ -229,14 +229,14 @@ class Ordered:
         self.end()
 
     def end(self) -> None:
-        """Whoever waits in it is told."""
+        """End the reading; its waiters are notified."""
         self._closed = True
         self._replica.broadcast.ring()
 
 
 class Shared:
-    """Of the copies, by several at several hosts, of whom only one gets each event. Whoever gets
-    one has the token of the session, and tells the others what was seen."""
+    """Reads the copies together with readers at other hosts: each event is returned to one of them.
+    A reader holds the session's token and records what it returns."""
 
     def __init__(self, replica: Replica, session: str, *, known: bool = True) -> None:
         self._replica = replica
@@ -252,20 +252,20 @@ class Shared:
         replica.uses.use(session, self.close)
 
     def note(self, news: Record) -> None:
-        """This was seen, or given back."""
+        """Apply what was seen, or given back."""
         self._copies.note(news)
 
     async def record(self) -> Seen:
-        """What all who share it have seen. TokenAway if that cannot be known now; if it is lost,
-        what is known here."""
+        """What all readers of the session have seen. TokenAway if that cannot be known now; if the
+        token is lost, what is known here."""
         with suppress(SessionLost):
             async with self._holding(self._replica.patience):
                 await self._record.ready()
         return self._record.known.seen.copy()
 
     async def resume(self) -> None:
-        """The host that has the token is gone for good, if it is out of reach: go on with what the
-        hosts within reach know."""
+        """Go on with what the hosts within reach know, if the holder of the token is out of reach:
+        it is gone for good."""
         async with self._holding(self._replica.patience, replace=True):
             await self._record.ready()
             self._told = len(self._record.lost)
@@ -277,15 +277,16 @@ class Shared:
         deadline: float | None = None,
         hope: float = 0.0,
         *,
+        ask: bool = True,
         replace: bool = False,
     ) -> AsyncIterator[None]:
-        """LeaseLost if the session is closed meanwhile, TokenAway if the token does not come within
-        `patience` seconds or before the deadline on the host's clock, SessionLost if it will
-        never come, or there is no hope left that it does, and nobody has replaced it."""
+        """Hold the token. LeaseLost if the session is closed meanwhile; TokenAway if the token does
+        not come within `patience` seconds, or before the deadline on the clock of the host;
+        SessionLost if it is lost and nobody has replaced it."""
         self._replica.require_open()
         scope = asyncio.timeout(0 if self._closed else None)
         self._scopes.add(scope)
-        held = self._token.held(patience, deadline=deadline, hope=hope, replace=replace)
+        held = self._token.held(patience, deadline=deadline, ask=ask, hope=hope, replace=replace)
         try:
             async with scope, held:
                 yield
@@ -302,16 +303,16 @@ class Shared:
             self._scopes.discard(scope)
 
     def _tell_of_loss(self) -> None:
-        """SessionLost, if others have gone on without the one that had the token, since this was
-        opened or told of it last."""
+        """Raise SessionLost, once, if the session was resumed since this reading was opened."""
         before, lost = self._told, self._record.lost
         self._told = len(lost)
         if len(lost) > before:
             raise SessionLost(self.of, lost[-1], resumed=True)
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
-        """TokenAway if there may be one, but the token did not come in time; SessionLost if it will
-        never come. Who is ready to wait gives a lost one the time to be within reach again."""
+        """Return the next unseen match. TokenAway if there may be one, but the token did not come
+        in time; SessionLost if the token is lost. With `wait`, a holder that is away gets time to
+        come back."""
         clock, patience = self._replica.core.clock, self._replica.patience
         deadline = deadline_of(clock, wait)
         while True:
@@ -342,22 +343,32 @@ class Shared:
         self._replica.require_open()
         if self._closed:
             raise LeaseLost("this session was closed")
-        if not (self._token.here or self._copies.has_next(template)):
+        has_next = self._copies.has_next(template)
+        if not (self._token.here or has_next):
             return []  # The token can stay where it is.
-        async with self._holding(patience, deadline, hope):
-            await self._record.ready()
-            self._tell_of_loss()
-            if limit is None:
-                found = await self._copies.rest(template)
-            else:
-                one = await self._copies.next(template, 0)
-                found = [] if one is None else [one]
-            if found:
-                try:
-                    await asyncio.shield(asyncio.ensure_future(self._record.count(found)))
-                except BaseException:
-                    self.unsee(found)
-                    raise
+        try:
+            async with self._holding(patience, deadline, hope, ask=has_next):
+                return await self._read(template, limit)
+        except TokenAway:
+            if has_next:
+                raise
+            return []  # Another host has got it meanwhile.
+
+    async def _read(self, template: Template, limit: int | None) -> list[Entry]:
+        """Unseen matches, which count as seen. The token must be held."""
+        await self._record.ready()
+        self._tell_of_loss()
+        if limit is None:
+            found = await self._copies.rest(template)
+        else:
+            one = await self._copies.next(template, 0)
+            found = [] if one is None else [one]
+        if found:
+            try:
+                await asyncio.shield(asyncio.ensure_future(self._record.count(found)))
+            except BaseException:
+                self.unsee(found)
+                raise
         return found
 
     def unsee(self, entries: list[Entry]) -> None:
@@ -380,13 +391,13 @@ class Shared:
         self._replica.uses.leave(self.of, self.close)
         for scope in self._scopes:
             if not scope.expired():
-                scope.reschedule(0)  # Who waits for the token waits no more.
+                scope.reschedule(0)  # Waiters for the token give up.
         self._copies.close()
         self._replica.broadcast.ring()
 
 
 def news(replica: Replica, template: Template, *, known: bool = True) -> HeapCopies:
-    """Of the copies: only what comes from now on of what matches."""
+    """A reading of the copies that returns only matches that come from now on."""
     seen = Seen()
     for entry in replica.find(template, known=known):
         seen.add(entry)
@@ -394,5 +405,5 @@ def news(replica: Replica, template: Template, *, known: bool = True) -> HeapCop
 
 
 def distinct(entries: list[Entry]) -> list[Entry]:
-    """Without those that are there twice, because two bridges have carried them."""
+    """Without duplicates that two bridges have copied."""
     return list({(entry.origin, entry.n): entry for entry in reversed(entries)}.values())[::-1]

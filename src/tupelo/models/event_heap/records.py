@@ -1,7 +1,7 @@
-"""Records: the system events of a heap. They are entries of its second space, which is copied to
-every replica like the first, so that what they say is known wherever the events are.
+"""Records: the system events of a heap, in its companion space, which is copied to every replica.
 
-Each says of which generation of the heap it is: one made anew has nothing of the one before.
+Each record names the generation of the heap: a heap that is created again has nothing of the one
+before.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tupelo.models.event_heap.ordering import Place
 from tupelo.values.kind import entry
 
 PLACES_MAX = 10_000
-"""So many places stand in one record."""
+"""Most places in one record."""
 
 
 @entry("tupelo.heap.view")
 @dataclass
 class ViewMade:
-    """There is a view of this id, until nobody has used it for the seconds of its lease. It may
-    continue another, its `parent`, of which it has the whole order up to `length`; `root` is the
-    first of which it is a clone, so many clones ago (`depth`)."""
+    """A view exists, until it was unused for `lease` seconds. A clone continues its `parent`, whose
+    whole order up to `length` it has; `root` is the first view of the chain of clones, `depth` the
+    number of clones since."""
 
     view: str | None = None
     order: str | None = None
@@ -38,8 +38,8 @@ class ViewMade:
 @entry("tupelo.heap.placed")
 @dataclass
 class Placed:
-    """These events stand in a view from the position `start` on: the numbers, and of each which of
-    the sources it is of."""
+    """Places of a view from the position `start` on: the numbers of events, and for each the index
+    of its source."""
 
     view: str | None = None
     start: int | None = None
@@ -52,9 +52,9 @@ class Placed:
 @entry("tupelo.heap.folded")
 @dataclass
 class Folded:
-    """The order of a view is folded before the position `base`: these places are left there, with
-    their positions. It comes in `parts`; each says of some sources which of their events was the
-    last to get a place."""
+    """The order of a view is folded before the position `base`: only these places are left there,
+    with their positions. The record comes in `parts`; each has the last placed number of some
+    sources."""
 
     view: str | None = None
     base: int | None = None
@@ -71,8 +71,7 @@ class Folded:
 @entry("tupelo.heap.session")
 @dataclass
 class SessionMade:
-    """There is a shared session of this id, until nobody has used it for the seconds of its
-    lease."""
+    """A shared session exists, until it was unused for `lease` seconds."""
 
     session: str | None = None
     generation: int | None = None
@@ -82,9 +81,8 @@ class SessionMade:
 @entry("tupelo.heap.seen")
 @dataclass
 class SessionSeen:
-    """These events were seen in a shared session; or all that were, if it is the `whole`. It was
-    told when the last whole was that of this epoch of the session's token, and this number, and
-    when the token had been lost so many times."""
+    """Events that were seen in a shared session; all of them, if `whole`. `epoch` and `fold`
+    identify the last whole record before; `losses` is how often the token was replaced."""
 
     session: str | None = None
     epoch: int | None = None
@@ -98,8 +96,8 @@ class SessionSeen:
 @entry("tupelo.heap.ended")
 @dataclass
 class Ended:
-    """The view or shared session of this id is no more, anywhere. Those who use a view may go on
-    with another, `into` which it was merged."""
+    """A view or shared session has ended everywhere. Users of a view may go on with the view
+    `into`."""
 
     id: str | None = None
     into: str | None = None
@@ -109,7 +107,7 @@ class Ended:
 @entry("tupelo.heap.made")
 @dataclass
 class HeapMade:
-    """The heap was made anew after it had been destroyed; the first generation is 1."""
+    """A destroyed heap was created again; the first generation is 1."""
 
     generation: int | None = None
 
@@ -117,7 +115,7 @@ class HeapMade:
 @entry("tupelo.heap.destroyed")
 @dataclass
 class Destroyed:
-    """The heap of this generation, and all before, are no more, anywhere."""
+    """This generation of the heap, and all before, are destroyed everywhere."""
 
     generation: int | None = None
 
@@ -125,8 +123,8 @@ class Destroyed:
 @entry("tupelo.heap.adopted")
 @dataclass
 class Adopted:
-    """The host of this source is gone for good: what it had put, up to this number, lives at the
-    host that says so."""
+    """The host of a source is gone for good: its events up to this number live at the host that
+    writes this record."""
 
     source: str | None = None
     upto: int | None = None
@@ -134,7 +132,7 @@ class Adopted:
 
 
 OF_ONE = (ViewMade, Placed, Folded, SessionMade, SessionSeen, Ended, Adopted)
-"""What is said of one generation, and means nothing to the next."""
+"""Records that belong to one generation."""
 
 
 def encode_places(view: str, start: int, places: list[Place]) -> Placed:
@@ -146,7 +144,7 @@ def encode_places(view: str, start: int, places: list[Place]) -> Placed:
 
 
 def read_places(placed: Placed) -> list[Place]:
-    """BadFrame if a stranger has written what cannot be."""
+    """The places of a record. BadFrame if it is invalid."""
     sources, which, numbers = placed.sources, placed.which, placed.numbers
     if not (
         type(placed.view) is str
@@ -160,14 +158,14 @@ def read_places(placed: Placed) -> list[Place]:
         and all(type(i) is int and 0 <= i < len(sources) for i in which)
         and all(type(number) is int and number >= 0 for number in numbers)
     ):
-        raise BadFrame("this is no part of an order")
+        raise BadFrame("invalid Placed record")
     return [(sources[i], number) for i, number in zip(which, numbers, strict=True)]
 
 
 def encode_folded(
     view: str, base: int, kept: list[tuple[int, Place]], last: dict[str, int]
 ) -> list[Folded]:
-    """As many records as it takes."""
+    """The records of a folded order, as many as needed."""
     some = [kept[begin : begin + PLACES_MAX] for begin in range(0, len(kept), PLACES_MAX)] or [[]]
     folded = []
     for part, pairs in enumerate(some):
@@ -189,8 +187,8 @@ def encode_folded(
 
 
 def read_folded(folded: Folded) -> tuple[list[tuple[int, Place]], dict[str, int]]:
-    """The places of one part, and the last of some sources. BadFrame if a stranger has written what
-    cannot be."""
+    """The places of one part, and the last numbers of some sources. BadFrame if the record is
+    invalid."""
     places = read_places(Placed(folded.view, 0, folded.sources, folded.which, folded.numbers))
     base, part, parts, positions = folded.base, folded.part, folded.parts, folded.positions
     last = folded.last
@@ -206,12 +204,12 @@ def read_folded(folded: Folded) -> tuple[list[tuple[int, Place]], dict[str, int]
         and isinstance(last, dict)
         and all(type(one) is str and type(n) is int for one, n in last.items())
     ):
-        raise BadFrame("this is no part of a folded order")
+        raise BadFrame("invalid Folded record")
     return list(zip(positions, places, strict=True)), last
 
 
 def is_sound(made: ViewMade) -> bool:
-    """Or has a stranger written what cannot be?"""
+    """Whether a record has valid types."""
     return (
         type(made.view) is str
         and made.order in ("none", "source", "total")

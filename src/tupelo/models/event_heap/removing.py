@@ -1,8 +1,8 @@
-"""Removing events: each is removed where it lives, at its source, and nowhere else.
+"""Removal of events. Each event is removed at its source, and nowhere else.
 
-Whoever asks a source names its request, so that it can ask again if the group has changed before it
-was answered: a source remembers what it has removed for whom. And if nobody waits for the answer
-any more, what was removed is put in the heap again, at the host that has asked for it.
+A request has an id, and the source remembers what it has removed for it, so that the request can be
+repeated if the group has changed before the answer. If the requester does not wait any more, the
+removed event is put in the heap again, at the host that has asked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tupelo.errors import NotAllowed, PeerLost, SourceAway, TupeloError, UnknownHost
 from tupelo.federation.groups.membership import MembershipId
-from tupelo.federation.replication.feed import host_of
+from tupelo.federation.replication.streams import host_of
 from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap.ordering import Place
 from tupelo.space.query import deadline_of
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica
 
 FEW = 16
-"""So many matches are looked for at first."""
+"""Matches that are tried first, before all are looked up."""
 REMEMBERED_MAX = 10_000
-"""So many requests a source remembers."""
+"""Most requests that a source remembers."""
 MEETING_SECONDS = 2.0
-"""So long it may take until the group knows of a host whose events are here."""
+"""Time that the group may need to learn of a host whose events are here."""
 
 
 class Removing:
-    """How events are removed at one host, or for one."""
+    """Removes events for one host, and at one host for others."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -45,8 +45,8 @@ class Removing:
     async def remove(
         self, template: Template, wait: float | None, *, known: bool = True
     ) -> Entry | None:
-        """Remove the oldest match. SourceAway if there are some, but none within reach; NotAllowed
-        if their hosts do not let us."""
+        """Remove and return the oldest match. SourceAway if all matches are out of reach;
+        NotAllowed if their hosts refuse."""
         loop, clock = asyncio.get_running_loop(), self._replica.core.clock
         deadline = deadline_of(clock, wait)
         met = loop.time() + MEETING_SECONDS
@@ -81,7 +81,7 @@ class Removing:
 
     @property
     def _is_meeting(self) -> bool:
-        """Are there hosts whose events come here, and of which the group has not heard yet?"""
+        """Whether a connected host is not in the membership yet."""
         members = self._replica.membership.members
         return any(
             host not in members or self._replica.part not in members[host].metadata_of
@@ -91,8 +91,7 @@ class Removing:
     async def _given(
         self, entry: Entry, place: Place, away: set[str], refusals: list[NotAllowed]
     ) -> Entry | None:
-        """Remove it, to be given to the one who asks: if that one is gone by then, it is put in the
-        heap again."""
+        """Remove an event for a requester. If the requester is cancelled, the event is put back."""
         twin = copy(entry)  # An entry that has ended does not say any more until when it lived.
         removing = asyncio.ensure_future(self._remove(place, away, refusals))
         try:
@@ -109,7 +108,7 @@ class Removing:
                 self.undo(entry)
 
     def undo(self, entry: Entry | None) -> None:
-        """Nobody has got it: it is in the heap again."""
+        """Put a removed event back in the heap."""
         if entry is not None:
             adopt(self._replica.feed.space, [entry])
 
@@ -137,8 +136,8 @@ class Removing:
         return removed is True
 
     async def _ask(self, host: str, question: list[object]) -> object:
-        """If the group changes before there is an answer, the same is asked again in the next one.
-        A host that is not in it leaves us in doubt, and so does another life of it."""
+        """Ask a host, and ask again if the group changes before the answer. If the host is gone, or
+        has restarted, the outcome is in doubt."""
         replica = self._replica
         life = replica.life_of(host)
         doubt: PeerLost | None = None

@@ -1,14 +1,13 @@
-"""The replica of a heap at one host, on its loop.
+"""The replica of a heap at one host, on the loop of the host.
 
-The host's own events are entries of its shared space of the heap's name, so that what any door
-writes there is an event. They are copied to every host that has the heap, and reads look only at
-the copies that are here: so a host alone goes on with what it has seen. An event is removed where
-it lives, at its source, and nowhere else: so it is removed once, and cannot be while its source is
-out of reach.
+The host's own events are entries of its shared space of the heap's name, so that an entry written
+there through any API is an event. They are copied to every host that has the heap, and reads look
+only at the local copies: a host alone goes on with what it has. An event is removed at its source
+and nowhere else, so it is removed once, and not while its source is out of reach.
 
-What a heap must tell its replicas of itself (its views and their orders, who has a token, that it
-was destroyed) is kept as records in a second space, its companion "tupelo.system.<name>", which is
-copied likewise.
+Information about the heap itself (its views and their orders, the holders of tokens, that it was
+destroyed) is stored as records in its companion space "tupelo.system.<name>", which is copied
+likewise.
 """
 
 from __future__ import annotations
@@ -35,12 +34,16 @@ from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.extensions import SilentExtension
 from tupelo.federation.identity.access import NOBODY
-from tupelo.federation.replication.broadcast import Broadcast, FeedCursor
-from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.feeds import Replication, replication_of
+from tupelo.federation.replication.feeds import (
+    Broadcast,
+    Feed,
+    FeedCursor,
+    Replication,
+    replication_of,
+)
 from tupelo.federation.replication.placement import CopyAll
-from tupelo.federation.replication.token import TokenState
-from tupelo.federation.replication.tokens import TokenAt, Tokens
+from tupelo.federation.replication.streams import host_of
+from tupelo.federation.replication.tokens import TokenAt, Tokens, TokenState
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap import records
@@ -69,14 +72,14 @@ _SYSTEM = {kind_of(cls) for cls in (*records.OF_ONE, records.HeapMade, records.D
 
 
 def heaps_of(core: HostCore) -> Heaps:
-    """The heaps that this host has a replica of."""
+    """The heaps of this host."""
     found = core.extensions.get(CHANNEL)
     return found if isinstance(found, Heaps) else Heaps(core)
 
 
 class Heaps(SilentExtension):
-    """The replicas of one host, by the names of their heaps. They speak through the group and the
-    feeds, not over a channel of their own."""
+    """The replicas of one host, by the names of their heaps. They use the group and the feeds, no
+    channel of their own."""
 
     def __init__(self, core: HostCore) -> None:
         self.replicas: dict[str, Replica] = {}
@@ -85,7 +88,8 @@ class Heaps(SilentExtension):
         core.extensions[CHANNEL] = self
 
     def replica(self, name: str, patience: float) -> Replica:
-        """HeapDestroyed, if it was, and nobody has made it anew."""
+        """The replica of this name. HeapDestroyed if the heap was destroyed and not created
+        again."""
         found = self.replicas.get(name)
         if found is None:
             found = Replica(self, name, patience)
@@ -97,13 +101,13 @@ class Heaps(SilentExtension):
         return found
 
     async def create(self, name: str, patience: float) -> Replica:
-        """The same; but one that was destroyed is made anew."""
+        """The replica of this name; a destroyed heap is created again."""
         found = self.replicas.get(name)
         if found is not None:
             return found
         found = self.replicas[name] = Replica(self, name, patience, anew=True)
         if found.is_new:
-            found.clear()  # It may not have been here when the heap was destroyed.
+            found.clear()  # This host may have been away when the heap was destroyed.
             await found.record(records.HeapMade(found.generation))
         return found
 
@@ -114,18 +118,18 @@ class Heaps(SilentExtension):
 
 
 class WrittenEvent(NamedTuple):
-    """Events that were written, and are durable at this position."""
+    """Written events, durable at this position."""
 
     entries: list[Entry]
     position: int
 
 
 class Replica:
-    """One host's part of a heap; of the next one, if it was destroyed and is made `anew`."""
+    """One host's part of a heap. `anew`: create the next generation if the heap was destroyed."""
 
     folded_after = 1_000
-    """After so many places, and as many as it has kept, an order is folded; and what was seen in a
-    shared session is told anew after so many records."""
+    """An order is folded after this many places (and as many as it has kept), and what was seen in
+    a shared session after this many records."""
 
     def __init__(self, heaps: Heaps, name: str, patience: float, *, anew: bool = False) -> None:
         core = heaps.core
@@ -137,7 +141,7 @@ class Replica:
         self.broadcast = Broadcast()
         self.closed = False
         self.generation = 0
-        """Which heap of this name it is: one that is made anew has nothing of the one before."""
+        """The generation of the heap; a destroyed heap that is created again is a new one."""
         self.gone = 0
         """The last generation that was destroyed."""
         self._made = 0
@@ -146,19 +150,18 @@ class Replica:
         """The ids of the shared sessions that are known here."""
         self._shared: dict[str, SharedRecord] = {}
         self.names: dict[str, str] = {}
-        """What the hosts are called that were within reach some time."""
+        """Names of hosts that have been within reach, by id."""
         self.readings: dict[Callable[[], None], None] = {}
-        """How to end what is being read."""
+        """Functions that end the open readings."""
         self._adopted: dict[str, int] = {}  # source → up to which number
         self._heaps = heaps
         replication = replication_of(core)
         _check_free(replication, name)
         self.feed: Feed = replication.feed(name, CopyAll())
-        # Only the replicas themselves write and read there: an order without its records would have
-        # a hole.
+        # Only replicas use it: an order without its records would have a gap.
         records_space = core.companion(self.feed.space, "system", NOBODY)
         self.system: Feed = replication.feed(records_space, CopyAll(), admits=self._admits)
-        self.tokens = Tokens(core, self.system, self._luggage_of)
+        self.tokens = Tokens(core, self.system, self._payload_of)
         self._places: dict[Entry, Place] = {}
         self._events = FeedCursor(self.feed)
         self._records = FeedCursor(self.system)
@@ -188,13 +191,13 @@ class Replica:
         return [one.host for one in members if self.part in one.metadata_of and one.host != self.me]
 
     def shared_record(self, session: str) -> SharedRecord:
-        """What was seen in a shared session."""
+        """The record of a shared session."""
         found = self._shared.get(session)
         if found is None:
             found = self._shared[session] = SharedRecord(self, session)
         return found
 
-    def _luggage_of(self, token: str) -> TokenState | None:
+    def _payload_of(self, token: str) -> TokenState | None:
         what, _, id = token.partition(" ")
         return self.shared_record(id) if what == "session" else None
 
@@ -208,7 +211,7 @@ class Replica:
 
     @property
     def closing(self) -> TupeloError:
-        """Why it is closed."""
+        """The error for operations after the end: HeapDestroyed or HostClosed."""
         if self.destroyed:
             return HeapDestroyed(self.name)
         return HostClosed(f"the replica of the heap {self.name!r} was closed")
@@ -217,10 +220,10 @@ class Replica:
         if self.destroyed or self.closed or self.feed.closed:
             raise self.closing
 
-    # News
+    # Changes of the feeds
 
     def _look_at_events(self) -> None:
-        """Events have come, or gone."""
+        """Handle events that have come or gone."""
         for source in self._adopted:
             self._let_go(source)
         for source, number, entry in self._events.news():
@@ -248,7 +251,7 @@ class Replica:
         self._look()
 
     def _join(self) -> None:
-        """What was heard says which heap of this name there is."""
+        """Determine the generation from the records."""
         self.generation = max(1, self._made)
         if self._anew and self.destroyed:
             self.is_new = True
@@ -288,7 +291,7 @@ class Replica:
                     try:
                         self.shared_record(session).heard(record)
                     except BadFrame as error:
-                        logger.info("a record of %r was passed over: %s", self.name, error)
+                        logger.info("an invalid record of %r was ignored: %s", self.name, error)
             case records.Adopted(source=str(source), upto=int(upto), generation=self.generation):
                 self._adopted[source] = max(upto, self._adopted.get(source, 0))
                 self._let_go(source)
@@ -303,14 +306,14 @@ class Replica:
                 self.orders.heard(record)
 
     async def record(self, record: object, lease: float | None = None) -> None:
-        """Tell this to all replicas, this one first."""
+        """Write a record; when this returns, it is applied here."""
         if isinstance(record, records.OF_ONE):
             record.generation = self.generation
         written = await self.system.space.door.write(record, lease=lease)
         await self._drawn(self.system, written.thing)
 
     async def keep(self, feed: Feed) -> None:
-        """Until the copies that are here are on disk, if there is one."""
+        """Wait until the copies here are durable, if the host is."""
         if feed.copies.durable:
             await feed.copies.flush(feed.copies.port.position)
 
@@ -330,12 +333,12 @@ class Replica:
     # Events
 
     def look_up(self, place: Place) -> Entry | None:
-        """The event at this place of its source, if it is here and lives."""
+        """The event at this place, if it is here and alive."""
         entry = self.feed.copy(*place)
         return None if entry is None or entry.gone else entry
 
     def is_gone(self, place: Place) -> bool:
-        """Is it known here that it was removed, or has run out?"""
+        """Whether the event at this place is known to be removed or expired."""
         source, number = place
         stream = self.feed.stream(source)
         if stream is None:
@@ -344,23 +347,24 @@ class Replica:
         return entry.gone if entry is not None else stream.upto >= number
 
     async def put(self, items: Items, ttl: float | None, mark: WriteOutcome | None = None) -> None:
-        """All of these or none, which are among the copies here when this returns; under another
-        identity if one is given."""
+        """Put all of these events or none; they are among the copies here when this returns.
+        `mark`: another identity for them."""
         await self.drawn(self.write(items, ttl, mark))
 
     def write(
         self, items: Items, ttl: float | None, mark: WriteOutcome | None = None
     ) -> WrittenEvent:
-        """Begin to put them."""
+        """Write events, without waiting for their copies."""
         self.require_open()
         leases, position = self.feed.space.port.write_items(
             items, ttl, None, None, TaskSignal, 0, mark
         )
-        assert isinstance(leases, list)  # It does not wait.
+        assert isinstance(leases, list)
         return WrittenEvent([lease.thing for lease in leases], position)
 
     async def drawn(self, written: WrittenEvent) -> None:
-        """Until it is among the copies. CannotSend if it cannot be, and is not there any more."""
+        """Wait until written events are among the copies. CannotSend if they are too large to be
+        copied; then they are removed."""
         space, entries = self.feed.space, written.entries
         await space.flush(written.position)
         for entry in entries[-1:]:
@@ -378,15 +382,14 @@ class Replica:
     def find(
         self, template: Template, limit: int | None = None, *, known: bool = True
     ) -> list[Entry]:
-        """All that match and are here, or the first of them, in the order in which they came.
-        UnknownType if one is of a class that is not known here, unless that does not matter."""
+        """The matches that are here, in the order in which they came, at most `limit`. UnknownType
+        if `known` and one is of a class that this program does not know."""
         self.require_open()
         query = Query(template, many=True, limit=limit, known=known)
         return self.feed.copies.port.get_now(query)[0]
 
     async def adopt(self, host: str) -> None:
-        """Let the events of a host that is gone for good live here, as far as they are known
-        here."""
+        """Take over the events of a host that is gone for good, as far as they are here."""
         self.require_open()
         streams = [
             one for one in self.feed.exchange.streams.values() if host_of(one.source) == host
@@ -401,7 +404,7 @@ class Replica:
             await self.record(records.Adopted(stream.source, upto))
 
     def _let_go(self, source: str) -> None:
-        """What was adopted elsewhere does not live at its source any more."""
+        """Remove the events of a source that another host has adopted."""
         stream, upto = self.feed.stream(source), self._adopted[source]
         numbers = [] if stream is None else [n for n in stream.numbers(0) if n <= upto]
         if not numbers:
@@ -416,27 +419,26 @@ class Replica:
                 port.take_entry(entry, txn)
         self.feed.space.flush_soon(port.commit(txn))
 
-    # The end
+    # Closing
 
     async def destroy(self) -> None:
-        """Everywhere. Each host removes the events of its own when it hears of it, if we may take
-        there. NotAllowed if there is one within reach where we may not, and nothing was done."""
+        """Destroy the heap at all hosts: each removes its own events, if this host may take there.
+        NotAllowed if a host within reach does not permit it; then nothing is done."""
         self.require_open()
         for host in self.others:
             with suppress(PeerLost, UnknownHost):
                 await self.voice.ask(host, ["destroy"])
         self.require_open()
-        with suppress(HeapDestroyed):  # That is what we hear.
+        with suppress(HeapDestroyed):  # by the record itself
             await self.record(records.Destroyed(self.generation))
 
     def clear(self) -> None:
-        """Remove the events of this host for good, and what it has said of them."""
+        """Remove this host's events and its records about them."""
         _clear(self.feed.space, ANY)
         _clear(self.system.space, Template.any_of([*records.OF_ONE, TokenAt]))
 
     def forget(self, id: str, token: str, into: str | None) -> None:
-        """A view or shared session has ended, and may go on as another view: remove what this host
-        has said of it."""
+        """Remove this host's records about a view or shared session that has ended."""
         for record in (
             records.ViewMade(id),
             records.Placed(id),
@@ -452,7 +454,7 @@ class Replica:
         self.tokens.forget(token)
 
     def forget_places(self, view: str, base: int) -> None:
-        """An order is folded: remove what this host has said of the places before."""
+        """Remove this host's records of places before the base of a folded order."""
         space = self.system.space
         _clear(space, records.Folded(view), lambda one: (one.base or 0) < base)
         _clear(
@@ -462,7 +464,7 @@ class Replica:
         )
 
     def forget_seen(self, session: str, base: Base) -> None:
-        """All that was seen is told anew: remove what this host has said of it before."""
+        """Remove this host's records about a session that are older than its base."""
         _clear(
             self.system.space,
             records.SessionSeen(session),
@@ -510,7 +512,7 @@ class Replica:
         pass
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
-        raise BadFrame("nobody says this about a heap")
+        raise BadFrame("a heap has no notices")
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:
         if self.closed:
@@ -534,15 +536,15 @@ class Replica:
                 self._require("write", neighbour, source)
                 self.orders.asked_for_clone(view)
                 return None
-        raise BadFrame("nobody asks this about a heap")
+        raise BadFrame("unknown request about a heap")
 
     def _require(self, operation: str, neighbour: str, source: str) -> None:
         if not self.core.may(operation, self.name, neighbour, source):
             raise NotAllowed(operation, self.name, f"the host {source}")
 
     def _admits(self, neighbour: str, source: str, record: Entry) -> bool:
-        """The partners of a feed may write here; that the heap was destroyed, or the events of a
-        host adopted, may only say who may take what is in it."""
+        """Whether a record is accepted from this host. Destroying the heap and adopting events need
+        the right to take; other records only that to write, which every partner has."""
         if record.shape.kind not in _REMOVING:
             return True
         is_allowed = self.core.may("take", self.name, neighbour, source)
@@ -552,7 +554,7 @@ class Replica:
 
 
 def _clear(space: HostedSpace, template: object, only: Callable[[Any], bool] | None = None) -> None:
-    """Remove all that match, for good; or `only` some of them."""
+    """Remove all matching entries, or those for which `only` is true."""
     port = space.port
     found, _ = port.get_now(Query(as_template(template), many=True, limit=None))
     if found:

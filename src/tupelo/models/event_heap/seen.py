@@ -1,10 +1,10 @@
-"""What was seen in a shared session, which every host of the heap knows as far as it has heard.
+"""The record of a shared session: the events that were seen in it, known to every host of the heap.
 
-Whoever reads in the session has its token, and tells each event that it gives in a record
-(`SessionSeen`) before it gives it. With the token come the events that the new holder has not heard
-of. After some hundred records the holder tells the whole, and every host removes what it has told
-before that. So neither a read nor a hand-over costs more as more is seen, and if the holder is gone
-others know what was seen, but for what nobody has heard.
+A reader holds the session's token, and writes a record (`SessionSeen`) of each event before it
+returns it. With the token come the records that the new holder has not heard of. After some hundred
+records the holder writes a whole record, and every host removes its older ones. So neither a read
+nor a hand-over costs more as more is seen; and if the holder is gone, the others know what was
+seen, except what no host has heard of.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
-from tupelo.federation.replication.token import TokenState
+from tupelo.federation.replication.tokens import TokenState
 from tupelo.models.event_heap.records import SessionSeen
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica
 
 Base = tuple[int, int]
-"""Which whole it is: the epoch of the token, and the how-many-th of that epoch."""
+"""Identifies a whole record: the epoch of the token, and its number in that epoch."""
 
 
 class Record:
-    """A set of events that were seen. One that is given back counts 2, given again 3, and so on; of
-    two records the higher count holds. So records can be joined in any order, and again."""
+    """A set of seen events that can be merged in any order, repeatedly. An event that is given back
+    counts 2, seen again 3, and so on; the higher count wins."""
 
     def __init__(self, seen: Seen | None = None) -> None:
         self.seen = seen or Seen()
         self.again: dict[tuple[str, int], int] = {}
-        """The counts above 1."""
+        """Counts above 1."""
 
     def changed(self, entries: list[Entry]) -> Record:
-        """A record in which each of these counts one more."""
+        """A record in which each of these events counts one more."""
         change = Record()
         for entry in entries:
             key = entry.origin, entry.n
@@ -54,7 +54,7 @@ class Record:
             self.seen.discard_number(*key)
 
     def join(self, other: Record) -> Record:
-        """Note what another record says; what of that was new."""
+        """Merge another record into this one; returns what was new."""
         news = Record()
         counted = self.again.keys() | other.again.keys()
         for origin, numbers in other.seen.bits.items():
@@ -78,7 +78,7 @@ class Record:
 
 
 def read_record(encoded: bytes) -> Record:
-    """BadFrame if it is no record."""
+    """Decode a record. BadFrame if it is invalid."""
     try:
         bits, again = msgspec.msgpack.decode(
             encoded, type=tuple[dict[str, bytes], list[tuple[str, int, int]]]
@@ -89,7 +89,7 @@ def read_record(encoded: bytes) -> Record:
                 raise ValueError("a count below 2")
             record._set((origin, n), count)
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
-        raise BadFrame(f"this is no record of a session: {error}") from error
+        raise BadFrame(f"invalid record of a session: {error}") from error
     return record
 
 
@@ -108,49 +108,49 @@ def _read(bits: dict[str, bytes]) -> Seen:
 
 
 def encode_seen(seen: Seen) -> bytes:
-    """As a request to share a session has it."""
+    """Encode seen events for a SessionRequest."""
     return msgspec.msgpack.encode(_encode(seen))
 
 
 def read_seen(encoded: bytes) -> Seen:
-    """BadFrame if it is no such thing."""
+    """Decode the seen events of a SessionRequest. BadFrame if they are invalid."""
     try:
         return _read(msgspec.msgpack.decode(encoded or b"\x80", type=dict[str, bytes]))
     except (msgspec.DecodeError, ValueError, TypeError) as error:
-        raise BadFrame(f"this is no record of a session: {error}") from error
+        raise BadFrame(f"invalid record of a session: {error}") from error
 
 
 class SharedRecord(TokenState):
-    """What was seen in one shared session, as far as it is known here. It is the luggage of the
-    session's token: whoever has that knows all."""
+    """The record of one shared session, as far as it is known here; the payload of the session's
+    token, whose holder knows all."""
 
-    is_light: bool = True
+    moves_on_leave: bool = True
 
     def __init__(self, replica: Replica, session: str) -> None:
         self.id = session
         self.known = Record()
         self.readers: list[Shared] = []
-        """Whoever reads in it here."""
+        """The readings of the session at this host."""
         self.base: Base = (0, 0)
-        """The last whole that was told."""
+        """The last whole record."""
         self.losses = 0
-        """How often the token was lost, as far as is known here."""
+        """How often the token was replaced, as far as is known here."""
         self.token = replica.tokens.token(f"session {session}")
-        self.token.luggage = self
+        self.token.payload = self
         self.token.patience = replica.patience
         self._replica = replica
-        self._recent: list[tuple[int, bytes]] = []  # what was told since the base, in which epoch
+        self._recent: list[tuple[int, bytes]] = []  # epoch and record, since the base
         self._known_at = 0  # the last epoch in which all was known here
         self._is_whole = False  # Is all known here, if the token is here? Not after a restart.
 
     async def begin(self, seen: Seen) -> None:
-        """Make the session, which has seen this."""
+        """Create the session, with these events seen."""
         self.known.join(Record(seen))
-        await self._replica.tokens.create(self.token.name, luggage=self)
+        await self._replica.tokens.create(self.token.name, payload=self)
         await self._fold()
 
     def heard(self, told: SessionSeen) -> None:
-        """BadFrame if a stranger has written what cannot be."""
+        """Merge a SessionSeen record. BadFrame if it is invalid."""
         match told:
             case SessionSeen(
                 epoch=int(epoch), fold=int(fold), losses=int(losses), seen=bytes(encoded)
@@ -159,10 +159,10 @@ class SharedRecord(TokenState):
                 self._join(record)
                 self.losses = max(self.losses, losses)
             case _:
-                raise BadFrame("this is no record of a session")
+                raise BadFrame("invalid SessionSeen record")
         if told.whole:
             self._found((epoch, fold))
-            if not record.join(self.known):  # Else some of what we know was told out of its reach.
+            if not record.join(self.known):  # Otherwise its writer did not know all.
                 self._replica.forget_seen(self.id, (epoch, fold))
 
     def _found(self, base: Base) -> None:
@@ -178,15 +178,17 @@ class SharedRecord(TokenState):
         return news
 
     async def ready(self) -> None:
-        """Until all is known here. The token must be held."""
-        base, _ = _read_state(self.token.state)
+        """Wait until all seen events are known here. The token must be held."""
+        base, _, seen = self._read_state()
+        self._join(Record(seen))
         await self._replica.until(lambda: self.base >= base)
         if not self._is_whole:
             await self._fold()
         self._known_at = self.token.epoch
 
     async def count(self, entries: list[Entry]) -> None:
-        """These were seen, or given back if they were seen before. The token must be held."""
+        """Record these events as seen, or as given back if they were seen before. The token must be
+        held."""
         change = self.known.changed(entries)
         self._join(change)
         encoded = change.encode()
@@ -206,30 +208,46 @@ class SharedRecord(TokenState):
         self._is_whole = True
         await self._tell(self.known.encode(), whole=True)
 
-    # What goes with the token
+    # Payload of the token
 
     @property
     def lost(self) -> list[str]:
-        """The hosts with which the token was lost, and others went on from what they knew."""
-        return _read_state(self.token.state)[1]
+        """The hosts with which the token was lost before the session was resumed."""
+        return self._read_state()[1]
 
     def state(self) -> bytes:
         return _encode_state(self.base, self.lost)
+
+    def _read_state(self) -> tuple[Base, list[str], Seen]:
+        """The base and the lost holders; and the events seen, if the token was written by a release
+        in which it carried them itself (before decision 0043). BadFrame if it is damaged."""
+        try:
+            state = msgspec.msgpack.decode(
+                self.token.state or _NO_STATE, type=tuple[Base, list[str]] | dict[str, bytes]
+            )
+            if isinstance(state, dict):
+                return (0, 0), [], _read(state)
+        except (msgspec.DecodeError, ValueError, TypeError) as error:
+            raise BadFrame(
+                f"the token of the shared session {self.id!r} cannot be read: {error}; "
+                "share a new session"
+            ) from error
+        return *state, Seen()
 
     def revive(self, holder: str | None) -> bytes:
         self._is_whole = False
         return _encode_state((0, 0), [*self.lost, *([] if holder is None else [holder])])
 
-    def wish(self) -> Any:
+    def known_here(self) -> Any:
         return [list(self.base), self._known_at]
 
-    def is_near(self, wish: Any) -> bool:
+    def can_pack(self, known_there: Any) -> bool:
         return True
 
-    def pack(self, wish: Any) -> Any:
-        """What was told since the base, in later epochs than the other knows of; and the whole, if
-        it does not know the base."""
-        match wish:
+    def pack(self, known_there: Any) -> Any:
+        """The records since the base, of later epochs than the receiver knows; and the whole
+        record, if it does not know the base."""
+        match known_there:
             case [[int(epoch), int(fold)], int(known_at)] if (epoch, fold) == self.base:
                 recent = [list(one) for one in self._recent if one[0] > known_at]
                 return [list(self.base), None, recent]
@@ -241,28 +259,20 @@ class SharedRecord(TokenState):
             recent = [(int(at), bytes(encoded)) for at, encoded in told]
             base = int(epoch), int(fold)
         except (TypeError, ValueError) as error:
-            raise BadFrame(f"this is no record of a session: {error}") from error
+            raise BadFrame(f"invalid record of a session: {error}") from error
         lacking = Record()
         for encoded in [*([] if whole is None else [whole]), *[one for _, one in recent]]:
             lacking.join(self._join(read_record(encoded)))
         self._found(base)
         self._recent += recent
         self._is_whole = True
-        if lacking:  # Whoever has told it may be gone before others have heard.
+        if lacking:  # The giver may go before others have heard of it.
             await self._tell(lacking.encode())
         await self._replica.keep(self._replica.system)
 
 
 def _encode_state(base: Base, lost: list[str]) -> bytes:
     return msgspec.msgpack.encode([base, lost])
-
-
-def _read_state(state: bytes) -> tuple[Base, list[str]]:
-    """BadFrame if it is none."""
-    try:
-        return msgspec.msgpack.decode(state or _NO_STATE, type=tuple[Base, list[str]])
-    except (msgspec.DecodeError, TypeError) as error:
-        raise BadFrame(f"this is no token of a session: {error}") from error
 
 
 _NO_STATE = _encode_state((0, 0), [])

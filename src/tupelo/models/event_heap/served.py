@@ -1,4 +1,4 @@
-"""What a host keeps for one EventHeap, of a program that is the host or of a client of it."""
+"""The part of an EventHeap at its host, for the program of the host or for a client."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from tupelo.values.template import Named
 from tupelo.values.template_encoding import template_from_wire, template_to_wire
 
 OWN = ""
-"""The id of the reading of the heap itself, beside those of sessions, queries and views."""
+"""The id of the heap's own reading; sessions, queries and views have others."""
 
 
 class HostedHeap:
-    """One EventHeap at its host, on the host's loop: what it reads from has ids. Events of classes
-    that are not `known` in this program are for a client; else UnknownType."""
+    """One EventHeap at its host, on the loop of the host. Its readings have ids. Unless `known`,
+    events of classes that this program does not know are returned, for a client; otherwise they
+    raise UnknownType."""
 
     def __init__(
         self, core: HostCore, name: str, patience: float = PATIENCE_SECONDS, *, known: bool = True
@@ -114,7 +115,7 @@ class HostedHeap:
         return self._opened(readings.HeapCopies(self.replica, seen, known=self._known))
 
     async def share(self, id: str, lease: float | None) -> str:
-        """The id of a shared session, which has seen what was seen in this reading."""
+        """Share a new session that has seen what this reading has seen; returns its id."""
         self.replica.require_open()
         record = encode_seen(await self._reading(id).record())
         return await self._ask_factory(
@@ -133,8 +134,7 @@ class HostedHeap:
             reading.close()
 
     async def end_for_all(self, id: str) -> None:
-        """End the view, or the shared session, of this reading for everyone; another reading only
-        here."""
+        """End the view or shared session of this reading for everyone; close any other reading."""
         reading = self._reading(id)
         if isinstance(reading, Ordered):
             await self.replica.uses.end(reading.order.id)
@@ -145,8 +145,7 @@ class HostedHeap:
     async def _until_known(
         self, what: Literal["session", "view"], id: str, wait: float | None
     ) -> None:
-        """Wait until a shared session, or a view, is known here. BadArgument if it is not in
-        time."""
+        """Wait until a shared session or view is known here. BadArgument if it is not in time."""
         replica = self.replica
         replica.require_open()
         known: Container[str] = replica.sessions if what == "session" else replica.orders.made
@@ -176,7 +175,7 @@ class HostedHeap:
         like: str | None,
         on_clone: Callable[[ViewCloned], object] | None,
     ) -> str:
-        """A reading of a view; it has seen what the one that it is `like` has seen."""
+        """Open a reading of a view, which has seen what the reading `like` has seen."""
         seen = None if like is None else await self._reading(like).record()
         if order != "total":
             return self._opened(Unordered(self.replica, view, seen))
@@ -219,7 +218,7 @@ def _handed(entries: list[Entry], undo: Callable[[list[Entry]], object]) -> Hand
 
 
 def encode_asked(template: object) -> Any:
-    """A template for events, as it is sent. BadTemplate if it cannot be."""
+    """Encode a template for events. BadTemplate if it is invalid."""
     if template is ANY:
         return None
     if isinstance(template, BothMatch):
@@ -233,7 +232,7 @@ def encode_asked(template: object) -> Any:
 
 
 def read_asked(encoded: Any) -> Any:
-    """What `asked` makes a template of."""
+    """Decode a template for events, as the argument of `asked`."""
     match encoded:
         case None:
             return ANY
@@ -279,7 +278,7 @@ METHODS: Mapping[str, ServiceMethod] = {
 
 
 class HeapService(DoorService[HostedHeap]):
-    """Runs event heaps for the clients of a host."""
+    """Serves event heaps to the clients of a host."""
 
     methods: ClassVar[Mapping[str, ServiceMethod]] = METHODS
 

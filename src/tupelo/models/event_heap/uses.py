@@ -1,11 +1,10 @@
-"""Uses: which views and shared sessions of a heap are in use, here and in the group, and the end of
-those that are not.
+"""Which views and shared sessions of a heap are in use, at this host and in the group, and the end
+of unused ones.
 
-A view or a shared session ends for everyone when somebody says so, or when nobody within reach has
-used it for as long as its lease says. Only the host that has its token ends it then: whoever uses
-it elsewhere has asked that host, or goes on with a clone. If the token is lost with a life of its
-holder, the host with the lowest id does. What has ended leaves nothing behind but a record of that,
-which is kept for some days, for hosts that are away.
+A view or shared session ends for everyone on request, or when no host within reach has used it for
+its lease. The host that holds its token ends it, because other users have asked that host, or go on
+with a clone. If the token was lost with its holder, the host with the lowest id ends it. All that
+is left is an `Ended` record, kept for some days for hosts that are away.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica
 
 LEASE_SECONDS = 24 * 3600.0
-"""So long a view or a shared session is kept that nobody uses, unless its maker says otherwise."""
+"""Default lease of an unused view or shared session."""
 NEW_SECONDS = 60.0
-"""So long a new one is kept for its first user, at least."""
+"""A new view or session is kept at least this long for its first user."""
 ENDED_SECONDS = 7 * 24 * 3600.0
-"""So long the hosts of a heap remember that something has ended."""
+"""Lease of the record that something has ended."""
 ENDED_MAX = 10_000
-"""Of so many a host remembers it in its memory."""
+"""Most ended ids that a host keeps in memory."""
 
 
 class UsageLeases:
-    """What is in use of one heap, as far as is known at this host."""
+    """The views and shared sessions of one heap that are in use, as far as is known here."""
 
     def __init__(self, replica: Replica) -> None:
         self.ended: dict[str, None] = {}
-        """What has ended, the latest last."""
+        """Ended ids, the latest last."""
         self.leases: dict[str, float | None] = {}
-        """The views and shared sessions that are known here, with their leases."""
+        """Known views and shared sessions, with their leases."""
         self._replica = replica
         self._here: dict[str, list[Callable[[], None]]] = {}
         self._elsewhere: frozenset[str] = frozenset()
@@ -53,15 +52,16 @@ class UsageLeases:
 
     @property
     def used(self) -> set[str]:
-        """What is in use within reach."""
+        """The ids in use within reach."""
         return {*self._here, *self._replica.orders.used, *self._elsewhere}
 
     def is_used(self, id: str) -> bool:
-        """By anyone within reach?"""
+        """Whether a host within reach uses it."""
         return id in self._here or id in self._replica.orders.used or id in self._elsewhere
 
     def use(self, id: str, end: Callable[[], None]) -> None:
-        """Use a shared session, or a view without an order; `end` is called when it ends."""
+        """Note a user of a shared session or of a view without a total order; `end` is called when
+        it ends."""
         self._here.setdefault(id, []).append(end)
         self.changed(id)
 
@@ -74,12 +74,12 @@ class UsageLeases:
                 self.changed(id)
 
     def changed(self, id: str) -> None:
-        """It is used here now, or is not any more."""
+        """Announce that its use at this host has begun or ended."""
         self._review(id)
         self._replica.orders.metadata_changed()
 
     def install(self, membership: Membership) -> None:
-        """What the metadata of the others say."""
+        """Apply the metadata of the other hosts."""
         metadata_of = [
             one.metadata_of.get(self._replica.part)
             for one in membership.members.values()
@@ -97,7 +97,7 @@ class UsageLeases:
             self._review(id)
 
     def made(self, id: str, lease: object) -> None:
-        """There is one of this id."""
+        """Note a new view or session."""
         if id not in self.leases and id not in self.ended:
             is_sound = type(lease) is float and lease >= 0
             self.leases[id] = lease if isinstance(lease, float) and is_sound else None
@@ -137,12 +137,12 @@ class UsageLeases:
         return f"session {id}" if id in self._replica.sessions else f"view {id}"
 
     async def end(self, id: str, into: str | None = None) -> None:
-        """End it for everyone, or let them go on with another view."""
+        """End a view or session for everyone; users of a view may go on with the view `into`."""
         if id not in self.ended:
             await self._replica.record(Ended(id, into), ENDED_SECONDS)
 
     def heard(self, id: str, into: str | None) -> None:
-        """It has ended: whoever uses it here is told, and what this host has said of it is gone."""
+        """Apply an `Ended` record: notify the users here, and remove this host's records."""
         if id in self.ended:
             return
         self.ended[id] = None
@@ -162,7 +162,7 @@ class UsageLeases:
 
 
 def check_unused(seconds: object) -> float | None:
-    """For how long something is kept that nobody uses; BadArgument if it cannot be."""
+    """Check the lease of an unused view or session. BadArgument if it is invalid."""
     if seconds == 0 and type(seconds) in (int, float):
         return 0.0
     try:

@@ -18,12 +18,9 @@ from weakref import WeakSet
 from tupelo.errors import BadArgument, CannotSend, JournalError, SpaceClosed, TupeloError
 from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
-from tupelo.federation.replication.broadcast import Broadcast
-from tupelo.federation.replication.change_capture import CONTENT_BYTES_MAX
-from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.feeds import CONTENT_BYTES_MAX, Broadcast, Feed, replication_of
 from tupelo.federation.replication.placement import LaneRules
-from tupelo.federation.replication.sources import host_of, lane_name
+from tupelo.federation.replication.streams import host_of, lane_name
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Copies
 from tupelo.models.melon.private import Numbered, PostRecords, Takings
@@ -329,7 +326,7 @@ class DirectedMessages:
             await self.in_step(host)
 
     def _lacks(self, host: str) -> bool:
-        far = self.feed.exchange.far.get(host)
+        far = self.feed.exchange.partners.get(host)
         if self.identity is None:
             return False
         if far is None:  # The host may have messages that it has not told us of yet.
@@ -347,7 +344,7 @@ class DirectedMessages:
         """Was this letter stored at this host before the message with this arrival?"""
         if letter.host != host:
             return False
-        far = self.feed.exchange.far.get(host)
+        far = self.feed.exchange.partners.get(host)
         now = self.feed.source if host == self._core.id else letter.base
         now = now if far is None else far.source
         return letter.after < arrival or letter.base != now

@@ -13,10 +13,9 @@ from tupelo.errors import BadArgument, CannotSend
 from tupelo.federation.hosts.extensions import SilentExtension
 from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.keys import Identity
-from tupelo.federation.replication.change_capture import CONTENT_BYTES_MAX
-from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.feeds import CONTENT_BYTES_MAX, Feed, replication_of
 from tupelo.federation.replication.messages import NOTHING, StreamMark
+from tupelo.federation.replication.streams import host_of
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.broadcast import PostBroadcast
 from tupelo.models.melon.collecting import Bound, CollectedBacklog, Copies, Kind, PinnedRoom, bind
@@ -213,7 +212,7 @@ class MessageStore(SilentExtension):
         """The streams of this host and of the engaged hosts."""
         feed = self.feed
         assert feed is not None
-        return {feed.source, *(far.source for far in feed.exchange.far.values())}
+        return {feed.source, *(far.source for far in feed.exchange.partners.values())}
 
     def out_of_reach(self) -> Iterator[str]:
         """The replicated streams whose own hosts are not engaged."""
@@ -259,7 +258,7 @@ class MessageStore(SilentExtension):
         if `wanted` is given, only streams that have not reached its marks here."""
         near = self._near()
         lacking: dict[str, StreamMark] = {}
-        for far in feed.exchange.far.values():
+        for far in feed.exchange.partners.values():
             for source, mark in far.has.items():
                 stream = None if source in near else feed.stream(source)
                 most = mark if wanted is None else wanted.get(source, NOTHING)
@@ -272,7 +271,7 @@ class MessageStore(SilentExtension):
         feed = self.feed
         if feed is None:
             return None
-        far = feed.exchange.far.get(entry.origin.rpartition("@")[2])
+        far = feed.exchange.partners.get(entry.origin.rpartition("@")[2])
         return None if far is None else far.source
 
     async def stop(self) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from tupelo.errors import TupeloError
-from tupelo.federation.replication.feed import Feed
+from tupelo.federation.replication.feeds import Feed
 from tupelo.federation.replication.streams import up_to
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.models.melon.broadcast import race

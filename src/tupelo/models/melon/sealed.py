@@ -12,7 +12,7 @@ import msgspec
 
 from tupelo.federation.identity.keys import Identity, is_key, verify
 from tupelo.federation.identity.sealing import Context
-from tupelo.federation.replication.sources import base_of, host_of, lane_of
+from tupelo.federation.replication.streams import base_of, host_of, lane_of
 from tupelo.values.entry import Entry, Shape
 from tupelo.values.kind import kind_of
 from tupelo.values.template import Binding, as_template
