@@ -10,7 +10,6 @@ journal keeps: after a crash the space still knows for whom the entries were res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tupelo.errors import SpaceClosed
@@ -145,36 +144,6 @@ class Got:
 
     def forget(self) -> None:
         """Nothing was put aside."""
-
-
-class Arrived:
-    """Entries that have come from another host, and belong to this one. If the taker vanishes they
-    live here, under their own identity."""
-
-    __slots__ = ("_adopt", "_port", "entries")
-
-    def __init__(
-        self,
-        port: Port,
-        entries: list[Entry],
-        adopt: Callable[[Sequence[Entry]], int] | None = None,
-    ) -> None:
-        self.entries = entries
-        self._port = port
-        self._adopt = adopt or port.adopt
-
-    @property
-    def space(self) -> str:
-        return self._port.name
-
-    def confirm(self) -> int:
-        return 0
-
-    def give_back(self) -> int:
-        return self._adopt(self.entries)
-
-    def forget(self) -> None:
-        """No session of this space has seen them."""
 
 
 class Deliveries:

@@ -239,7 +239,7 @@ def encoded(pattern: Any) -> bytes:
 
 PEAR = ["pear", "full"]
 GARBAGE: dict[str, Any] = {
-    "no number": ["Want"],
+    "no number": ["SubscribeTo"],
     "no message": b"\xc1",
     "an unknown message": [99, 1],
     "a field of a wrong type": [6, "one", b"", "all", None],

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import pytest
 
 from tests.federation.groups.neighbourhood import HEARTBEAT_SECONDS, Neighbourhood, Resident
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
+from tupelo.models.lime.engine import EngineFactory
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.messages import where_of
 from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionCall, ReactionRecord
@@ -21,6 +25,12 @@ from tupelo.models.lime.spaces import AgentState, InterfaceSpace
 from tupelo.values.parts import ANY
 
 SPACE = "s"
+ENGINES: ContextVar[Callable[[Path | None], EngineFactory] | None] = ContextVar(
+    "engines", default=None
+)
+"""Makes the engines that keep the tuples of a host, in its folder; None for its own spaces."""
+ON_A_SPACE = pytest.mark.parametrize("each_engine", ["a space"], indirect=True)
+"""For what is about the space of the host, which other doors see."""
 QUIET_SECONDS = 1.0
 """Of virtual time: whatever was begun has come to its end by then."""
 
@@ -30,6 +40,7 @@ class Tent(Resident):
 
     over: Any = "collect"
     prune = True
+    engine: EngineFactory | None = None
     options: dict[str, Any]
     server: Server
 
@@ -51,7 +62,7 @@ class Tent(Resident):
         )
         self.group = group_of(self.core)
         await self.core.start()
-        self.server = Server(self.core, over=self.over, prune=self.prune)
+        self.server = Server(self.core, over=self.over, prune=self.prune, engine=self.engine)
         await self.server.start()
 
     async def crash(self) -> None:
@@ -78,12 +89,12 @@ class Tent(Resident):
 
     def system(self) -> list[Any]:
         """What LimeSystem says here of those who are there."""
-        store = self.server.system.tuple_store.port._core.store
+        store = self.server.system.tuple_store.entries()
         return sorted(entry.fields for entry in store if not entry.fields[0].startswith("departed"))
 
     def departed(self) -> list[Any]:
         """What LimeSystem says here of those who have departed."""
-        store = self.server.system.tuple_store.port._core.store
+        store = self.server.system.tuple_store.entries()
         return [entry.fields for entry in store if entry.fields[0].startswith("departed")]
 
 
@@ -206,6 +217,9 @@ class Camp(Neighbourhood):
         for name, resident in list(self.residents.items()):
             tent = self.tents[name] = Tent(self, name, resident.knows)
             tent.over, tent.prune, tent.options = over, prune, dict(options)
+            engines = ENGINES.get()
+            if engines is not None:
+                tent.engine = engines(None if folder is None else folder / name)
             if folder is not None:
                 tent.options |= {"path": folder / name, "durability": "process"}
             self.residents[name] = tent

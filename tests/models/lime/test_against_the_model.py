@@ -478,7 +478,7 @@ class Run:
                 looks += [self._look(puppet, space, kind) for kind in kinds]
         await asyncio.gather(*looks)
         for name, server in self.field.servers.items():
-            entries = [entry.fields for entry in server.system.tuple_store.port._core.store]
+            entries = [entry.fields for entry in server.system.tuple_store.entries()]
             entries = [entry for entry in entries if not entry[0].startswith("departed")]
             known = [entry[:4] if entry[0] == "space" else entry[:-1] for entry in entries]
             same(f"LimeSystem at {name}", known, self.model.lime_system(name))

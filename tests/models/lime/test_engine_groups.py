@@ -484,7 +484,7 @@ def test_spaces_that_are_shared_together_are_known_to_all_when_that_returns() ->
             await two.share()
             assert one.server.directory.sharers("s").get(two.state.id) == "b"
             assert ("for", two.state.id) in [
-                entry.fields for entry in two.its().tuple_store.port.entries()
+                entry.fields for entry in two.its().tuple_store.entries()
             ]
 
         await asyncio.gather(*map(share, campers))

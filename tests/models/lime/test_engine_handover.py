@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import Camp, play
+from tests.models.lime.camp import ON_A_SPACE, Camp, play
 from tupelo.errors import BadEntry, UnknownType
 from tupelo.federation.identity.access import Access
 from tupelo.federation.spaces.hosted import Doubt
@@ -18,6 +18,7 @@ from tupelo.values.entry import Entry, freeze, shape_of
 from tupelo.values.kind import kind_named
 from tupelo.values.parts import ANY
 
+pytestmark = pytest.mark.usefixtures("each_engine")
 MOMENTS = pytest.mark.parametrize("moment", range(0, 60, 3))
 
 
@@ -287,6 +288,7 @@ def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
     play(scene, "ab")
 
 
+@ON_A_SPACE
 def test_what_has_no_encoding_stays_where_it_is() -> None:
     """LIME does not write it where it is shared; another door may."""
 
@@ -295,7 +297,7 @@ def test_what_has_no_encoding_stays_where_it_is() -> None:
         for destination in (None, two.location):
             with pytest.raises(BadEntry, match="not valid Unicode"):
                 await one.out("\ud800", to=destination)
-        one.its().tuple_store.port.write_items(
+        one.tent.core.spaces["s"].port.write_items(
             [freeze(("\ud800",))], None, None, None, TaskSignal, 0
         )
         await one.out("fine")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import Camp, play
+from tests.models.lime.camp import ON_A_SPACE, Camp, play
 from tupelo.errors import BadTemplate, ReactionFailed
 from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.reactions import ONCE, ReactionCall, ReactionRecord
@@ -14,6 +14,7 @@ from tupelo.space.tasks import TaskSignal
 from tupelo.values.entry import freeze
 from tupelo.values.parts import ANY, Where
 
+pytestmark = pytest.mark.usefixtures("each_engine")
 OVER = pytest.mark.parametrize("over", ["collect", "publish"])
 LINE = ("ab", "bc")
 
@@ -326,6 +327,7 @@ def test_reactions_to_lime_system() -> None:
     play(scene, "ab")
 
 
+@ON_A_SPACE
 def test_a_weak_reaction_hears_of_what_was_there_before_its_host_shared_the_space():
     async def scene(camp: Camp) -> None:
         one = await camp["a"].agent("one", "s")

@@ -247,11 +247,11 @@ def test_figure_9_the_messages_of_an_engagement(monkeypatch):
             return list(dict.fromkeys(kinds))
 
         for host in "abc":
-            kinds = [kind for kind in heard(host) if kind not in ("Here", "Flush")]
+            kinds = [kind for kind in heard(host) if kind not in ("Join", "Flush")]
             assert kinds[:3] == ["Probe", "Echo", "Commit"]
-            assert kinds[-2:] == ["Done", "Resume"]
-        exchanged = [kind for kind in heard("c") if kind in ("Commit", "Request", "Done")]
-        assert exchanged == ["Commit", "Request", "Done"]
+            assert kinds[-2:] == ["Settled", "Resume"]
+        exchanged = [kind for kind in heard("c") if kind in ("Commit", "PartRequest", "Settled")]
+        assert exchanged == ["Commit", "PartRequest", "Settled"]
         assert await stage.rdg("b", stage.location("c")) == [1]
 
     play("abc", scenario)
@@ -372,5 +372,5 @@ def told(events: list[ReactionCall]) -> list[int]:
 
 
 def known_hosts(stage: Stage, name: str) -> set[str]:
-    store = stage.servers[name].system.tuple_store.port._core.store
+    store = stage.servers[name].system.tuple_store.entries()
     return {entry.fields[1] for entry in store if entry.fields[0] == "host"}

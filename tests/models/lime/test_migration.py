@@ -983,7 +983,7 @@ async def exactly_one(town: Town) -> None:
     assert Resident.heard[-1] == ("item", 99)
     said = [place.host.server.system.tuple_store for place in town.places.values()]
     agents = [
-        [found.fields[2] for found in tuple_store.port._core.store if found.fields[1] == agent.id]
+        [found.fields[2] for found in tuple_store.entries() if found.fields[1] == agent.id]
         for tuple_store in said
     ]
     assert agents == [[where]] * 3

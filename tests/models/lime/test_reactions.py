@@ -971,7 +971,7 @@ def test_of_several_reactions_a_strong_listener_registers_all_or_none(play):
         assert "it cannot tell" in str(errors[0])
         await do(board.out(("other", 2)))
         assert heard == [] and board.get_registered_reactions() == [first]
-        assert len(host.server.spaces.tuple_store("board").port._core.reactions) == 1
+        assert len(host.server.core.spaces["board"].port._core.reactions) == 1
 
     play(scene)
 

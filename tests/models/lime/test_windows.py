@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import Camp, Camper, play
+from tests.models.lime.camp import SPACE, Camp, Camper, play
 from tupelo.errors import BadEntry, ReactionFailed
 from tupelo.federation.brokers.tables import ANSWER_BYTES_MAX
 from tupelo.models.lime.messages import PAYLOAD_BYTES_MAX
@@ -27,7 +27,7 @@ TOO_LONG = bytes(PAYLOAD_BYTES_MAX + 1)
 def write_many(agent: Camper, number: int, value: Any = None) -> None:
     """By another door, all at once."""
     items = [freeze((n, value)) for n in range(number)]
-    agent.its().tuple_store.port.write_items(items, None, None, None, TaskSignal, 0)
+    agent.tent.core.make_space(SPACE).port.write_items(items, None, None, None, TaskSignal, 0)
 
 
 @pytest.mark.parametrize("verb", ["rdg", "ing"])

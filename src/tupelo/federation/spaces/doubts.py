@@ -12,16 +12,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Set
 from contextlib import suppress
+from typing import Protocol
 
 from tupelo.errors import SpaceClosed, TransactionEnded
-from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.federation.spaces.hosted import Doubt
 from tupelo.space.delivery import Delivery
 from tupelo.values.holder import ClientCall, Holder
 
 logger = logging.getLogger("tupelo")
 
 
-def confirm(hosted: HostedSpace | None, delivery: Delivery) -> int:
+class DeliveringSpace(Protocol):
+    """A space whose deliveries may be in doubt: a HostedSpace, or a tuple store of LIME."""
+
+    doubt: Doubt
+
+    def flush_soon(self, position: int) -> None: ...
+
+
+def confirm(hosted: DeliveringSpace | None, delivery: Delivery) -> int:
     """The taker has the entries; the position at which that is durable. If the space was closed
     before, the taker will say so again."""
     with suppress(SpaceClosed, TransactionEnded):
@@ -32,7 +41,7 @@ def confirm(hosted: HostedSpace | None, delivery: Delivery) -> int:
     return 0
 
 
-def give_back(hosted: HostedSpace | None, delivery: Delivery) -> None:
+def give_back(hosted: DeliveringSpace | None, delivery: Delivery) -> None:
     """The taker does not have the entries. What goes wrong here is only logged: the others that are
     given back do not depend on it."""
     try:
@@ -69,7 +78,7 @@ def _client_of(delivery: Delivery) -> ClientCall | None:
 class DoubtfulDeliveries:
     """All that was delivered to holders that are away, and not confirmed by them."""
 
-    def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
+    def __init__(self, space_of: Callable[[str], DeliveringSpace | None]) -> None:
         self._space_of = space_of
         self._away: dict[Hashable, dict[int, Delivery]] = {}
         self._timers: dict[Hashable, dict[float, asyncio.TimerHandle]] = {}

@@ -184,7 +184,7 @@ def judge_system(world: LimeWorld) -> Iterator[Fault]:
                 if its.shared:
                     expected.add(("space", its.name, agent.id, member.name))
     for member in world.members:
-        said = [entry.fields for entry in member.server.system.tuple_store.port.entries()]
+        said = [entry.fields for entry in member.server.system.tuple_store.entries()]
         known = [fields for fields in said if not fields[0].startswith("departed")]
         if Counter(known) != Counter(expected) or any(
             (fields[0].removeprefix("departed "), fields[1]) in {one[:2] for one in expected}

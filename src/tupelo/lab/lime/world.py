@@ -376,7 +376,7 @@ def tuples_of(member: SimulatedLimeHost) -> Iterator[Tuple]:
 
 def _private(agent: Any) -> Iterator[Tuple]:
     for its in agent.spaces.values():
-        yield from (entry.fields for entry in its.own.port.entries())
+        yield from (entry.fields for entry in its.own.entries())
 
 
 def given_to(member: SimulatedLimeHost, host: str) -> Iterator[Tuple]:

@@ -15,6 +15,7 @@ from tupelo.federation.hosts import doors
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.models.lime.agent import Agent
+from tupelo.models.lime.engine import EngineFactory
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.migrating import Migrations
 from tupelo.models.lime.packages import AgentPackages
@@ -44,7 +45,8 @@ class Host:
     It stands on a host that is given, `tupelo.Host` or `tupelo.aio.Host`, or on one of its own that
     is made from a name and the options of `tupelo.Host`. `agents` are the classes of agents that
     may come here; `packages`, if they are given, may have more of them. `over` says how operations
-    reach the other hosts: by "collect", or, to compare, by "publish" alone.
+    reach the other hosts: by "collect", or, to compare, by "publish" alone. `engine` makes the
+    engines that keep the tuples, in place of the spaces of the host: see `TupleEngine`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Host:
         over: Literal["collect", "publish"] = "collect",
         agents: Iterable[type[Agent]] = (),
         packages: AgentPackages | None = None,
+        engine: EngineFactory | None = None,
         **options: Any,
     ) -> None:
         if over not in ("collect", "publish"):
@@ -80,7 +83,10 @@ class Host:
         self._closed = False
         if packages is not None and not isinstance(packages, AgentPackages):
             raise BadArgument("packages", "AgentPackages, or None", packages)
+        if engine is not None and not callable(engine):
+            raise BadArgument("engine", "a function that makes a TupleEngine, or None", engine)
         self._packages = packages
+        self._engine = engine
         if not isinstance(agents, Iterable):
             raise BadArgument("agents", "classes that derive from Agent", agents)
         for cls in agents:
@@ -107,7 +113,7 @@ class Host:
             raise BadInput(
                 f"there is LIME on {core.name!r} already: one for all its agents will do"
             )
-        self._started = server = Server(core, over=self._over)
+        self._started = server = Server(core, over=self._over, engine=self._engine)
         self.journeys = server.migrations = Migrations(self)
         _on_core.add(core)
         try:

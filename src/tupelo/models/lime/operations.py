@@ -33,12 +33,12 @@ from tupelo.models.lime.messages import (
 )
 from tupelo.models.lime.reactions import Detected, ReactionWatch, mark_of
 from tupelo.models.lime.sharing import TuplesToMove
-from tupelo.models.lime.spaces import InterfaceSpace, TupleStore
+from tupelo.models.lime.spaces import InterfaceSpace, LimeSystem, TupleStore
 from tupelo.models.lime.transfer import TupleTransfer
 from tupelo.models.lime.transport import FoundTuples, Transport
 from tupelo.models.lime.windows import WindowedRead
 from tupelo.space.query import Query, deadline_of
-from tupelo.space.tasks import TaskSignal, timeout_at
+from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import Entry, freeze, require_known, thaw
 
 NOWHERE = ""
@@ -58,6 +58,7 @@ class Operations:
     handover: TupleTransfer
     moving: TuplesToMove
     looking: WindowedRead
+    system: LimeSystem
 
     @property
     def directory(self) -> Directory:
@@ -97,8 +98,7 @@ class Operations:
                     await self.moving.send(parcels)
                     return
         tuple_store = its.tuple_store
-        _, position = tuple_store.port.write_items([item], None, None, None, TaskSignal, 0, mark)
-        await tuple_store.hosted.flush(position)
+        await tuple_store.flush(tuple_store.engine.write(item, mark))
         await self.speak(tuple_store)
 
     # Reading
@@ -163,8 +163,7 @@ class Operations:
         deadline = deadline_of(self.core.clock, wait)
         _require_waitable(its, "rd")
         _require_alive(its)
-        tuple_store = its.tuple_store
-        seen = tuple_store.look(template, where, one=True)
+        seen = its.tuple_store.look(template, where, one=True)
         if not seen and its.shared and self.target(where) not in (None, NOWHERE, self.core.id):
             async with self.group.operating():
                 with suppress(PeerLost):  # Then it is waited for.
@@ -172,7 +171,7 @@ class Operations:
         if seen:
             return value_of(seen[0])
         if its.is_system:
-            watch = partial(self._watch_system, tuple_store, template)
+            watch = partial(self._watch_system, template)
         else:
             pattern = TuplePattern(its.name, encoded_template(template), where, False, True)
             watch = partial(self.carriage.watch, pattern)
@@ -182,12 +181,10 @@ class Operations:
         require_known(came.entry)
         return value_of(came.entry)
 
-    def _watch_system(
-        self, tuple_store: TupleStore, template: Any, told: Detected
-    ) -> ReactionWatch:
+    def _watch_system(self, template: Any, told: Detected) -> ReactionWatch:
         async def look() -> None:
             query = Query(template, deadline=None, known=False)
-            for entry in await tuple_store.port.fetch(query):
+            for entry in await self.system.port.fetch(query):
                 told(entry, self.core.id, self.core.id)
 
         return self.spawn(look())

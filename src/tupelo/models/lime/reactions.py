@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from tupelo.errors import LimeError
+from tupelo.models.lime.engine import OLDEST_FIRST, EngineReaction, EngineStep
 from tupelo.models.lime.locations import (
     AgentLocation,
     Current,
@@ -24,9 +25,7 @@ from tupelo.models.lime.locations import (
     check_destination,
 )
 from tupelo.models.lime.messages import ANYWHERE, TuplePattern, encoded_template, where_of
-from tupelo.models.lime.spaces import OLDEST_FIRST, AgentState, InterfaceSpace, TupleStore
-from tupelo.space import reaction
-from tupelo.space.reaction import ReactionState
+from tupelo.models.lime.spaces import AgentState, InterfaceSpace, TupleStore
 from tupelo.space.session import Seen
 from tupelo.space.writers import WriteOutcome
 from tupelo.values.entry import Entry, freeze, thaw
@@ -81,7 +80,7 @@ class ReactionRecord:
         self._leaving = False
         """Was it removed in a step that is not over?"""
         self._removed = False
-        self._state: ReactionState | None = None
+        self._state: EngineReaction | None = None
         self._tuple_store: TupleStore | None = None
 
     @property
@@ -112,7 +111,7 @@ class ReactionRecord:
     # Strong ones
 
     def place(
-        self, here: str, existing: bool, seconds_max: float, within: reaction.Step | None = None
+        self, here: str, existing: bool, seconds_max: float, within: EngineStep | None = None
     ) -> None:
         """Let a strong one react on the tuple store where its space is now, if it is one for this
         host: it may wait for its agent to come to another. Its listener may run for so many
@@ -121,13 +120,13 @@ class ReactionRecord:
             return
         tuple_store = self.its.tuple_store
 
-        def react(entry: Entry, step: reaction.Step) -> None:
+        def react(entry: Entry, step: EngineStep) -> None:
             source = location_of(tuple_store.current(entry), here)
-            begin = tuple_store.hosted.clock.now()
+            begin = tuple_store.clock.now()
             self.deliver(
                 ReactionCall(self, entry, source, ReactionStep(self.its, tuple_store, step))
             )
-            seconds = tuple_store.hosted.clock.now() - begin
+            seconds = tuple_store.clock.now() - begin
             if seconds > seconds_max:
                 self.enabled = False  # or it would hold the host again, for the next tuple
                 raise LimeError(
@@ -154,14 +153,14 @@ class ReactionRecord:
         if within is not None:
             self._state = within.add_reaction(template, react, once, only, True, self.fired)
             return
-        self._state, position = tuple_store.port.react(
-            template, react, once, existing, only=only, whole=True, fired=self.fired
+        self._state, position = tuple_store.engine.react(
+            template, react, once, existing, only, self.fired
         )
-        tuple_store.hosted.flush_soon(position)
+        tuple_store.flush_soon(position)
         if self._removed:  # by its own listener, for something that was there
             self.displace()
 
-    def end_within(self, step: reaction.Step) -> None:
+    def end_within(self, step: EngineStep) -> None:
         """It is removed, unless this step is undone; it reacts no more from now on."""
 
         def over(holds: bool) -> None:
@@ -181,7 +180,7 @@ class ReactionRecord:
         self.watches_own = False
         if self._state is not None and self._tuple_store is not None:
             fired_for_all = self._state.ended
-            self._tuple_store.port.end_reaction(self._state)
+            self._tuple_store.engine.end_reaction(self._state)
             self._removed = self._removed or fired_for_all
             self._state = self._tuple_store = None
 
@@ -222,7 +221,7 @@ class ReactionStep:
     """What a strong listener may do: the operations that do not wait, on the tuples that are at
     this host, within the atomic step."""
 
-    def __init__(self, its: InterfaceSpace, tuple_store: TupleStore, step: reaction.Step) -> None:
+    def __init__(self, its: InterfaceSpace, tuple_store: TupleStore, step: EngineStep) -> None:
         self._its = its
         self._tuple_store = tuple_store
         self._step = step
@@ -294,7 +293,7 @@ class Reactions:
                 one.remove()
             raise
 
-    def add_within(self, step: reaction.Step, reactions: list[ReactionRecord]) -> None:
+    def add_within(self, step: EngineStep, reactions: list[ReactionRecord]) -> None:
         """The same in the step of a strong listener, on any thread. Strong ones react within it;
         weak ones are to be watched for when the step is over."""
         _check_watchable(reactions)
@@ -385,8 +384,8 @@ class Reactions:
 
     @staticmethod
     def catch_up(tuple_store: TupleStore, entries: list[Entry]) -> None:
-        if entries and tuple_store.port.has_reactions:
-            tuple_store.hosted.flush_soon(tuple_store.port.catch_up(entries))
+        if entries:
+            tuple_store.flush_soon(tuple_store.engine.catch_up(entries))
 
     def settle(self, agents: Iterable[AgentState]) -> None:
         """Weak ones look out where their spaces are now."""

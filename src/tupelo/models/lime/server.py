@@ -24,6 +24,7 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.models.lime import packing
 from tupelo.models.lime.directory import AgentCard, Directory
+from tupelo.models.lime.engine import EngineFactory, EngineStep
 from tupelo.models.lime.locations import HostLocation
 from tupelo.models.lime.messages import (
     Answers,
@@ -57,7 +58,6 @@ from tupelo.models.lime.spaces import (
 from tupelo.models.lime.transfer import TupleBatch, TupleTransfer
 from tupelo.models.lime.transport import CollectTransport, Transport, VisibleTuples
 from tupelo.models.lime.windows import WindowedRead
-from tupelo.space.reaction import Step
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -74,7 +74,14 @@ LISTENER_HEARTBEATS = 2
 class Server(Operations):
     """LIME at one host; `over` says how its operations reach the others."""
 
-    def __init__(self, core: HostCore, *, over: Over = "collect", prune: bool = True) -> None:
+    def __init__(
+        self,
+        core: HostCore,
+        *,
+        over: Over = "collect",
+        prune: bool = True,
+        engine: EngineFactory | None = None,
+    ) -> None:
         if over not in ("collect", "publish"):
             raise BadArgument("over", '"collect" or "publish"', over)
         self.core = core
@@ -82,7 +89,7 @@ class Server(Operations):
         self.group = group_of(core)
         self.agents: dict[str, AgentState] = {}
         self.migrations: Migrations | None = None
-        self.spaces = Spaces(core, self._soon)
+        self.spaces = Spaces(core, self._soon, engine)
         self.system = LimeSystem(core, self._soon)
         self.name = f"lime.{over}"
         self._known: dict[str, AgentState] = {}
@@ -151,8 +158,10 @@ class Server(Operations):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         for parcel in self.parcels:
-            give_back(parcel.hosted, parcel.held)
+            give_back(parcel.tuple_store, parcel.held)
         self.handover.close()
+        for agent in list(self._known):
+            self._drop(agent)
         for tuple_store in self.spaces:
             tuple_store.close()
         self.system.close()
@@ -206,6 +215,11 @@ class Server(Operations):
             its.end_waiting()
         for one in agent.reactions:
             one.remove()
+
+    def _drop(self, agent_id: str) -> None:
+        """Close the private spaces of an agent that has ended, or gone on to another host."""
+        for its in self._known.pop(agent_id).spaces.values():
+            its.own.close()
 
     def find(self, agent_id: str) -> HostLocation | None:
         """The host in the group where an agent is."""
@@ -263,9 +277,7 @@ class Server(Operations):
             if directory.metadata_of[here] == self.directory.metadata_of[here]:
                 return self._told
             shared = coming(self._known, directory.metadata_of[here])
-            if any(
-                self.spaces.away(its.name, it) for its in shared for it in its.own.port.entries()
-            ):
+            if any(self.spaces.away(its.name, it) for its in shared for it in its.own.entries()):
                 return False
             for its in shared:
                 self.carriage.serve(self.spaces.tuple_store(its.name))
@@ -303,7 +315,7 @@ class Server(Operations):
         return not any(
             tuple_store.away(entry) == source
             for tuple_store in grounds
-            for entry in tuple_store.port.entries()
+            for entry in tuple_store.entries()
         )
 
     # Reactions
@@ -317,7 +329,7 @@ class Server(Operations):
     async def remove_reaction(self, registered: ReactionRecord) -> None:
         registered.remove()
 
-    def change_reactions(self, step: Step, change: Callable[[], None]) -> None:
+    def change_reactions(self, step: EngineStep, change: Callable[[], None]) -> None:
         """When the step of a strong listener is over, and was not undone, make a change of
         reactions: at once, or soon if the listener runs on another thread than the host."""
 
@@ -380,7 +392,7 @@ class Server(Operations):
         """The journey is decided: it is not here any more. Everyone knows with the next
         membership."""
         self._end(agent)
-        self._known.pop(agent.id, None)
+        self._drop(agent.id)
 
     def unpack(self, packed: Any, deliver: packing.DeliverOf) -> AgentState:
         """An agent that has come. It does nothing, and nobody knows of it, until it arrives."""
@@ -429,7 +441,7 @@ class Server(Operations):
         self.handover.install(directory.hosts)
         parcels, self.parcels = self.parcels, []
         for parcel in parcels:  # A membership that never was settled.
-            give_back(parcel.hosted, parcel.held)
+            give_back(parcel.tuple_store, parcel.held)
         self._told = True
         self.parcels = self._put_in_force() + self.moving.gather()
 
@@ -443,7 +455,7 @@ class Server(Operations):
         for agent in [
             one for one in self._known if one not in metadata_of and one not in self.agents
         ]:
-            del self._known[agent]
+            self._drop(agent)
         self.system.install(self.directory)
         return parcels
 

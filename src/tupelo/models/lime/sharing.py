@@ -14,8 +14,8 @@ from tupelo.models.lime.transfer import (
     MOVED,
     TupleBatch,
     TupleTransfer,
+    UnstoredTuples,
     heaps_of,
-    in_no_tuple_store,
 )
 from tupelo.values.entry import Entry
 
@@ -46,14 +46,12 @@ class TuplesToMove:
         parcels = []
         for host, heap in _sorted(tuple_store, entries):
             token = self._handover.next_token()
-            parcels.append(
-                TupleBatch(tuple_store.hosted, host, token, in_no_tuple_store(tuple_store, heap))
-            )
+            parcels.append(TupleBatch(tuple_store, host, token, UnstoredTuples(tuple_store, heap)))
         going = {entry for parcel in parcels for entry in parcel.held.entries}
         return [entry for entry in entries if entry not in going], parcels
 
     def _gather(self, tuple_store: TupleStore) -> list[TupleBatch]:
-        heaps = _sorted(tuple_store, tuple_store.port.entries())
+        heaps = _sorted(tuple_store, tuple_store.entries())
         parcels = [self._put_aside(tuple_store, host, heap) for host, heap in heaps]
         return [parcel for parcel in parcels if parcel is not None]
 
@@ -62,10 +60,10 @@ class TuplesToMove:
     ) -> TupleBatch | None:
         token = self._handover.next_token()
         holder = self._handover.holder(MOVED, host, token)
-        delivery, position = tuple_store.port.put_aside(entries, holder)
+        delivery, position = tuple_store.engine.put_aside(entries, holder)
         if delivery is None:  # Someone holds them, or was faster.
             return None
-        return TupleBatch(tuple_store.hosted, host, token, delivery, position)
+        return TupleBatch(tuple_store, host, token, delivery, position)
 
     async def send(self, parcels: list[TupleBatch]) -> None:
         """To all hosts at once, to each in order. If this is cut short, what was not sent is here
@@ -78,7 +76,7 @@ class TuplesToMove:
         finally:
             for unsent in by_host.values():
                 for parcel in unsent:
-                    give_back(parcel.hosted, parcel.held)
+                    give_back(parcel.tuple_store, parcel.held)
 
     async def _send(self, parcels: list[TupleBatch]) -> None:
         while parcels:
@@ -139,7 +137,7 @@ class Sharing:
         for its in coming:
             self._reactions.displace(its)
             self._spaces.share(its)
-            self._handover.recover(its.tuple_store.hosted)
+            self._handover.recover(its.tuple_store)
         for its in coming:
             held = _held_by(its.tuple_store, its.agent.id if its.name in before else None)
             relocated.setdefault(its.tuple_store, []).extend(held)
@@ -166,6 +164,8 @@ def coming(
 def _held_by(tuple_store: TupleStore, agent: str | None) -> list[Entry]:
     """What is with this agent on the tuple store; with None all that is there, as when other doors
     have written in a space that nobody has shared before."""
-    with tuple_store.hosted.port.atomic():
-        store = tuple_store.port.entries()
-    return [entry for entry in store if agent is None or tuple_store.current(entry) == agent]
+    return [
+        entry
+        for entry in tuple_store.entries()
+        if agent is None or tuple_store.current(entry) == agent
+    ]

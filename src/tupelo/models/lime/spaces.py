@@ -9,14 +9,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import AgentEnded, BadEntry, NotAllowed, PrivateSpace, SpaceClosed
+from tupelo.errors import AgentEnded, BadEntry, NotAllowed, PrivateSpace
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.access import Access
-from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.federation.spaces.hosted import Doubt
 from tupelo.models.lime.directory import Directory
+from tupelo.models.lime.engine import EngineFactory, SpaceEngine, TupleEngine
 from tupelo.models.lime.locations import AgentLocation, home_of
 from tupelo.models.lime.messages import (
     PlacedTuple,
@@ -27,22 +26,16 @@ from tupelo.models.lime.messages import (
     read_encoded_template,
 )
 from tupelo.space import blocking
-from tupelo.space.order import Fifo
-from tupelo.space.query import Query
+from tupelo.space.port import Port, port_of
 from tupelo.space.transaction import may_take
 from tupelo.store.index import Accept
 from tupelo.values.entry import Entry, Shape, freeze
-from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
     from tupelo.models.lime.reactions import ReactionCall, ReactionRecord
 
 SYSTEM_NAME = "LimeSystem"
-BACKLOG_MAX = 100_000
-OLDEST_FIRST = Fifo()
-"""LIME looks at every tuple, whatever the order of the space shows: an agent must find all that it
-takes along."""
 
 
 class AgentState:
@@ -131,37 +124,40 @@ class InterfaceSpace:
 
 
 class TupleStore:
-    """A space in which tuples are, and what has come into sight there and was not spoken of yet.
+    """The tuples of one space at this host, in an engine, with their locations.
 
-    `current` says who is responsible for a tuple here, and `away` to which other host it is about
-    to go. `soon` is called, on the loop, when there is something that nobody has asked for with
-    `fresh`.
+    `current(entry)` is the agent (or host) that is responsible for a tuple; `away(entry)` the other
+    host that the tuple is about to move to, if any. `news(store)` is called on the loop when there
+    are tuples that `fresh` has not returned yet. `doubt` decides about tuples whose delivery to
+    another host is in doubt.
     """
 
     def __init__(
         self,
-        hosted: HostedSpace,
-        here: str,
+        core: HostCore,
+        name: str,
+        engine: TupleEngine,
         current: Callable[[Entry], str],
-        soon: Callable[[TupleStore], object],
+        news: Callable[[TupleStore], object],
         away: Callable[[Entry], str | None] = lambda entry: None,
+        doubt: Doubt = Doubt(),  # noqa: B008
     ) -> None:
-        self.hosted = hosted
-        self.name = hosted.name
-        self.port = hosted.port
+        self.engine = engine
+        self.name = name
+        self.clock = core.clock
+        self.doubt = doubt
         self.current = current
         self.away = away
-        self._here = here
-        self._news = self.port.subscribe(
-            ANY, None, None, None, None, backlog_max=BACKLOG_MAX, available=True
-        )
-        self._waking = _Waking(lambda: soon(self))
-        self.fresh()
-
-    # Looking and taking
+        self.entries = engine.entries
+        self.flush = engine.flushed
+        self.flush_soon = engine.flush_soon
+        self.fresh = engine.fresh
+        self.close = engine.close
+        self._here = core.id
+        engine.listen(lambda: news(self))
 
     def accept(self, where: TuplePlace, take: bool = False) -> Accept | None:
-        """Which matches are in these locations (and may be taken); None for all."""
+        """A filter for the tuples in these locations (that may be taken); None for all tuples."""
         if where.is_anywhere and not take:
             return None
         here, current = self._here, self.current
@@ -176,40 +172,30 @@ class TupleStore:
     def look(
         self, template: Any, where: TuplePlace, *, one: bool, take: bool = False, known: bool = True
     ) -> list[Entry]:
-        """What is here now, for those who read, or what those who `take` could have."""
-        limit, only = 1 if one else None, self.accept(where, take)
-        found, position = self.port.get_now(
-            Query(template, many=True, limit=limit, order=OLDEST_FIRST, known=known, only=only)
-        )
-        if position:  # What a reader has seen must not vanish in a crash.
-            self.port.flush(position)
-        return found
+        """The tuples here that can be read, or with `take` that could be taken."""
+        return self.engine.find(template, 1 if one else None, self.accept(where, take), known)
 
     async def take(self, template: Any, where: TuplePlace, *, one: bool) -> list[Entry]:
-        """Take what is here now, for good."""
-        limit, only = 1 if one else None, self.accept(where)
-        taken, position = self.port.get_now(
-            Query(template, take=True, many=True, limit=limit, order=OLDEST_FIRST, only=only)
+        """Remove matching tuples for good."""
+        taken, position = self.engine.take(
+            template, 1 if one else None, self.accept(where), known=True
         )
-        await self.hosted.flush(position)
+        await self.flush(position)
         return taken
 
     def take_out(self, wanted: Accept) -> list[Entry]:
-        """Take all that is wanted, and nobody holds, out of here, to be elsewhere from now on."""
-        everything = Query(
-            take=True, many=True, limit=None, order=OLDEST_FIRST, known=False, only=wanted
-        )
-        taken, position = self.port.get_now(everything)
-        self.hosted.flush_soon(position)
+        """Remove all tuples that are wanted and not held, to put them in another store."""
+        taken, position = self.engine.take(ANY, None, wanted, known=False)
+        self.flush_soon(position)
         return taken
 
     def put(self, entries: list[Entry]) -> None:
-        """Let these be here, as they are, whatever the rules of the space."""
+        """Add tuples with their identity, whatever the rules of the space."""
         if entries:
-            self.hosted.flush_soon(self.port.let_in(entries))
+            self.flush_soon(self.engine.let_in(entries))
 
     def sendable(self, pattern: TuplePattern) -> Iterator[tuple[Entry, PlacedTuple]]:
-        """What is here for a pattern and can be sent; one, if one will do."""
+        """The tuples that match a pattern and can be sent; at most one, if it wants one."""
         template = read_encoded_template(pattern.template)
         for one in (True, False) if pattern.one else (False,):  # Perhaps not the first, but others.
             for entry in self.look(
@@ -222,69 +208,31 @@ class TupleStore:
                         return
 
     def require_sendable(self) -> None:
-        """BadEntry if there is something here that could not be sent to another host."""
-        for entry in self.port.entries():
+        """Raise BadEntry if a tuple here could not be sent to another host."""
+        for entry in self.entries():
             payload_of(entry.shape, entry.fields)
 
     def placed(self, entry: Entry) -> PlacedTuple | None:
+        """A tuple with its location, as it is sent; None if it cannot be sent."""
         try:
-            return PlacedTuple(carried(entry, self.hosted.clock.now()), self.current(entry))
-        except BadEntry:  # It stays where it is.
+            return PlacedTuple(carried(entry, self.clock.now()), self.current(entry))
+        except BadEntry:
             return None
-
-    # What has come into sight
-
-    def fresh(self) -> list[Entry]:
-        """What has come into sight, or may be taken again, since this was asked the last time."""
-        found: dict[Entry, None] = {}
-        while True:
-            wait = 0 if self._waking.armed else None
-            try:
-                notice, _ = self.port.next_notice(self._news, self._waking.arm, wait)
-            except SpaceClosed:
-                return []
-            if not isinstance(notice, Notice):
-                return [entry for entry in found if not entry.gone]
-            found[notice.subject] = None
-            if notice.missed:
-                found.update(dict.fromkeys(self.port.entries()))
-
-    def close(self) -> None:
-        self.port.end_subscription(self._news)
-
-
-class _Waking:
-    """Wakes the loop, from whichever thread, when there is news."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.armed = False
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
-
-    def arm(self) -> _Waking:
-        self.armed = True
-        return self
-
-    def wake(self) -> bool:
-        self.armed = False
-        try:
-            if get_ident() == self._thread:
-                self._loop.call_soon(self._call)
-            else:
-                self._loop.call_soon_threadsafe(self._call)
-        except RuntimeError:  # The loop is closed.
-            return False
-        return True
 
 
 class Spaces:
-    """The grounds of one host, and who shares them there now."""
+    """The tuple stores of one host, and the agents that share them there now."""
 
-    def __init__(self, core: HostCore, soon: Callable[[TupleStore], object]) -> None:
+    def __init__(
+        self,
+        core: HostCore,
+        news: Callable[[TupleStore], object],
+        engine: EngineFactory | None = None,
+    ) -> None:
         self._core = core
-        self._soon = soon
-        self._grounds: dict[str, TupleStore] = {}
+        self._news = news
+        self._engine = engine
+        self._stores: dict[str, TupleStore] = {}
         self.sharing: dict[str, dict[str, InterfaceSpace]] = {}
         self.directory = Directory()
         self.cut: set[str] = set()
@@ -299,12 +247,17 @@ class Spaces:
         self.refused.clear()
 
     def private(self, agent_id: str, name: str) -> TupleStore:
-        """An agent's own tuple store, where it is responsible for everything."""
-        space = blocking.Space(
-            name, clock=self._core.clock, agent=agent_id, new_id=self._core.new_id
+        """A new tuple store for a private space; its agent is responsible for all tuples there."""
+        engine = self._make_engine(name, agent_id)
+        return TupleStore(self._core, name, engine, lambda entry: agent_id, self._news)
+
+    def _make_engine(self, name: str, agent: str | None) -> TupleEngine:
+        core = self._core
+        if self._engine is not None:
+            return self._engine(name, agent, core.clock)
+        return SpaceEngine(
+            core.make_space(name).port if agent is None else private_port(core, name, agent)
         )
-        hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
-        return TupleStore(hosted, self._core.id, lambda entry: agent_id, self._soon)
 
     def require_sharable(self, name: str, neighbour: str = "", source: str = "") -> None:
         """NotAllowed for a space that is not for everybody. It is made if there is none. An agent
@@ -320,24 +273,41 @@ class Spaces:
                 raise NotAllowed(operation, name, f"the host {source}")
 
     def tuple_store(self, name: str) -> TupleStore:
-        """The host's tuple store of this name, from now on."""
-        tuple_store = self._grounds.get(name)
-        if tuple_store is None:
-            hosted = self._core.make_space(name)
-            tuple_store = self._grounds[name] = TupleStore(
-                hosted,
-                self._core.id,
+        """The tuple store of this name that the agents of the host share; it is made if needed."""
+        store = self._stores.get(name)
+        if store is None:
+            store = self._stores[name] = TupleStore(
+                self._core,
+                name,
+                self._make_engine(name, None),
                 partial(self.current, name),
-                self._soon,
+                self._news,
                 partial(self.away, name),
+                self._core.make_space(name).doubt,
             )
-        return tuple_store
+        return store
+
+    def was_accepted(self, space: str, origin: str, n: int) -> bool:
+        """Whether a durable engine has, or once had, a tuple that another host has sent."""
+        store = self._stores.get(space)
+        hosted = self._core.spaces.get(space)
+        engine: TupleEngine | Port
+        if store is not None:
+            engine = store.engine
+        elif hosted is not None and self._engine is None:
+            engine = hosted.port
+        else:
+            return False
+        if not engine.durable:
+            return False
+        here = any((entry.origin, entry.n) == (origin, n) for entry in engine.entries())
+        return here or (origin, n) in engine.accepted()
 
     def find(self, name: str) -> TupleStore | None:
-        return self._grounds.get(name)
+        return self._stores.get(name)
 
     def __iter__(self) -> Iterator[TupleStore]:
-        return iter(list(self._grounds.values()))
+        return iter(list(self._stores.values()))
 
     def current(self, name: str, entry: Entry) -> str:
         """The agent that is responsible for this here, or else the host."""
@@ -372,6 +342,14 @@ class Spaces:
         its.own.put(taken)
 
 
+def private_port(core: HostCore, name: str, agent: str) -> Port:
+    """The port of a new space in memory that no other door sees."""
+    space = blocking.Space(name, clock=core.clock, agent=agent, new_id=core.new_id)
+    port = port_of(space)
+    port.commit_in_place()
+    return port
+
+
 DEPARTED_MAX = 1_000
 """So many departures of hosts and agents are remembered; the oldest are forgotten first."""
 
@@ -385,12 +363,13 @@ class LimeSystem:
     ("departed host", id, name) and ("departed agent", id, the host where it was).
     """
 
-    def __init__(self, core: HostCore, soon: Callable[[TupleStore], object]) -> None:
+    def __init__(self, core: HostCore, news: Callable[[TupleStore], object]) -> None:
         # Tuples are told apart by it and a number, which begins anew in every life of the host.
         self._origin = f"{core.id}:{core.incarnation}"
-        space = blocking.Space(SYSTEM_NAME, clock=core.clock, agent=core.id, new_id=core.new_id)
-        hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
-        self.tuple_store = TupleStore(hosted, core.id, lambda entry: core.id, soon)
+        self.port = private_port(core, SYSTEM_NAME, core.id)
+        self.tuple_store = TupleStore(
+            core, SYSTEM_NAME, SpaceEngine(self.port), lambda entry: core.id, news
+        )
         self._number = 0
         self._before = Directory()
         self._said: dict[tuple[str, ...], None] = {}
@@ -401,7 +380,7 @@ class LimeSystem:
         self._note_departures(directory)
         before, self._said = self._said, dict.fromkeys([*directory.tuples(), *self._departed])
         gone = before.keys() - self._said.keys()
-        with self.tuple_store.hosted.port.atomic():
+        with self.port.atomic():
             if gone:
                 self.tuple_store.take_out(lambda entry: entry.fields in gone)
             self.tuple_store.put(

@@ -30,7 +30,6 @@ from tupelo.errors import (
 from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.spaces.doubts import DoubtfulDeliveries, confirm, give_back
-from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.messages import (
     ConfirmTake,
@@ -47,7 +46,7 @@ from tupelo.models.lime.messages import (
 )
 from tupelo.models.lime.spaces import Spaces, TupleStore
 from tupelo.models.lime.windows import WINDOW_BYTES, WINDOW_MAX, Listings
-from tupelo.space.delivery import Arrived, Delivery
+from tupelo.space.delivery import Delivery
 from tupelo.values.entry import Entry, require_known
 from tupelo.values.holder import Holder, HolderKind
 
@@ -61,16 +60,30 @@ class TupleBatch(NamedTuple):
     """Tuples that go to another host under a number. That they were put aside for it is durable at
     a position."""
 
-    hosted: HostedSpace
+    tuple_store: TupleStore
     host: str
     token: int
     held: Delivery
     position: int = 0
 
 
-def in_no_tuple_store(tuple_store: TupleStore, entries: list[Entry]) -> Arrived:
-    """Tuples that were in no tuple store yet when they left for another host."""
-    return Arrived(tuple_store.port, entries, tuple_store.port.let_in)
+class UnstoredTuples:
+    """A delivery of tuples that were in no tuple store yet when they left for another host. If it
+    does not get them they are put in the store here."""
+
+    def __init__(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+        self.space = tuple_store.name
+        self.entries = entries
+        self._tuple_store = tuple_store
+
+    def confirm(self) -> int:
+        return 0
+
+    def give_back(self) -> int:
+        return self._tuple_store.engine.let_in(self.entries)
+
+    def forget(self) -> None:
+        """No session has seen the tuples."""
 
 
 class TupleTransfer:
@@ -94,8 +107,8 @@ class TupleTransfer:
         self._given: dict[str, dict[int, Delivery]] = {}
         self._sent: dict[str, dict[int, Delivery]] = {}
         self._lives: dict[int, str] = {}  # those of the hosts to which things were sent
-        self._taken_in_doubt = DoubtfulDeliveries(core.spaces.get)
-        self._moved_in_doubt = DoubtfulDeliveries(core.spaces.get)
+        self._taken_in_doubt = DoubtfulDeliveries(spaces.find)
+        self._moved_in_doubt = DoubtfulDeliveries(spaces.find)
         core.all_doubts |= {self._taken_in_doubt, self._moved_in_doubt}
         self._recovered: set[str] = set()
         self.listings = Listings()
@@ -105,12 +118,12 @@ class TupleTransfer:
         self._token += 1
         return self._token
 
-    def recover(self, hosted: HostedSpace) -> None:
+    def recover(self, tuple_store: TupleStore) -> None:
         """What was in other hosts' hands when this host crashed."""
-        if hosted.name in self._recovered:
+        if tuple_store.name in self._recovered:
             return
-        self._recovered.add(hosted.name)
-        for delivery in hosted.port.deliveries_in_doubt():
+        self._recovered.add(tuple_store.name)
+        for delivery in tuple_store.engine.deliveries_in_doubt():
             holder = delivery.holder
             if holder.kind in (TAKEN, MOVED):
                 taken = holder.kind == TAKEN
@@ -167,16 +180,16 @@ class TupleTransfer:
             return [[], False]
         window, more = self.listings.window(source, message.number, tuple_store, pattern)
         holder = self.holder(TAKEN, source, message.token)
-        delivery, position = tuple_store.port.put_aside(window, holder)
+        delivery, position = tuple_store.engine.put_aside(window, holder)
         if delivery is None:
             return [[], more]
         try:
-            await tuple_store.hosted.flush(position)
+            await tuple_store.flush(position)
         except BaseException:
-            give_back(tuple_store.hosted, delivery)
+            give_back(tuple_store, delivery)
             raise
         if source in self._spaces.cut:
-            give_back(tuple_store.hosted, delivery)
+            give_back(tuple_store, delivery)
             return [[], False]
         self._given.setdefault(source, {})[message.token] = delivery
         return encode([[window[entry] for entry in delivery.entries], more])
@@ -191,26 +204,28 @@ class TupleTransfer:
     def confirmed(self, source: str, message: ConfirmTake) -> None:
         held = self._given.get(source, {}).pop(message.token, None)
         if held is not None:
-            confirm(self._core.spaces.get(held.space), held)
+            confirm(self._spaces.find(held.space), held)
 
     def released(self, source: str, message: Release) -> None:
         self.listings.release(source, message.token)
         held = self._given.get(source, {}).pop(message.token, None)
         if held is not None:
-            give_back(self._core.spaces.get(held.space), held)
+            give_back(self._spaces.find(held.space), held)
 
     # Moving to another host
 
     async def move(self, parcel: TupleBatch) -> None:
         """Let these tuples be at another host from now on. If it does not want them they are here;
         if it is cut off it will be known later."""
-        hosted, host, token, held, position = parcel
+        tuple_store, host, token, held, position = parcel
         now = self._core.clock.now()
-        message = MoveTuples(token, hosted.name, [carried(entry, now) for entry in held.entries])
+        message = MoveTuples(
+            token, tuple_store.name, [carried(entry, now) for entry in held.entries]
+        )
         try:
-            await hosted.flush(position)
+            await tuple_store.flush(position)
         except BaseException:
-            give_back(hosted, held)
+            give_back(tuple_store, held)
             raise
         self._sent.setdefault(host, {})[token] = held
         self._lives[token] = self._spaces.directory.life_of(host)
@@ -228,12 +243,14 @@ class TupleTransfer:
         if self._sent.get(host, {}).pop(token, None) is not None:
             self._lives.pop(token, None)
             if accepted is True:
-                confirm(hosted, held)
+                confirm(tuple_store, held)
             else:
-                sharers = self._spaces.directory.sharers(hosted.name)
+                sharers = self._spaces.directory.sharers(tuple_store.name)
                 if sharers.get(home_of(held.entries[0])) == host:
-                    self._spaces.refused.add((hosted.name, host))  # or it would be tried for ever
-                give_back(hosted, held)
+                    self._spaces.refused.add(
+                        (tuple_store.name, host)
+                    )  # or it would be tried for ever
+                give_back(tuple_store, held)
 
     async def arrive(self, neighbour: str, source: str, message: MoveTuples) -> bool:
         """Let tuples in that are at home here."""
@@ -246,9 +263,9 @@ class TupleTransfer:
         if not all(home_of(entry) in sharing for entry in entries):
             return False
         alive = [entry for entry in entries if entry.expires is None or entry.expires > now]
-        position = tuple_store.port.let_in(alive)
+        position = tuple_store.engine.let_in(alive)
         self._arrived.setdefault(source, BitMap64()).add(message.token)
-        await tuple_store.hosted.flush(position)
+        await tuple_store.flush(position)
         with suppress(HostClosed):  # They are here all the same.
             await self._announce(tuple_store)
         return True
@@ -317,15 +334,10 @@ class TupleTransfer:
         ]
 
     def _outlived(self, moved: Moved) -> bool:
-        """Did this come in an earlier life of this host, and is on its disk?"""
-        hosted = self._core.spaces.get(moved.space)
-        if moved.incarnation == self._core.incarnation or hosted is None:
-            return False
-        if not hosted.durable:
-            return False
-        key = (moved.origin, moved.n)
-        here = any((entry.origin, entry.n) == key for entry in hosted.port.entries())
-        return here or key in hosted.port.accepted()
+        """Whether this came in an earlier life of this host, and is on its disk."""
+        return moved.incarnation != self._core.incarnation and self._spaces.was_accepted(
+            moved.space, moved.origin, moved.n
+        )
 
     def close(self) -> None:
         """What is still in doubt is left to the host."""
