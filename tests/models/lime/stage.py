@@ -1,9 +1,9 @@
 """A stage for LIME's doors: a scene is written once, and played on real sockets at both doors.
 
 LIME stands on hosts (docs/DOORS.md says why not on a client): its laws run on every kind of space
-of hosts in `tests.kinds`, in memory and in a folder, and on another engine (`on_every_kind`). What
-does not ask where tuples are kept, such as a check of arguments, runs in memory only
-(`at_both_doors`).
+of hosts in `tests.kinds`, in memory and in a folder, and on another engine (`on_every_kind`). Laws
+about other doors of the same space run without that engine (`on_every_space`). What does not ask
+where tuples are kept, such as a check of arguments, runs in memory only (`at_both_doors`).
 
 At the blocking door nothing in a scene ever waits for a loop, so it runs to its end at once; `do`
 takes the answers of either door.
@@ -137,10 +137,10 @@ _SPANNING = [place for place in PLACES if KINDS[place[1]].where == "spanning"]
 at_both_doors = pytest.mark.parametrize(
     "play", [play_blocking, play_async], ids=["blocking", "async"]
 )
+_SPACES = [pytest.param(_player(*place), id="-".join(place)) for place in _SPANNING]
+on_every_space = pytest.mark.parametrize("play", _SPACES)
 on_every_kind = pytest.mark.parametrize(
-    "play",
-    [*(_player(*place) for place in _SPANNING), play_on_sqlite],
-    ids=[*("-".join(place) for place in _SPANNING), "blocking-sqlite engine"],
+    "play", [*_SPACES, pytest.param(play_on_sqlite, id="blocking-sqlite engine")]
 )
 
 

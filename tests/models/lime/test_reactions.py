@@ -19,6 +19,7 @@ from tests.models.lime.stage import (
     at_both_doors,
     do,
     on_every_kind,
+    on_every_space,
     play_async,
     play_blocking,
     shared,
@@ -107,7 +108,7 @@ def test_a_reaction_of_once_fires_once_although_many_match(play):
     play(scene)
 
 
-@on_every_kind
+@on_every_space
 def test_an_event_says_what_was_found_by_which_reaction_and_with_whom(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
