@@ -13,14 +13,12 @@ import pytest
 
 from tests.simulation.test_federation import describe
 from tupelo.federation.brokers.broker import Broker
-from tupelo.federation.groups.gate import Gate
-from tupelo.federation.groups.group import Group
+from tupelo.federation.groups.group import Gate, Group
 from tupelo.lab.lime.simulate import simulate
 from tupelo.lab.simulate import simulate_many
-from tupelo.models.lime.agent import Agent
+from tupelo.models.lime.agent import Agent, AgentRuntime
 from tupelo.models.lime.reactions import ReactionRecord
-from tupelo.models.lime.runtime import AgentRuntime
-from tupelo.models.lime.sharing import TuplesToMove
+from tupelo.models.lime.transfer import TuplesToMove
 
 SEEDS = int(os.environ.get("TUPELO_LIME_SEEDS", "60"))
 PLANTED_SEEDS = 100

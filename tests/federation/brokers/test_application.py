@@ -11,7 +11,7 @@ import pytest
 
 from tests.federation.brokers.market import LINE, Market, Wares, play
 from tupelo.errors import BadArgument, CannotSend, Refused
-from tupelo.federation.brokers import local, messages, metadata, probing, tables
+from tupelo.federation.brokers import messages, probing, standing, tables
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.brokers.messages import HostResult
 from tupelo.federation.brokers.tables import Tree
@@ -57,7 +57,7 @@ def test_what_is_too_large_or_no_value_is_refused_here_and_lost_elsewhere(caplog
 
 
 def test_an_answer_that_is_too_long_for_a_line_names_who_did_not_fit(monkeypatch, caplog):
-    for room in (tables, local, probing):
+    for room in (tables, tables, probing):
         monkeypatch.setattr(room, "ANSWER_BYTES_MAX", 3_000)
 
     async def scene(market: Market) -> None:
@@ -272,7 +272,7 @@ def test_garbage_closes_the_link_it_came_over_and_no_other(what):
 
 def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
     monkeypatch.setattr(tables, "PATTERNS_MAX", 10)
-    monkeypatch.setattr(metadata, "PATTERNS_MAX", 10)
+    monkeypatch.setattr(standing, "PATTERNS_MAX", 10)
 
     async def scene(market: Market) -> None:
         talk = market["c"].core.peers["d"].talk
@@ -291,7 +291,7 @@ def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
         await market.quiet()
         assert talk.over
         await market.agreed("abcd")
-        full = metadata.BrokerMetadata(None, [bytes([number]) for number in range(11)])
+        full = standing.BrokerMetadata(None, [bytes([number]) for number in range(11)])
         stall.broker.metadata = lambda: encoded(full)
         await stall.do(stall.group.renew())
         assert (await market["a"].probe("pear", "all")).empty == frozenset("abc")

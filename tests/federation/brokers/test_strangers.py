@@ -11,7 +11,7 @@ import pytest
 from tests.federation.brokers.market import LINE, Market, play
 from tupelo.errors import HostClosed
 from tupelo.federation.brokers.messages import CollectResult, HostResult, SubscribeTo, encode
-from tupelo.federation.brokers.metadata import BrokerMetadata, StandingCollect
+from tupelo.federation.brokers.standing import BrokerMetadata, StandingCollect
 
 NO_VALUE = b"\xc1"
 DEEP = b"\x91" * 100_000 + b"\x01"

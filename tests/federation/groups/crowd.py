@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tupelo.federation.groups import messages
+from tupelo.federation.groups import protocol
 from tupelo.federation.groups.membership import Member, Membership, MembershipId
 from tupelo.federation.groups.protocol import (
     DelayBegin,
@@ -99,7 +99,7 @@ class Person:
     def hear(self, host: str, message: Any) -> None:
         if isinstance(message, Parcel):
             self.hear_parcel(host, message)
-        elif not isinstance(message, messages.Unreachable):
+        elif not isinstance(message, protocol.Unreachable):
             self.tell(self.protocol.heard, host, message)
 
     def hear_parcel(self, neighbour: str, parcel: Parcel) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Any
 
-from tupelo.federation.groups.group import Group, group_of
+from tupelo.federation.groups.group import Group, PartSender, group_of
 from tupelo.federation.groups.membership import Membership
-from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run

@@ -90,7 +90,7 @@ class SqliteDelivery:
     @contextmanager
     def _settling(self) -> Iterator[None]:
         if self._settled:
-            raise TransactionEnded("the delivery was settled before")
+            raise TransactionEnded(self.holder.id, "settled")
         with self._engine.step():
             yield
         self._settled = True

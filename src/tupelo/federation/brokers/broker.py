@@ -22,7 +22,6 @@ from tupelo.errors import BadArgument, HostClosed, Refused
 from tupelo.federation.brokers import tables
 from tupelo.federation.brokers.collecting import CollectId
 from tupelo.federation.brokers.epoch import BrokerEpoch
-from tupelo.federation.brokers.local import IsEmpty, LocalApplication, Matching, OnlyAt
 from tupelo.federation.brokers.messages import (
     AnySaid,
     BrokerMessage,
@@ -32,9 +31,9 @@ from tupelo.federation.brokers.messages import (
     Kind,
     encode,
 )
-from tupelo.federation.brokers.metadata import BrokerMetadata, encode_metadata, read_metadata_of
 from tupelo.federation.brokers.probing import ProbeEvaluation
 from tupelo.federation.brokers.standing import (
+    BrokerMetadata,
     Collected,
     Deliver,
     Lost,
@@ -42,10 +41,20 @@ from tupelo.federation.brokers.standing import (
     RunningCollect,
     StandingRequest,
     StandingSubscription,
+    encode_metadata,
+    read_metadata_of,
     readable,
     reply,
 )
-from tupelo.federation.brokers.tables import Application, Tree, encode_checked
+from tupelo.federation.brokers.tables import (
+    Application,
+    IsEmpty,
+    LocalApplication,
+    Matching,
+    OnlyAt,
+    Tree,
+    encode_checked,
+)
 
 if TYPE_CHECKING:
     from tupelo.federation.groups.group import Group

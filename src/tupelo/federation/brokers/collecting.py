@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tupelo.errors import BadFrame
-from tupelo.federation.brokers.local import LocalApplication, Matching
 from tupelo.federation.brokers.messages import (
     CollectCancel,
     CollectRequest,
@@ -21,8 +20,16 @@ from tupelo.federation.brokers.messages import (
     HostResult,
     Kind,
 )
-from tupelo.federation.brokers.pruning import PruningPromises
-from tupelo.federation.brokers.tables import EncodedPattern, Say, Tree, check_answer, portions
+from tupelo.federation.brokers.tables import (
+    EncodedPattern,
+    LocalApplication,
+    Matching,
+    PruningPromises,
+    Say,
+    Tree,
+    check_answer,
+    portions,
+)
 
 Deliver = Callable[[int, HostResult, bool], None]
 """Told of each result for the collect of this number of this host's own, and whether it is over."""

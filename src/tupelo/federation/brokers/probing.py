@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 
 from tupelo.errors import BadFrame
-from tupelo.federation.brokers.local import LocalApplication, Matching
 from tupelo.federation.brokers.messages import (
     Extent,
     HostResult,
@@ -21,10 +20,12 @@ from tupelo.federation.brokers.messages import (
     ProbeCancel,
     ProbeRequest,
 )
-from tupelo.federation.brokers.pruning import PruningPromises
 from tupelo.federation.brokers.tables import (
     ANSWER_BYTES_MAX,
     EncodedPattern,
+    LocalApplication,
+    Matching,
+    PruningPromises,
     Routes,
     Say,
     Tree,

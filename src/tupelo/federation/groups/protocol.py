@@ -26,23 +26,99 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+import msgspec
 
 from tupelo.errors import BadFrame
 from tupelo.federation.groups.membership import Member, Membership, MembershipId
-from tupelo.federation.groups.messages import (
-    Commit,
-    Echo,
-    Flush,
-    FoundHost,
-    GroupMessage,
-    Join,
-    Leave,
-    OfWave,
-    Probe,
-    Resume,
-    Settled,
-    Unreachable,
-)
+
+RoundNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+RoundId = tuple[RoundNumber, str]
+
+
+class GroupMessage(msgspec.Struct, array_like=True):
+    """Anything that is said in a group."""
+
+
+# Meeting and parting
+
+
+class Join(GroupMessage, tag=1):
+    """I take part, in this life; this membership is in force here. `late`: we were engaged already,
+    and I have not heard what you said before."""
+
+    incarnation: str
+    membership: RoundId
+    late: bool = False
+
+
+class Leave(GroupMessage, tag=2):
+    """I take part no more."""
+
+
+# The round
+
+
+class Probe(GroupMessage, tag=3):
+    """A round is under way: halt, pass it on, and tell me who is behind you."""
+
+    round_id: RoundId
+
+
+class FoundHost(msgspec.Struct, array_like=True):
+    """A host that the round has found, through its `parent`, which has this membership in force."""
+
+    member: Member
+    parent: str | None
+    was: RoundId
+
+
+class Echo(GroupMessage, tag=4):
+    """These are the hosts behind me, and me. Nothing is under way there."""
+
+    round_id: RoundId
+    found: list[FoundHost]
+
+
+class Commit(GroupMessage, tag=5):
+    """These are all: the new membership."""
+
+    round_id: RoundId
+    found: list[FoundHost]
+
+
+class Flush(GroupMessage, tag=6):
+    """Nothing that was said in the old membership comes to you from here any more."""
+
+    round_id: RoundId
+
+
+class Settled(GroupMessage, tag=7):
+    """The new membership is in force here and behind me, and all is settled."""
+
+    round_id: RoundId
+
+
+class Resume(GroupMessage, tag=8):
+    """All is settled everywhere: go on."""
+
+    round_id: RoundId
+
+
+# In a membership
+
+
+class Unreachable(GroupMessage, tag=9):
+    """These hosts cannot be reached through me any more."""
+
+    membership: RoundId
+    hosts: list[str]
+
+
+OfWave = Join | Leave | Probe | Echo | Commit | Flush | Settled | Resume
+Said = OfWave | Unreachable
+
 
 AHEAD_MAX = 2**32
 """No host is so many rounds ahead of another."""
@@ -139,7 +215,7 @@ class MembershipProtocol:
         self._member = member
         self._busy = busy
         self._links: dict[str, Join | None] = {}
-        self._round = 0
+        self._last_round = 0
         self._wanted = False
         self.vain = 0
         """How many rounds in a row have found what cannot be, or not what is there."""
@@ -148,8 +224,8 @@ class MembershipProtocol:
         self._severed: set[str] = set()
         self._enter(self.membership.id, None)
 
-    def _enter(self, protocol: MembershipId, parent: str | None) -> None:
-        self.id = protocol
+    def _enter(self, round_id: MembershipId, parent: str | None) -> None:
+        self.id = round_id
         self.coming: Membership | None = None
         self._parent = parent
         self._asked: dict[str, None] = {}
@@ -260,11 +336,11 @@ class MembershipProtocol:
     def begin(self) -> None:
         """Begin the round that is wanted, if none is under way."""
         if self._wanted and self.phase in (ProtocolPhase.IDLE, ProtocolPhase.BROKEN):
-            self._take_part((self._round + 1, self._life), None)
+            self._take_part((self._last_round + 1, self._life), None)
 
-    def _take_part(self, protocol: MembershipId, parent: str | None) -> None:
-        self._enter(protocol, parent)
-        self._round = max(self._round, protocol[0])
+    def _take_part(self, round_id: MembershipId, parent: str | None) -> None:
+        self._enter(round_id, parent)
+        self._last_round = max(self._last_round, round_id[0])
         self._wanted = False
         self.phase = ProtocolPhase.GATHERING
         self.outbox.append(HaltOperations())
@@ -281,8 +357,8 @@ class MembershipProtocol:
 
     def heard(self, host: str, message: OfWave) -> None:
         if isinstance(message, Join | Probe):
-            ahead = message.membership if isinstance(message, Join) else message.protocol
-            if ahead[0] > self._round + AHEAD_MAX:
+            ahead = message.membership if isinstance(message, Join) else message.round_id
+            if ahead[0] > self._last_round + AHEAD_MAX:
                 raise BadFrame(f"the round {ahead[0]} is too far ahead")
         if isinstance(message, Join):
             self._here(host, message)
@@ -291,8 +367,8 @@ class MembershipProtocol:
         elif host not in self.neighbours:
             return  # It has not heard yet that we left.
         elif isinstance(message, Probe):
-            self._probed(host, message.protocol)
-        elif message.protocol != self.id:
+            self._probed(host, message.round_id)
+        elif message.round_id != self.id:
             return  # It has not heard yet of the round that we are in.
         elif isinstance(message, Echo):
             self._echoed(host, message.found)
@@ -309,7 +385,7 @@ class MembershipProtocol:
 
     def _here(self, host: str, here: Join) -> None:
         self._links[host] = here
-        self._round = max(self._round, here.membership[0])
+        self._last_round = max(self._last_round, here.membership[0])
         if not self.joined:
             return
         if here.late:
@@ -329,15 +405,15 @@ class MembershipProtocol:
             and here.membership <= self.membership.id
         )
 
-    def _probed(self, host: str, protocol: MembershipId) -> None:
-        if protocol > self.id:
-            self._take_part(protocol, host)
+    def _probed(self, host: str, round_id: MembershipId) -> None:
+        if round_id > self.id:
+            self._take_part(round_id, host)
         elif self.phase is ProtocolPhase.IDLE:
             self.want()  # It cannot win, and its host must not wait for ever.
-        elif protocol == self.id:
+        elif round_id == self.id:
             if host not in self._asked:  # It came when all were asked, and awaits our answer.
                 self._asked[host] = None
-                self._say(host, Probe(protocol))
+                self._say(host, Probe(round_id))
             self._awaited.pop(host, None)
             self._gathered()
 

@@ -19,12 +19,10 @@ from tupelo.lab.network import VirtualNetwork
 from tupelo.lab.simulation import Simulation
 from tupelo.lab.world import ANSWER_SECONDS, DOUBT_SECONDS, HEARTBEAT_SECONDS, PORT, SpaceUnderTest
 from tupelo.models import lime
-from tupelo.models.lime.directory import AgentCard, Directory
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
-from tupelo.models.lime.sharing import Relocated
-from tupelo.models.lime.spaces import AgentState
-from tupelo.models.lime.transfer import TupleBatch
+from tupelo.models.lime.spaces import AgentCard, AgentState, Directory
+from tupelo.models.lime.transfer import Relocated, TupleBatch
 from tupelo.space.port import port_of
 
 WORLD: ContextVar[LimeWorld] = ContextVar("world")

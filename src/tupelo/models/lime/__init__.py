@@ -36,14 +36,15 @@ from tupelo.models.lime.engine import EngineFactory, TupleEngine
 from tupelo.models.lime.host import Host
 from tupelo.models.lime.locations import UNSPECIFIED, AgentLocation, HostLocation
 from tupelo.models.lime.packages import AgentPackages, sign_package
-from tupelo.models.lime.reaction import (
+from tupelo.models.lime.reactions import (
+    ONCE,
+    ONCE_PER_TUPLE,
     LocalizedReaction,
     Reaction,
     ReactionEvent,
     RegisteredReaction,
     UbiquitousReaction,
 )
-from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, set_shared
 
 __all__ = [

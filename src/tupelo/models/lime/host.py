@@ -14,18 +14,18 @@ from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts import doors
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
-from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.engine import EngineFactory
-from tupelo.models.lime.locations import AgentLocation, HostLocation
-from tupelo.models.lime.migrating import Migrations
-from tupelo.models.lime.packages import AgentPackages
-from tupelo.models.lime.runtime import (
+from tupelo.models.lime.agent import (
+    Agent,
     AgentRuntime,
     require_outside_step,
     speak_for,
     speaker,
     speaking,
 )
+from tupelo.models.lime.engine import EngineFactory
+from tupelo.models.lime.locations import AgentLocation, HostLocation
+from tupelo.models.lime.migrating import Migrations
+from tupelo.models.lime.packages import AgentPackages
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace
 from tupelo.space.dual_api import dual_api

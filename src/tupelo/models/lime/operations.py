@@ -20,10 +20,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed
-from tupelo.federation.groups.group import Group
-from tupelo.federation.groups.routing import PartSender
+from tupelo.federation.groups.group import Group, PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.models.lime.directory import Directory
 from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.messages import (
     ANYWHERE,
@@ -32,11 +30,9 @@ from tupelo.models.lime.messages import (
     encoded_template,
 )
 from tupelo.models.lime.reactions import Detected, ReactionWatch, mark_of
-from tupelo.models.lime.sharing import TuplesToMove
-from tupelo.models.lime.spaces import InterfaceSpace, LimeSystem, TupleStore
-from tupelo.models.lime.transfer import TupleTransfer
-from tupelo.models.lime.transport import FoundTuples, Transport
-from tupelo.models.lime.windows import WindowedRead
+from tupelo.models.lime.spaces import Directory, InterfaceSpace, LimeSystem, TupleStore
+from tupelo.models.lime.transfer import TuplesToMove, TupleTransfer
+from tupelo.models.lime.transport import FoundTuples, Transport, WindowedRead
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import Entry, freeze, require_known, thaw

@@ -22,8 +22,7 @@ from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.spaces.doubts import give_back
-from tupelo.models.lime import packing
-from tupelo.models.lime.directory import AgentCard, Directory
+from tupelo.models.lime import migrating
 from tupelo.models.lime.engine import EngineFactory, EngineStep
 from tupelo.models.lime.locations import HostLocation
 from tupelo.models.lime.messages import (
@@ -44,20 +43,26 @@ from tupelo.models.lime.messages import (
     read,
 )
 from tupelo.models.lime.operations import Operations
-from tupelo.models.lime.publishing import PublishedTuples, PublishTransport
 from tupelo.models.lime.reactions import ReactionCall, ReactionRecord, Reactions
-from tupelo.models.lime.sharing import Sharing, TuplesToMove, coming
 from tupelo.models.lime.spaces import (
     SYSTEM_NAME,
+    AgentCard,
     AgentState,
+    Directory,
     InterfaceSpace,
     LimeSystem,
     Spaces,
     TupleStore,
 )
-from tupelo.models.lime.transfer import TupleBatch, TupleTransfer
-from tupelo.models.lime.transport import CollectTransport, Transport, VisibleTuples
-from tupelo.models.lime.windows import WindowedRead
+from tupelo.models.lime.transfer import Sharing, TupleBatch, TuplesToMove, TupleTransfer, coming
+from tupelo.models.lime.transport import (
+    CollectTransport,
+    PublishedTuples,
+    PublishTransport,
+    Transport,
+    VisibleTuples,
+    WindowedRead,
+)
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -160,8 +165,8 @@ class Server(Operations):
         for parcel in self.parcels:
             give_back(parcel.tuple_store, parcel.held)
         self.handover.close()
-        for agent in list(self._known):
-            self._drop(agent)
+        for agent_id in list(self._known):
+            self._drop(agent_id)
         for tuple_store in self.spaces:
             tuple_store.close()
         self.system.close()
@@ -378,7 +383,7 @@ class Server(Operations):
             its.wanted = False
         await self._renew()
         try:
-            return packing.pack(agent, pending, self.core.clock.now())
+            return migrating.pack(agent, pending, self.core.clock.now())
         except BaseException:
             await self.resume(agent)
             raise
@@ -394,9 +399,9 @@ class Server(Operations):
         self._end(agent)
         self._drop(agent.id)
 
-    def unpack(self, packed: Any, deliver: packing.DeliverOf) -> AgentState:
+    def unpack(self, packed: Any, deliver: migrating.DeliverOf) -> AgentState:
         """An agent that has come. It does nothing, and nobody knows of it, until it arrives."""
-        agent = packing.unpack(packed, self._make, deliver, self.core.clock.now())
+        agent = migrating.unpack(packed, self._make, deliver, self.core.clock.now())
         for its in agent.packed:
             self.spaces.require_sharable(its.name)
         return agent

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tupelo.errors import BadArgument, BadInput
-from tupelo.models.lime.agent import Agent
+from tupelo.models.lime.agent import Agent, AgentRuntime, require_outside_step, role_for, speaker
 from tupelo.models.lime.locations import (
     UNSPECIFIED,
     Current,
@@ -16,16 +16,15 @@ from tupelo.models.lime.locations import (
     check_destination,
 )
 from tupelo.models.lime.messages import TuplePlace, where_of
-from tupelo.models.lime.reaction import (
+from tupelo.models.lime.reactions import (
     LocalizedReaction,
     Reaction,
+    ReactionRecord,
     RegisteredReaction,
     check_owner,
     new_reactions,
     registered_with,
 )
-from tupelo.models.lime.reactions import ReactionRecord
-from tupelo.models.lime.runtime import AgentRuntime, require_outside_step, role_for, speaker
 from tupelo.models.lime.spaces import SYSTEM_NAME, InterfaceSpace
 from tupelo.space.checks import check_wait
 from tupelo.space.dual_api import dual_api, run_coroutine
