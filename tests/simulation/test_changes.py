@@ -50,51 +50,51 @@ class Home:
             commit_in_place=True,
         )
         self.server: Server
-        self.its: InterfaceSpace
+        self.interface: InterfaceSpace
 
     async def start(self) -> None:
         await self.core.start()
         self.server = Server(self.core)
         await self.server.start()
-        self.its = await self.enter()
+        self.interface = await self.enter()
 
     async def enter(self) -> InterfaceSpace:
         agent = await self.server.enter("agent")
-        its = self.server.space(agent, "s")
-        await self.server.set_shared([its], True)
-        return its
+        interface = self.server.space(agent, "s")
+        await self.server.set_shared([interface], True)
+        return interface
 
     # What is done here, and needs no other host
 
     async def out(self, number: int) -> None:
-        await self.server.out(self.its, (self.name, number))
+        await self.server.out(self.interface, (self.name, number))
 
     async def rdp(self, number: int) -> None:
-        assert await self.server.rdp(self.its, (self.name, number)) == (self.name, number)
+        assert await self.server.rdp(self.interface, (self.name, number)) == (self.name, number)
 
     async def rd(self, number: int) -> None:
-        assert await self.server.rd(self.its, (self.name, number)) == (self.name, number)
+        assert await self.server.rd(self.interface, (self.name, number)) == (self.name, number)
 
     async def inp(self, number: int) -> None:
-        assert await self.server.inp(self.its, (self.name, number)) == (self.name, number)
+        assert await self.server.inp(self.interface, (self.name, number)) == (self.name, number)
 
     async def out_again(self, number: int) -> None:
         await self.out(number)
 
     async def in_(self, number: int) -> None:
-        assert await self.server.in_(self.its, (self.name, number)) == (self.name, number)
+        assert await self.server.in_(self.interface, (self.name, number)) == (self.name, number)
 
     async def react(self, number: int) -> None:
         """A weak reaction to what is here, and to what is written here."""
         template, here = ("heard", self.name, number), self.server.here
         self.heard: list[Any] = []
         self.reaction = ReactionRecord(
-            self.its, template, ONCE_PER_TUPLE, True, here, None, self.heard.append
+            self.interface, template, ONCE_PER_TUPLE, True, here, None, self.heard.append
         )
-        await self.server.out(self.its, template)
+        await self.server.out(self.interface, template)
         await self.server.add_reactions([self.reaction])
         assert len(self.heard) == 1
-        await self.server.out(self.its, template)
+        await self.server.out(self.interface, template)
 
     def has_heard(self) -> bool:
         return len(self.heard) == 2
@@ -102,15 +102,15 @@ class Home:
     async def unreact(self, number: int) -> None:
         await self.server.remove_reaction(self.reaction)
         for _ in range(2):
-            await self.server.inp(self.its, ("heard", self.name, number))
+            await self.server.inp(self.interface, ("heard", self.name, number))
 
     async def live_privately(self, number: int) -> None:
         """A space that is not shared, and LimeSystem."""
-        private = self.server.space(self.its.agent, "private")
+        private = self.server.space(self.interface.agent, "private")
         await self.server.out(private, (number,))
         assert await self.server.ing(private, (int,)) == [(number,)]
         assert await self.server.rdg(private, (int,)) == []
-        assert await self.server.rdg(self.its.agent.system, ("host", self.name, str))
+        assert await self.server.rdg(self.interface.agent.system, ("host", self.name, str))
 
 
 LOCAL = (
@@ -239,17 +239,17 @@ def test_local_operations_wait_for_no_change(hosts: int, pause_seconds: float, t
 def test_nobody_halts_when_an_agent_enters_or_shares() -> None:
     async def scene(town: Town) -> None:
         changes = [len(home.server.group.held) for home in town.homes]
-        its = await asyncio.gather(*(home.enter() for home in town.homes[:10]))
-        for one, home in zip(its, town.homes, strict=False):
+        interface = await asyncio.gather(*(home.enter() for home in town.homes[:10]))
+        for one, home in zip(interface, town.homes, strict=False):
             await home.server.out(one, ("from", home.name))
         for home in town.homes:
-            said = await home.server.rdg(home.its.agent.system, ("space", "s", str, str))
-            assert len(said) == len(town.homes) + len(its)
-            assert len(await home.server.rdg(home.its, ("from", str))) == len(its)
-        for one, home in zip(its, town.homes, strict=False):
+            said = await home.server.rdg(home.interface.agent.system, ("space", "s", str, str))
+            assert len(said) == len(town.homes) + len(interface)
+            assert len(await home.server.rdg(home.interface, ("from", str))) == len(interface)
+        for one, home in zip(interface, town.homes, strict=False):
             await home.server.set_shared([one], False)
             await home.server.depart(one.agent)
-        assert await town.homes[-1].server.rdg(town.homes[-1].its, ("from", str)) == []
+        assert await town.homes[-1].server.rdg(town.homes[-1].interface, ("from", str)) == []
         assert changes == [len(home.server.group.held) for home in town.homes]
 
     play(50, scene)
@@ -268,7 +268,7 @@ def test_a_silent_host_holds_others_no_longer_than_its_heartbeats_are_waited_for
         joining = asyncio.ensure_future(newcomer.start())
         await town.until(lambda: all(home.server.group.halted for home in town.homes))
         begin = town.loop.time()
-        await asyncio.gather(*(home.server.rdg(home.its, ("x",)) for home in town.homes))
+        await asyncio.gather(*(home.server.rdg(home.interface, ("x",)) for home in town.homes))
         assert town.loop.time() - begin < SILENCE_SECONDS + CHANGE_SECONDS
         await joining
         town.check()

@@ -106,7 +106,7 @@ def test_an_agent_that_is_left_behind_is_noticed(monkeypatch):
 
     async def migrate(agent: Any, host: Any) -> None:
         life = agent._alive
-        await life.host.journeys.leave(life, host, "run")
+        await life.host.migrations.leave(life, host, "run")
 
     monkeypatch.setattr(Agent, "migrate", migrate)
     monkeypatch.setattr(AgentRuntime, "end", lambda life, caller=None: None)

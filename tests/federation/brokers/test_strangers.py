@@ -24,7 +24,7 @@ def links(market: Market) -> dict[str, Any]:
 def say(market: Market, name: str, target: str, body: Any) -> None:
     stall = market[name]
     assert stall.life is not None
-    stall.life.call(stall.broker._voice.send, target, body)
+    stall.life.call(stall.broker._sender.send, target, body)
 
 
 @pytest.mark.parametrize("garbage", [NO_VALUE, DEEP], ids=["no value", "deep"])

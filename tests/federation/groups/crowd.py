@@ -82,7 +82,7 @@ class Person:
 
     def _install(self, membership: Membership) -> None:
         assert self.halted and not self.operations and self.settling is None
-        assert not self.installed or membership.id > self.installed[-1], "ids of rosters grow"
+        assert not self.installed or membership.id > self.installed[-1], "ids of memberships grow"
         self.crowd.check_same(membership)
         self.installed.append(membership.id)
         self.settling = membership.id
@@ -275,7 +275,9 @@ class Crowd:
 
     def check_same(self, membership: Membership) -> None:
         known = self.memberships.setdefault(membership.id, (membership.members, membership.edges))
-        assert known == (membership.members, membership.edges), f"two rosters are {membership.id}"
+        assert known == (membership.members, membership.edges), (
+            f"two memberships have the id {membership.id}"
+        )
         assert len(membership.edges) == len(membership.members) - 1
         for name in membership.members:
             assert len(

@@ -78,7 +78,9 @@ async def meet(near: Neighbourhood) -> Stranger:
     """The host x, which has no group, but someone who speaks on its channel."""
     await near.agreed("ab")
     stranger = Stranger()
-    near["x"].core.extensions.listen(CHANNEL, stranger, wire.reader(protocol.Said), stranger.heard)
+    near["x"].core.extensions.listen(
+        CHANNEL, stranger, wire.reader(protocol.AnyGroupMessage), stranger.heard
+    )
     near["x"].core.dial("a")
     while stranger.peer is None:
         await asyncio.sleep(0.01)
@@ -161,7 +163,7 @@ def test_an_echo_that_cannot_be_closes_the_link(what):
 
 
 @pytest.mark.parametrize(
-    "what", ["without us", "another tree", "one twice", "no root", "another roster"]
+    "what", ["without us", "another tree", "one twice", "no root", "another membership"]
 )
 def test_a_membership_that_cannot_be_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
@@ -179,7 +181,7 @@ def test_a_membership_that_cannot_be_closes_the_link(what):
             "another tree": [root, a, protocol.FoundHost(b.member, "x", b.was)],
             "one twice": [root, a, b, b],
             "no root": [protocol.FoundHost(me, "nobody", root.was), a, b],
-            "another roster": [root, a, protocol.FoundHost(b.member, "a", (7, "b"))],
+            "another membership": [root, a, protocol.FoundHost(b.member, "a", (7, "b"))],
         }[what]
         stranger.say(protocol.Commit(round_id, found))
         await stranger.is_parted()

@@ -18,7 +18,7 @@ from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.engine import EngineFactory
 from tupelo.models.lime.locations import AgentLocation, HostLocation
-from tupelo.models.lime.messages import where_of
+from tupelo.models.lime.messages import place_of
 from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionCall, ReactionRecord
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.spaces import AgentState, InterfaceSpace
@@ -113,7 +113,7 @@ class Camper:
     def server(self) -> Server:
         return self.tent.server
 
-    def its(self, space: str = SPACE) -> InterfaceSpace:
+    def interface(self, space: str = SPACE) -> InterfaceSpace:
         assert self.tent.life is not None
         return self.tent.life.call(self.server.space, self.state, space)
 
@@ -121,13 +121,17 @@ class Camper:
         return self.tent.do(work)
 
     async def share(self, *spaces: str) -> None:
-        await self.do(self.server.set_shared([self.its(one) for one in spaces or (SPACE,)], True))
+        await self.do(
+            self.server.set_shared([self.interface(one) for one in spaces or (SPACE,)], True)
+        )
 
     async def unshare(self, *spaces: str) -> None:
-        await self.do(self.server.set_shared([self.its(one) for one in spaces or (SPACE,)], False))
+        await self.do(
+            self.server.set_shared([self.interface(one) for one in spaces or (SPACE,)], False)
+        )
 
     async def out(self, *value: Any, to: AgentLocation | None = None, space: str = SPACE) -> None:
-        await self.do(self.server.out(self.its(space), value, to))
+        await self.do(self.server.out(self.interface(space), value, to))
 
     def call(
         self,
@@ -140,8 +144,10 @@ class Camper:
         **options: Any,
     ) -> asyncio.Task[Any]:
         """One of in_, rd, inp, rdp, ing, rdg."""
-        where = where_of(current, destination)
-        return self.do(getattr(self.server, name)(self.its(space), template, where, **options))
+        where = place_of(current, destination)
+        return self.do(
+            getattr(self.server, name)(self.interface(space), template, where, **options)
+        )
 
     async def all(self, current: Any = None, destination: Any = None, space: str = SPACE) -> Any:
         return sorted(await self.call("rdg", ANY, current, destination, space=space))
@@ -159,7 +165,7 @@ class Camper:
     ) -> Heard:
         heard = Heard()
         registered = ReactionRecord(
-            self.its(space),
+            self.interface(space),
             template,
             mode,
             weak,

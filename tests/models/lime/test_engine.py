@@ -279,7 +279,7 @@ def test_several_spaces_are_shared_in_one_step() -> None:
         one, two = await camp["a"].agent("one"), await camp["b"].agent("two", "x", "y")
         await one.out(1, space="x")
         await one.out(1, space="y")
-        sharing = one.do(one.server.set_shared([one.its("x"), one.its("y")], True))
+        sharing = one.do(one.server.set_shared([one.interface("x"), one.interface("y")], True))
         while not sharing.done():
             both = await two.all(space="x"), await two.all(space="y")
             assert both in (([], []), ([], [(1,)]), ([(1,)], [(1,)]))

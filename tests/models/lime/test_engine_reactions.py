@@ -292,13 +292,13 @@ def test_all_reactions_are_registered_or_none() -> None:
             raise ValueError("no")
 
         here = camp["a"].location
-        good = ReactionRecord(one.its(), ANY, ONCE, True, None, None, heard.append)
-        bad = ReactionRecord(one.its(), ANY, ONCE, False, here, None, fail)
+        good = ReactionRecord(one.interface(), ANY, ONCE, True, None, None, heard.append)
+        bad = ReactionRecord(one.interface(), ANY, ONCE, False, here, None, fail)
         with pytest.raises(ReactionFailed):
             await one.do(one.server.add_reactions([bad, good]))
         assert one.state.reactions == []
         code = ReactionRecord(
-            one.its(), (Where(lambda v: True),), ONCE, True, None, None, heard.append
+            one.interface(), (Where(lambda v: True),), ONCE, True, None, None, heard.append
         )
         with pytest.raises(BadTemplate):
             await one.do(one.server.add_reactions([good, code]))

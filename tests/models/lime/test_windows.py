@@ -69,7 +69,7 @@ def test_a_reader_that_gives_up_leaves_nothing_behind() -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         write_many(two, 4, MEBI)
         await camp.quiet()
-        listings = camp["b"].server.handover.listings
+        listings = camp["b"].server.transfer.listings
         reading = one.call("rdg", ANY)
         while not listings.open_for("a"):
             await asyncio.sleep(0.0005)
@@ -109,7 +109,7 @@ def test_what_cannot_be_sent_is_private() -> None:
         await one.out(TOO_LONG)
         with pytest.raises(BadEntry, match=f"{PAYLOAD_BYTES_MAX:,}"):
             await one.share()
-        assert not one.its().shared
+        assert not one.interface().shared
         assert await one.call("inp", ANY) == (TOO_LONG,)
         await one.share()
 

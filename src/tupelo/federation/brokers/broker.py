@@ -1,12 +1,17 @@
 """A broker: publish, subscribe and collect among the hosts of a group.
 
-It is a part of the group: its tables follow the tree of the membership in force. What stands, that
-is subscriptions and collects, is on its metadata, so that a new membership begins with all tables
-in place; what is said within a membership only tells what has changed since.
+It is a part of the group: its tables follow the tree of the current membership. Subscriptions and
+standing collects are in its metadata, so that a new membership begins with all tables in place;
+messages within a membership only tell of changes since.
 
-`probe` is an operation of the group: no change of it comes between. `publish` waits for none: what
-is published reaches all hosts of the membership in which it was said. `subscribe` and `collect`
-begin something that stands through all changes, and may be called at any time."""
+`probe` is an operation of the group: the membership does not change meanwhile. `publish` does not
+wait for a change: an update reaches all hosts of the membership in which it is sent. `subscribe`
+and `collect` register a standing request that survives changes of the membership; they may be
+called at any time.
+
+A message passes: Broker → BrokerEpoch (the state of one membership) → one of Routes, Publishing,
+Probing, Collecting → Broker._say → the group.
+"""
 
 from __future__ import annotations
 
@@ -72,13 +77,14 @@ KINDS: dict[tuple[str, str], Kind] = {
 
 
 class Broker:
-    """The broker of one name at one host. Brokers of one name, at the hosts of a group, are one.
+    """The broker of one name at one host. The brokers of one name in a group work together.
 
-    `prune` lets it promise that it is empty, so that it is not asked again. With `asks_again` the
-    application is asked anew after each of its own updates whether there is something now for what
-    stands; without, an update that brings something always matches. `only_at` says which patterns
-    concern one host alone: a collect for them goes there, and not to the others. `is_empty` says
-    whether all patterns of the key of one are empty here, if that is more than its state being so.
+    `prune` allows promises: a host that has nothing for a pattern promises to report its next
+    match, and is not asked until then. With `asks_again`, each update of this host makes the broker
+    ask the application for its state for all standing collects; without, only those that the update
+    matches are looked at. `only_at(pattern)` names the only host that can have matches, if there is
+    one: a collect goes only there. `is_empty(pattern)` tells whether this host has nothing for all
+    patterns with the same key; by default, an empty state for the pattern itself means that.
     """
 
     def __init__(
@@ -94,7 +100,7 @@ class Broker:
     ) -> None:
         self.name = name
         self.sent: Counter[str] = Counter()
-        """How many messages it has sent, of each kind."""
+        """The number of messages that were sent, by type."""
         self.sent_bytes: Counter[str] = Counter()
         self._me = group.me
         self._group = group
@@ -109,7 +115,7 @@ class Broker:
         self._closed = False
         self._lives: dict[str, str] = {}
         self._now = self._begin_membership(Tree(self._me, None, [self._me]))
-        self._voice = group.part(name, self, AnySaid)
+        self._sender = group.part(name, self, AnySaid)
 
     def _begin_membership(self, tree: Tree) -> BrokerEpoch:
         return BrokerEpoch(
@@ -127,22 +133,22 @@ class Broker:
         kind = type(message).__name__
         self.sent[kind] += 1
         self.sent_bytes[kind] += len(body)
-        self._voice.send(edge, msgspec.Raw(body))
+        self._sender.send(edge, msgspec.Raw(body))
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Those that take part now."""
+        """The ids of the hosts that take part now."""
         return self._now.tree.hosts
 
     def under_way(self) -> list[ProbeEvaluation]:
-        """The questions that are asked and not answered: for the lab, and for whoever looks."""
+        """The probes that are not answered, for the lab and for diagnosis."""
         return self._now.probing.under_way()
 
-    # What a user does
+    # Operations
 
     async def publish(self, update: Any) -> None:
-        """Tell every host that wants updates like this. When this returns it is on its way, and
-        nobody believes any more that there is nothing here for it."""
+        """Send an update to every host with a matching subscription or collect. When this returns
+        the update is on its way, and all promises that it breaks are revoked."""
         body = encode_checked(update, "update")
         await self._group.flushed()
         number = self._local.published(body)
@@ -153,7 +159,7 @@ class Broker:
         await self._until(told)
 
     async def _until(self, done: asyncio.Future[None]) -> None:
-        """Wait for others, who may be silent; HostClosed if this broker is closed meanwhile."""
+        """Wait for answers of other hosts; raises HostClosed if this broker is closed meanwhile."""
         if self._closed:
             raise HostClosed("this broker was closed")
         self._waiting[done] = None
@@ -163,7 +169,8 @@ class Broker:
             del self._waiting[done]
 
     def subscribe(self, pattern: Any, deliver: Callable[[str, Any], None]) -> StandingRequest:
-        """Be told of updates that match, of this host as well: who published it, and what."""
+        """Call `deliver(host, update)` for each matching update, also of this host, until the
+        returned request is cancelled."""
 
         def tell(reply: Reply) -> None:
             deliver(reply.host, reply.items[0])
@@ -173,7 +180,7 @@ class Broker:
         )
 
     async def probe(self, pattern: Any, extent: Extent) -> Collected:
-        """What there is now: one answer of any host that is not empty, or those of all."""
+        """The current state: of one host that is not empty (`extent` "any"), or of all hosts."""
         _check("extent", extent, ("any", "all"))
         asked_for = self._local.pattern(pattern)
         async with self._group.operating():
@@ -194,9 +201,10 @@ class Broker:
         deliver: Deliver,
         lost: Lost | None = None,
     ) -> StandingRequest:
-        """Be told of what there is, and will be. A single collect ends when one host, or each of
-        them, has answered with something; a persistent one when it is cancelled. What is here is
-        delivered before this returns. `lost` is told of hosts whose answers cannot come."""
+        """Call `deliver(reply)` for the current state and for later updates. A single collect ends
+        when one host (`extent` "any"), or each host, has answered with something; a persistent
+        collect ends when it is cancelled. Matches at this host are delivered before this returns.
+        `lost(hosts)` is called for hosts whose answers cannot come."""
         _check("duration", duration, ("single", "persistent"))
         _check("extent", extent, ("any", "all"))
         asked_for = self._local.pattern(pattern)
@@ -248,12 +256,12 @@ class Broker:
     def _all_watching(self) -> list[StandingSubscription]:
         return [watching for same in self._watching.values() for watching in same]
 
-    # What comes in
+    # Incoming results
 
     def _updated(self, found: HostResult, value: Any, matches: Matching) -> None:
-        """An update has come, or was published here."""
+        """Deliver an update, of another host or of this one, to the subscriptions that match."""
         for same in list(self._watching.values()):
-            if same and matches(next(iter(same)).pattern):  # One that hears may cancel another.
+            if same and matches(next(iter(same)).pattern):  # A callback may cancel others.
                 for watching in list(same):
                     if not watching.collects:
                         watching.deliver(Reply(found.host, [value], True))
@@ -266,7 +274,7 @@ class Broker:
         return self._lives.get(host, "")
 
     def _found(self, number: int, found: HostResult, is_last: bool) -> None:
-        """Something was found for a collect of this host."""
+        """Deliver a result for a collect of this host."""
         collection = self._collections.get(number)
         if collection is not None:
             collection.found(found)
@@ -274,7 +282,7 @@ class Broker:
                 collection.cancel()
 
     def _ask_missing(self, watching: StandingSubscription) -> None:
-        """Ask the hosts whose state a persistent collect of all has not got yet."""
+        """Probe the hosts whose state a persistent collect of all does not have yet."""
         hosts = self._now.tree.hosts
         only_at = self._local.only_at(watching.pattern)
         missing = (hosts if only_at is None else hosts & {only_at}) - watching.have
@@ -299,14 +307,15 @@ class Broker:
                 for one in watching.held
                 if one.host not in answered and (one.host, one.number) not in told
             ]
-            if not now.over:  # Else, and if it was cut off, the next membership asks again.
+            # Otherwise, and for hosts that are cut off, the next membership asks again.
+            if not now.over:
                 watching.tell_held(asked.lost - now.cut_off, self._life_of)
 
         only = None if missing == hosts else missing
         asked = now.probing.ask(watching.pattern, "all", only, done)
         watching.asking = None if asked.over else asked
 
-    # As a part of the group
+    # As a part of the group: see `GroupPart`
 
     def metadata(self) -> bytes | None:
         if self._closed:
@@ -319,7 +328,7 @@ class Broker:
         self._lives = {host: member.incarnation for host, member in membership.members.items()}
         metadata_of = {} if self._closed else read_metadata_of(membership, self.name)
         mine = metadata_of.get(self._me)
-        if mine is None:  # The membership does not know yet, or any more, that we take part.
+        if mine is None:  # This host is not in the membership with this broker, or not any more.
             mine, metadata_of = BrokerMetadata(), {}
         tree = Tree(self._me, membership, metadata_of or [self._me])
         self._since = membership.id if metadata_of else None
@@ -327,7 +336,7 @@ class Broker:
         for host, metadata in metadata_of.items():
             self._install_metadata(now, host, metadata)
         self._say_changes(now, mine)
-        # With these we were in the same membership until now, and nothing that was said is lost.
+        # Hosts of the same membership as before: no message of them was lost.
         kept = frozenset(
             host
             for host, metadata in metadata_of.items()
@@ -343,7 +352,7 @@ class Broker:
                 self._ask_missing(watching)
 
     def _install_metadata(self, now: BrokerEpoch, host: str, metadata: BrokerMetadata) -> None:
-        """What stands for a host, as everyone knows it."""
+        """Put the subscriptions and collects of a host, from its metadata, in the tables."""
         edge = now.tree.toward(host) or self._me
         for pattern in self._local.read_patterns(host, metadata.wants):
             if pattern is not None:
@@ -355,7 +364,7 @@ class Broker:
                 now.collecting.install(collect_id, one.kind, pattern, one.answered, one.chosen)
 
     def _say_changes(self, now: BrokerEpoch, mine: BrokerMetadata) -> None:
-        """What has changed here since our metadata was written."""
+        """Announce what has changed here since the metadata of this host was written."""
         for encoded in mine.wants:
             if encoded not in self._watching:
                 now.routes.unwant(self._me, encoded)
@@ -376,14 +385,14 @@ class Broker:
                 )
 
     async def settle(self, membership: Membership) -> None:
-        """Nothing is left to do: the answers are on their way."""
+        """Nothing to do: the answers are on their way."""
 
     def heard(self, neighbour: str, source: str, message: AnySaid) -> None:
         if source in self._now.tree.neighbours:
             self._now.heard(source, message)
 
     async def asked(self, neighbour: str, source: str, message: Any) -> Any:
-        raise BadArgument("message", "nothing: a broker is not asked so", message)
+        raise BadArgument("message", "no request: brokers only send messages", message)
 
     def cut(self, hosts: frozenset[str]) -> None:
         self._now.cut(hosts)
@@ -392,7 +401,8 @@ class Broker:
             standing.cut(lost)
 
     def close(self) -> None:
-        """Take part no more. Others know when the group is renewed."""
+        """Cancel all standing requests and take part no more; other hosts know after the next
+        `Group.renew`."""
         self._closed = True
         for waiting in self._waiting:
             if not waiting.done():

@@ -1,5 +1,5 @@
-"""What a broker does in one membership: its tables, and what is under way. A new membership begins
-anew."""
+"""The state of a broker within one membership: its tables, and the messages under way. A new
+membership begins with a new BrokerEpoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tupelo.federation.brokers.collecting import Collecting, Deliver
+from tupelo.federation.brokers.collecting import Collecting, DeliverResult
 from tupelo.federation.brokers.messages import (
     AnySaid,
     BrokerMessage,
@@ -39,11 +39,11 @@ from tupelo.federation.brokers.tables import (
 Done = Callable[[], None]
 
 KEYS_MAX = 1_000
-"""So many promises are taken back in one message."""
+"""The most promises that are revoked in one message."""
 
 
 class UpdateInFlight:
-    """What one broker does about one update: how many neighbours have yet to answer, and itself."""
+    """An update at one broker: the number of neighbours whose acknowledgement is awaited."""
 
     def __init__(self, done: Done) -> None:
         self.waiting = 1
@@ -56,7 +56,8 @@ class UpdateInFlight:
 
 
 class Publishing:
-    """What is on its way from one broker, in one membership."""
+    """The updates that a broker sends on. Only neighbours whose promises are revoked acknowledge an
+    update; no others are waited for."""
 
     def __init__(self, tree: Tree, say: Say) -> None:
         self._tree = tree
@@ -67,7 +68,8 @@ class Publishing:
         self._of: Counter[str] = Counter()
 
     def heard(self, edge: str, hop: int) -> Done:
-        """A neighbour tells us something; what to call when all beyond us know."""
+        """A neighbour has sent an update or a revocation. Returns the function to call when all
+        hosts beyond this one have acknowledged it."""
         if not hop:
             return _nobody_waits
         self._tree.check_room(edge, self._of[edge])
@@ -86,14 +88,14 @@ class Publishing:
         revoked: dict[str, list[str]],
         done: Done,
     ) -> None:
-        """Tell these neighbours of an update, and those of promises that are taken back; `done` may
-        be called before this returns."""
+        """Send an update over these edges, and the revoked promises over theirs. `done` is called
+        when all revocations are acknowledged, perhaps before this returns."""
         passage = UpdateInFlight(done)
         wanted = dict.fromkeys(edges)
         for edge in wanted | dict.fromkeys(revoked):
             if edge in self._cut:
                 continue
-            keys, *others = _in_portions(revoked.get(edge, []))
+            keys, *others = _split_keys(revoked.get(edge, []))
             hop = self._expect(edge, passage) if keys else 0
             if update is not None and edge in wanted:
                 self._say(edge, PublishedUpdate(hop, update.host, update.body, keys, update.number))
@@ -116,7 +118,7 @@ class Publishing:
             passage.arrived()
 
     def cut(self, hosts: frozenset[str]) -> None:
-        """Who is out of reach is waited for no more."""
+        """Stop waiting for hosts that are out of reach."""
         self._cut |= hosts
         for hop, (edge, passage) in list(self._passages.items()):
             if edge in hosts:
@@ -129,7 +131,7 @@ class Publishing:
             passage.arrived()
 
 
-def _in_portions(keys: list[str]) -> list[list[str]]:
+def _split_keys(keys: list[str]) -> list[list[str]]:
     return [keys[at : at + KEYS_MAX] for at in range(0, len(keys) or 1, KEYS_MAX)]
 
 
@@ -138,7 +140,10 @@ def _nobody_waits() -> None:
 
 
 class BrokerEpoch:
-    """The parts of a broker that live as long as a membership, and how they hang together."""
+    """The tables of a broker in one membership, and the dispatch of messages to them.
+
+    `deliver_result` is called with the results for collects of this host, `deliver_update` with
+    each update that comes here."""
 
     def __init__(
         self,
@@ -146,7 +151,7 @@ class BrokerEpoch:
         local: LocalApplication,
         say: Say,
         *,
-        deliver_result: Deliver,
+        deliver_result: DeliverResult,
         deliver_update: Callable[[HostResult, Any, Matching], None],
         prune: bool,
         asks_again: bool,
@@ -158,11 +163,11 @@ class BrokerEpoch:
         self._deliver_update = deliver_update
         self._asks_again = asks_again
         self.over = False
-        self.memory = PruningPromises(self._released)
+        self.promises = PruningPromises(self._released)
         self.routes = Routes(tree, self._say, self)
-        self.probing = Probing(tree, self.routes, self.memory, local, self._say, prune)
+        self.probing = Probing(tree, self.routes, self.promises, local, self._say, prune)
         self.collecting = Collecting(
-            tree, self.memory, local, self._say, deliver_result, asks_again
+            tree, self.promises, local, self._say, deliver_result, asks_again
         )
         self.publishing = Publishing(tree, self._say)
 
@@ -170,7 +175,7 @@ class BrokerEpoch:
         if not self.over and edge not in self.cut_off:
             self._say_on(edge, message)
 
-    # Hearing
+    # Messages
 
     def heard(self, edge: str, message: AnySaid) -> None:
         match message:
@@ -203,12 +208,12 @@ class BrokerEpoch:
 
     @property
     def is_idle(self) -> bool:
-        """Is nobody to be told of an update of this host? A promise is only given to those who want
-        updates."""
+        """Whether no host needs an update of this host. Promises are only given to hosts that have
+        subscribed, so there are none to revoke either."""
         return self.routes.is_idle and self.collecting.is_idle and self.probing.is_idle
 
     def publish(self, body: bytes, number: int, done: Done) -> None:
-        """Tell everyone who wants it of an update of this host, which has this number."""
+        """Send an update of this host, which has this number, to all hosts that want it."""
         me = self.tree.me
         value = read_value(body)
         matches = self._local.matching(value)
@@ -219,7 +224,7 @@ class BrokerEpoch:
             )
 
         found = HostResult(me, [body], True, number)
-        broken = self.memory.revoke(me, is_broken)
+        broken = self.promises.revoke(me, is_broken)
         self.collecting.published_here(found, matches)
         self.probing.passing(me, found, matches)
         edges = self.routes.who_wants(me, matches, self._local.may_tell)
@@ -244,19 +249,19 @@ class BrokerEpoch:
         self.publishing.send(None, [], self._revoked(edge, message.keys), done)
 
     def _revoked(self, edge: str, keys: list[str]) -> dict[str, list[str]]:
-        """A branch is not empty any more: nor are we, for others."""
+        """A branch is not empty any more: revoke the promises of this host that relied on it."""
         gone = frozenset(keys)
-        self.memory.forget(edge, keys)
-        return self.memory.revoke(edge, lambda pattern: pattern.key in gone)
+        self.promises.forget(edge, keys)
+        return self.promises.revoke(edge, lambda pattern: pattern.key in gone)
 
-    # Who relies on what
+    # For Routes: see `PromiseKeeper`
 
     def wants_no_more(self, edge: str, key: str) -> None:
-        self.memory.release(edge, key)
+        self.promises.release(edge, key)
 
     def asks_no_more(self, edge: str, key: str) -> None:
         self.probing.asks_no_more(edge, key)
-        self.memory.forget(edge, [key])
+        self.promises.forget(edge, [key])
 
     def _released(self, edge: str, keys: list[str]) -> None:
         self.collecting.released(edge, keys)
@@ -264,14 +269,14 @@ class BrokerEpoch:
     # Losses
 
     def cut(self, hosts: frozenset[str]) -> None:
-        """These hosts are out of reach, until the next membership."""
+        """These hosts are out of reach until the next membership."""
         self.cut_off |= hosts
         self.publishing.cut(hosts)
         self.collecting.cut(hosts)
         self.probing.cut(hosts)
         for edge in self.tree.neighbours:
             if not self.tree.beyond(edge).isdisjoint(hosts):
-                self.memory.forget_edge(edge)
+                self.promises.forget_edge(edge)
 
     def end(self) -> None:
         """The membership is over."""

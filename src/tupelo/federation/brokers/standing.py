@@ -1,4 +1,5 @@
-"""What stands for this host: subscriptions and collects, as whoever began them holds them."""
+"""Standing requests of this host, that is subscriptions and collects, and the metadata by which the
+brokers of other hosts know of them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ logger = logging.getLogger("tupelo")
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What one host has: its state, or an update of it that matches."""
+    """The state of one host for a pattern, or an update of it that matches (`is_update`)."""
 
     host: str
     items: list[Any]
@@ -29,8 +30,8 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """What a probe has found; the hosts that answered that they have nothing, and those that could
-    not answer."""
+    """The result of a probe: the replies, the hosts that have nothing (`empty`), and the hosts that
+    could not answer (`lost`)."""
 
     replies: list[Reply]
     empty: frozenset[str]
@@ -42,20 +43,20 @@ Lost = Callable[[frozenset[str]], None]
 
 
 class StandingRequest:
-    """Something that stands until it is cancelled or, a single collect, satisfied."""
+    """A subscription or collect that stands until it is cancelled or, if single, satisfied."""
 
     def __init__(self, pattern: EncodedPattern, deliver: Deliver, lost: Lost | None) -> None:
         self.is_over = False
         self.when_over: Callable[[], None] = _nothing
-        """For whoever holds it: called when it is over."""
+        """Called when the request is over; its holder sets it."""
         self.pattern = pattern
         self.remove: Callable[[], None] = _nothing
-        """For its broker."""
+        """Called by `cancel`; the broker sets it."""
         self._deliver = deliver
         self._lost = lost
 
     def cancel(self) -> None:
-        """Nothing is delivered from now on."""
+        """End the request; nothing is delivered from now on."""
         if not self.is_over:
             self.is_over = True
             self.remove()
@@ -75,8 +76,8 @@ class StandingRequest:
 
 
 class Known(NamedTuple):
-    """What a persistent collect of all knows of a host: in which life it was, up to which of its
-    updates, and its state as a hash if no update has come since."""
+    """The knowledge of a persistent collect of all about a host: its incarnation, the number of its
+    last update, and the hash of its state if no update has come since."""
 
     life: str
     number: int = 0
@@ -84,7 +85,8 @@ class Known(NamedTuple):
 
 
 class StandingSubscription(StandingRequest):
-    """A subscription; also a persistent collect of all, which has got the state of some hosts."""
+    """A subscription, or a persistent collect of all: a subscription that also gets the state of
+    each host once (`have`: the hosts whose state it has)."""
 
     def __init__(
         self, pattern: EncodedPattern, deliver: Deliver, lost: Lost | None, *, collects: bool
@@ -93,15 +95,15 @@ class StandingSubscription(StandingRequest):
         self.collects = collects
         self.have: frozenset[str] = frozenset()
         self.lost: frozenset[str] = frozenset()
-        """The hosts that are known to be lost in this membership."""
+        """The hosts that were reported as lost in this membership."""
         self.asking: ProbeEvaluation | None = None
         self.held: list[HostResult] = []
-        """Updates of hosts whose state is awaited, and will tell of them."""
+        """Updates of hosts whose state is awaited; the state will contain them."""
         self._known: dict[str, Known] = {}
 
     def tell(self, found: HostResult, life: str) -> None:
-        """Deliver what a host in this life has, unless it is known: an update that was told, or a
-        state to which nothing has happened since it was told, or its last update."""
+        """Deliver a result of a host, unless it is known already: an update with a known number, or
+        a state that has not changed since it, or the last update, was delivered."""
         known = self._known.get(found.host)
         if known is not None and known.life != life:
             known = None
@@ -121,13 +123,13 @@ class StandingSubscription(StandingRequest):
             self.deliver(told)
 
     def tell_empty(self, host: str, life: str) -> None:
-        """A host in this life has nothing: whatever it has next is news, or an update."""
+        """A host has an empty state: its next state or update is news."""
         known = self._known.get(host)
         number = known.number if known is not None and known.life == life else 0
         self._known[host] = Known(life, number)
 
     def tell_held(self, hosts: Container[str], life_of: Callable[[str], str]) -> None:
-        """Deliver the updates of these hosts, whose state does not come."""
+        """Deliver the held updates of these hosts, whose state does not come."""
         held, self.held = self.held, []
         for found in held:
             if found.host in hosts:
@@ -136,19 +138,20 @@ class StandingSubscription(StandingRequest):
                 self.held.append(found)
 
     def tell_lost(self, hosts: frozenset[str]) -> None:
-        """Once of each host, though it is cut off and an answer says so as well."""
+        """Report each host once, though both `cut` and an answer may name it."""
         new = hosts - self.lost
         self.lost |= hosts
         super().tell_lost(new)
 
     def awaits(self, host: str) -> bool:
-        """Will the answer tell of what this host has published now?"""
+        """Whether the awaited state of this host will contain its current updates."""
         asking = self.asking
         return asking is not None and (asking.only is None or host in asking.only)
 
 
 class RunningCollect(StandingRequest):
-    """A collect that stands in the tables of brokers under its number."""
+    """A single collect, or a persistent one of any host: it stands in the tables of all brokers
+    under its number."""
 
     def __init__(
         self, number: int, kind: Kind, pattern: EncodedPattern, deliver: Deliver, lost: Lost | None
@@ -157,15 +160,15 @@ class RunningCollect(StandingRequest):
         self.number = number
         self.kind = kind
         self.answered: set[str] = set()
-        """The hosts that have answered one of all hosts."""
+        """The hosts that have answered, if the collect is of all hosts."""
         self.chosen: str | None = None
-        """The host on which a persistent one has settled."""
+        """The host on which a persistent collect has settled."""
 
     def found(self, found: HostResult) -> None:
         if self.kind == "persistent any":
             self.chosen = found.host
         elif found.host in self.answered:
-            return  # In a new membership it was asked once more.
+            return  # In a new membership the host was asked once more.
         else:
             self.answered.add(found.host)
         told = reply(found)
@@ -173,7 +176,8 @@ class RunningCollect(StandingRequest):
             self.deliver(told)
 
     def settle(self, chosen: str | None) -> None:
-        """A persistent one has settled on this host, or on none; perhaps not on the same."""
+        """A persistent collect has settled on this host, or on none; report the former one as
+        lost."""
         before, self.chosen = self.chosen, chosen
         if before is not None and before != chosen:
             self.tell_lost(frozenset({before}))
@@ -192,8 +196,7 @@ def reply(found: HostResult) -> Reply:
 
 
 def read_reply(reply: Reply, read: Callable[[Any], Any]) -> Reply:
-    """The same, with what its items say. What cannot be read is left out: who has passed it on
-    could not know."""
+    """The reply with decoded items. Items that cannot be decoded are left out, with a warning."""
     items = []
     for item in reply.items:
         try:
@@ -204,13 +207,13 @@ def read_reply(reply: Reply, read: Callable[[Any], Any]) -> Reply:
 
 
 def readable(collected: Collected) -> Collected:
-    """The same without replies of which nothing can be read: their hosts have not answered."""
+    """Move hosts of whose replies nothing could be decoded to the lost ones."""
     lost = collected.lost.union(one.host for one in collected.replies if not one.items)
     return Collected([one for one in collected.replies if one.items], collected.empty, lost)
 
 
 def _hash(items: list[bytes]) -> bytes:
-    """Of a state, in whatever order its items are."""
+    """The hash of a state, whatever the order of its items."""
     whole = hashlib.sha256()
     for item in sorted(hashlib.sha256(item).digest() for item in items):
         whole.update(item)
@@ -225,11 +228,11 @@ def _call(function: Callable[[Any], None], value: Any) -> None:
     try:
         function(value)
     except Exception:
-        logger.exception("what subscribes or collects has failed to hear")
+        logger.exception("the callback of a subscription or collect failed")
 
 
 class StandingCollect(msgspec.Struct, array_like=True, frozen=True):
-    """A standing collect."""
+    """A standing collect in the metadata of its host."""
 
     number: int
     kind: Kind
@@ -239,7 +242,8 @@ class StandingCollect(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BrokerMetadata(msgspec.Struct, array_like=True, frozen=True):
-    """In which membership the broker was, if in any, and what stands for its host."""
+    """The subscriptions (`wants`) and collects of a host, and the membership (`since`) in which its
+    broker was."""
 
     since: tuple[int, str] | None = None
     wants: list[bytes] = []
@@ -257,7 +261,8 @@ def encode_metadata(
 
 
 def read_metadata_of(membership: Membership, name: str) -> dict[str, BrokerMetadata]:
-    """Who takes part. Who has no metadata that can be read does not: so everyone sees it."""
+    """The metadata of all hosts that take part in the broker of this name. A host whose metadata
+    cannot be read does not take part, for all hosts alike."""
     metadata_of = {}
     for host, member in membership.members.items():
         raw: Any = member.metadata_of.get(name)

@@ -1,5 +1,10 @@
-"""The group of one host: who is in it, what its parts say to each other, and halting while it
-changes."""
+"""The group of one host: its membership, the messages between parts of hosts, and the gate that
+holds operations while the membership changes.
+
+A part is a layer that takes part in the group under a name (`GroupPart`): the brokers, LIME,
+tokens, RPC. `Group` runs the membership protocol over the links of the host; `Routing` sends the
+messages of the parts along the tree of the membership; `Gate` counts the operations that span
+hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ import msgspec
 from tupelo.errors import BadFrame, CannotSend, HostClosed, PeerLost, TupeloError, UnknownHost
 from tupelo.federation.groups import protocol
 from tupelo.federation.groups.membership import Member, Membership
-from tupelo.federation.groups.protocol import GroupMessage, Said, Unreachable
+from tupelo.federation.groups.protocol import AnyGroupMessage, GroupMessage, Unreachable
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCall, InboundCalls, PendingCalls
 from tupelo.values.codec import BadBytes
@@ -32,56 +37,56 @@ Read = Callable[[msgspec.Raw], Any]
 
 
 class GroupPart(Protocol):
-    """A layer that takes part in the group. It is told of a membership before anything said in
-    it."""
+    """A layer that takes part in the group. `install` is called before any message of the new
+    membership is delivered."""
 
     def metadata(self) -> Any:
-        """What everyone must know of this host. It can be said in msgpack, and is read as such."""
+        """The metadata of this part of this host, which all hosts get: a value for msgpack."""
         ...
 
     def install(self, membership: Membership) -> None:
-        """A new membership is in force. Nothing of an older one is heard any more."""
+        """A new membership is in force; no more messages of older ones are delivered."""
         ...
 
     async def settle(self, membership: Membership) -> None:
-        """Do what must be done before operations go on. It ends by itself if hosts are lost. It is
-        cancelled if the membership is replaced before; what it asks fails then at once."""
+        """Do the work that must be done before operations go on. It must end if hosts are lost. It
+        is cancelled if the membership is replaced before; its requests then fail at once."""
         ...
 
     def heard(self, neighbour: str, source: str, message: Any) -> None:
-        """This came over a neighbour, from the host that has said it."""
+        """A message of the host `source` has come, over this neighbour."""
         ...
 
     async def asked(self, neighbour: str, source: str, message: Any) -> Any:
-        """The answer to a request. It may not wait for a change of the group, and is cancelled by
-        one: then nobody awaits it."""
+        """Return the answer to a request of the host `source`. It must not wait for a change of the
+        membership, which cancels it."""
         ...
 
     def cut(self, hosts: frozenset[str]) -> None:
-        """These hosts of the membership in force are out of reach."""
+        """These hosts of the current membership are out of reach."""
         ...
 
 
 class PartSender:
-    """How a part of this host speaks to the same part of others."""
+    """Sends messages and requests of one part of this host to the same part of others."""
 
     def __init__(self, routing: Routing, part: str) -> None:
         self._routing = routing
         self._part = part
 
     def send(self, host: str, message: Any) -> None:
-        """To any host of the group. What is said within an operation arrives before the membership
-        changes, or the host is cut off; what is said back, if the operation waits for it."""
+        """Send a message to a host of the group, without an answer. A message that is sent within
+        an operation arrives before the membership changes, unless the host is cut off."""
         self._routing.send(self._part, host, message)
 
     async def ask(self, host: str, message: Any) -> Any:
-        """Its answer, or its error. PeerLost as soon as it is cut off, UnknownHost if it is not in
-        the group or takes no part."""
+        """Send a request and return the answer. Raises the error of the other host, PeerLost as
+        soon as it is cut off, UnknownHost if it is not in the group or has no such part."""
         return await self._routing.ask(self._part, host, message)
 
 
 class RemoteAsker:
-    """Another host, as one that asks this one in a membership: its answers go along the tree."""
+    """Another host that sends requests, in one membership; answers go back along the tree."""
 
     def __init__(self, routing: Routing, membership: Membership, host: str) -> None:
         self.host = host
@@ -95,17 +100,17 @@ class RemoteAsker:
         self._routing.say(self._membership, self.host, message)
 
     def end(self, reason: str) -> None:
-        """Whoever has passed on what it said could not read it."""
+        """The link is not ended: it belongs to a neighbour, which only passed the message on."""
 
     def holds(self, call: int) -> bool:
         return False
 
     def give_back(self, call: int) -> None:
-        """What a part hands over it keeps by itself."""
+        """Parts keep their deliveries themselves."""
 
 
 class Routing:
-    """The parts of one host, and what is under way between them and others."""
+    """The parts of one host, and their messages and requests along the tree."""
 
     def __init__(
         self,
@@ -125,21 +130,22 @@ class Routing:
         self._gate = gate
         self._say = say
         self._loop = asyncio.get_running_loop()
-        self._present: dict[str, GroupPart] = {}  # those that know the membership in force
+        self._present: dict[str, GroupPart] = {}  # the parts in which the membership is installed
         self._unreachable: set[str] = set()
         self._abandoned = False
         self._calls = 0
         self._pending: PendingCalls[InboundCall] = PendingCalls()
         self._askers: dict[str, RemoteAsker] = {}
-        self._ending: dict[asyncio.Task[None], None] = {}  # requests of memberships before
+        self._ending: dict[asyncio.Task[None], None] = {}  # requests of earlier memberships
 
     def part(self, name: str, part: GroupPart, said: Any, asked: Any) -> PartSender:
-        """A part of this name, and the types of what is said to it and asked of it."""
+        """Add a part of this name; `said` and `asked` are the types of its messages and
+        requests."""
         self._parts[name] = part
         self._readers[name] = wire.reader(said), wire.reader(asked)
         return PartSender(self, name)
 
-    # The membership changes
+    # Changes of the membership
 
     def install(self, membership: Membership) -> None:
         self._end("the group has changed")
@@ -150,7 +156,7 @@ class Routing:
         self._tell_parts(lambda part: part.install(membership))
 
     def abandon(self) -> None:
-        """The membership is replaced before all are settled: whoever asks must not wait for it."""
+        """The membership is replaced before it is settled: fail all requests at once."""
         self._abandoned = True
         self._lose("the group changes again")
 
@@ -169,7 +175,7 @@ class Routing:
                 self.report(part, error)
 
     def _lose(self, reason: str, hosts: frozenset[str] | None = None) -> None:
-        """Nobody awaits the answers of these hosts any more; of all, if none are named."""
+        """Fail the pending requests to these hosts; to all hosts, if none are named."""
         for call in self._pending.pop_all(lambda call: hosts is None or call.target in hosts):
             call.lost(reason, in_doubt=True)
 
@@ -182,11 +188,11 @@ class Routing:
         self._askers.clear()
 
     def report(self, part: GroupPart | None, error: Exception) -> None:
-        """A part has failed: the others go on."""
+        """Log the failure of a part; the others go on."""
         self._loop.call_exception_handler({"message": f"{part!r} failed", "exception": error})
 
     def under_way(self) -> list[Any]:
-        """What is asked of others, and what others ask."""
+        """Requests to and from other hosts that are not answered."""
         asked = [call for asker in self._askers.values() for call in asker.requests.tasks]
         return [*self._pending, *asked, *self._ending]
 
@@ -195,7 +201,7 @@ class Routing:
         self._abandoned = True
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    # Speaking
+    # Sending
 
     def send(self, part: str, host: str, message: Any) -> None:
         if host == self._me:
@@ -222,22 +228,23 @@ class Routing:
             self._pending.pop(number, None)
 
     def say(self, membership: Membership, host: str, message: wire.Message) -> None:
-        """To another host of this membership. CannotSend if it cannot be said."""
+        """Send to another host of this membership. CannotSend if the message is too large."""
         self._pass_on(wire.Routed(membership.id, self._me, host, message))  # type: ignore[arg-type]
 
     def _pass_on(self, routed: wire.Routed) -> None:
-        """One step on its way. Who is cut off is not told anything more."""
+        """Send to the next host on the path; messages to hosts that are cut off are dropped."""
         hop = self.membership.toward(self._me, routed.target)
         if hop is not None and routed.target not in self._unreachable:
             self._say(hop, routed)
 
-    # Hearing
+    # Receiving
 
     def heard(self, neighbour: str, routed: wire.Routed) -> None:
-        """Something of the membership in force."""
+        """A message of the current membership: pass it on, or deliver it. BadFrame if it is
+        forged."""
         source, message = routed.source, routed.message
         if source not in self.membership.beyond(self._me, neighbour):
-            raise BadFrame(f"{source!r} is not behind the one who passes this on")
+            raise BadFrame(f"{source!r} is not behind the neighbour that passes this on")
         if routed.target not in self.membership.members:
             raise BadFrame(f"{routed.target!r} is not in this group")
         if routed.target != self._me:
@@ -255,8 +262,8 @@ class Routing:
             except BadFrame as error:
                 if source == neighbour:
                     raise
-                # Who has passed it on could not read it.
-                logger.warning("what %s says is ignored: %s", asker.label, error)
+                # The neighbour that passed it on could not read it.
+                logger.warning("a message of %s is ignored: %s", asker.label, error)
 
     def _hear(self, asker: RemoteAsker, message: wire.PartNotice) -> None:
         part = self._present.get(message.part)
@@ -285,12 +292,12 @@ class Routing:
 
 
 HELD_MAX = 10_000
-"""Of so many changes it is remembered how long operations were held."""
+"""The number of recent changes whose durations are kept in `Gate.held`."""
 
 
 class Gate:
-    """Counts the operations that are under way. `quiet` is called when the last one has ended while
-    the gate is shut."""
+    """Counts running operations. While it is shut, new operations wait. `quiet` is called when the
+    last operation has ended while the gate is shut."""
 
     def __init__(self, quiet: Callable[[], None]) -> None:
         self.under_way = 0
@@ -303,7 +310,7 @@ class Gate:
         self._closed = False
 
     def close(self) -> None:
-        """Nobody passes any more."""
+        """Refuse all operations from now on, with HostClosed."""
         self._closed = True
         self._wake()
 
@@ -335,7 +342,7 @@ class Gate:
         self.enter_now()
 
     def enter_now(self) -> None:
-        """Pass also if the gate is shut: this is part of an operation that has passed."""
+        """Enter even if the gate is shut, for a nested operation. Raises HostClosed."""
         if self._closed:
             raise HostClosed("the host was closed")
         self.under_way += 1
@@ -347,8 +354,8 @@ class Gate:
 
 
 class GatedOperation:
-    """One operation, for `async with`. One inside another does not wait, nor does one for somebody
-    elsewhere who asks within an operation of its own: the outer one holds the group."""
+    """One operation, for `async with`. A nested operation does not wait, nor does one that serves a
+    request of an operation elsewhere: the outer operation keeps the membership from changing."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -369,7 +376,7 @@ class GatedOperation:
         self._gate.leave()
 
     def holds(self, gate: Gate) -> bool:
-        """Is it under way at this gate? A task that it has begun may outlive it."""
+        """Whether the operation still runs at this gate; a task that it started may outlive it."""
         return gate is self._gate and not self._over
 
 
@@ -377,7 +384,7 @@ _CURRENT: ContextVar[GatedOperation | None] = ContextVar("operation", default=No
 
 
 class GatedRequest(GatedOperation):
-    """Something that is done for an operation elsewhere, which holds the group."""
+    """Work for an operation at another host, which keeps the membership from changing."""
 
     async def __aenter__(self) -> None:
         _CURRENT.set(self)
@@ -388,27 +395,27 @@ class GatedRequest(GatedOperation):
 
 CHANNEL = "group"
 PAUSE_SECONDS = 0.005
-"""What happens within this time is for one round."""
+"""Changes within this time share a round."""
 DOUBLED_MAX = 10
-"""So often the pause is doubled, while rounds are in vain."""
+"""The pause is doubled at most so many times, while rounds are in vain."""
 
 _read_metadata = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
 _encode_metadata = msgspec.msgpack.Encoder().encode
 
 
 def group_of(core: HostCore) -> Group:
-    """The group that this host is in."""
+    """The Group of this host; it is made on first use."""
     found = core.extensions.get(CHANNEL)
     return found if isinstance(found, Group) else Group(core)
 
 
 class Group:
-    """A host's place in its group. A host has one, made by `group_of`. It takes part with all hosts
-    that it is engaged with, until it leaves."""
+    """The group as one host sees it; made by `group_of`, one for each host. The host takes part
+    with all hosts that it is linked with, until `leave`. All of it runs on the loop of the host."""
 
     def __init__(self, core: HostCore) -> None:
         self.sent: Counter[str] = Counter()
-        """How many messages of each kind this host has sent."""
+        """The number of messages that this host has sent, by type."""
         self._core = core
         self.me = core.id
         self._loop = asyncio.get_running_loop()
@@ -416,7 +423,7 @@ class Group:
         self._parts: dict[str, GroupPart] = {}
         self._metadata_version = 0  # counts changes of this host's metadata
         self._announced_version = 0
-        self._metadata_of_in_force = 0
+        self._installed_version = 0
         self._gate = Gate(self._quiet)
         self.held = self._gate.held
         self._protocol = protocol.MembershipProtocol(self._member, self._busy)
@@ -429,13 +436,13 @@ class Group:
         self._news = asyncio.Event()
         self._acting = False
         self._closed = False
-        core.extensions.listen(CHANNEL, self, wire.reader(Said), self._heard)
+        core.extensions.listen(CHANNEL, self, wire.reader(AnyGroupMessage), self._heard)
         core.from_hosts.now[wire.Routed] = self._hear
         for peer in list(core.peers.values()):
             self._peers[peer.id] = peer
             self._do(self._protocol.engaged, peer.id, True)
 
-    # What is used
+    # For parts and applications
 
     @property
     def membership(self) -> Membership:
@@ -443,72 +450,70 @@ class Group:
 
     @property
     def halted(self) -> bool:
-        """Do operations wait, because the group changes?"""
+        """Whether operations wait because the membership changes."""
         return self._gate.shut
 
     def under_way(self) -> dict[str, list[Any]]:
-        """What has begun in the group and has not ended: for the lab, and for whoever looks."""
+        """Running operations and unanswered requests, for the lab and for diagnosis."""
         return {
             "operations": [self._gate.under_way] if self._gate.under_way else [],
             "requests": self._routing.under_way(),
         }
 
     def crash(self) -> None:
-        """For the lab: fall silent, as a killed process does."""
+        """For the lab: stop sending, as a killed process does."""
         self._closed = True
 
     def part(self, name: str, part: GroupPart, said: Any = Any, asked: Any = Any) -> PartSender:
-        """Take part, under this name. The part is told of the next membership, which comes at once;
-        what is said to it and asked of it is of these types."""
+        """Add a part under this name, and begin a round that announces it. `said` and `asked` are
+        the types of the messages and requests that the part receives."""
         self._metadata_version += 1
         self._loop.call_soon(self._refresh)
         return self._routing.part(name, part, said, asked)
 
     def operating(self) -> GatedOperation:
-        """`async with group.operating()`: an operation that spans hosts, and must not see half of a
-        change. It waits while the group changes, and a change waits for it: so it must end by
-        itself, and neither renew nor leave."""
+        """`async with group.operating()`: an operation that spans hosts and must not see half of a
+        change. It waits while the membership changes, and a change waits for it: so it must not
+        call `renew` or `leave`, nor wait for another change."""
         return GatedOperation(self._gate)
 
     def within_change(self) -> GatedRequest:
-        """`async with group.within_change()`: what a part does to settle a membership. It is a part
-        of the change, which waits for it, and operations inside do not wait."""
+        """`async with group.within_change()`: the work of a part that settles a membership. The
+        change waits for it, and operations inside do not wait for the change."""
         return GatedRequest(self._gate)
 
     @property
     def is_flushing(self) -> bool:
-        """Is the next membership agreed on, and not in force here yet? What is said now would be
-        too late for the one in force."""
+        """Whether the next membership is agreed on but not in force here yet: it is too late for
+        messages in the current one."""
         return self._protocol.coming is not None
 
     async def flushed(self) -> None:
-        """Come back when something can be said: in the membership in force, before the change has
-        come so far, or in the next. Unlike an operation this does not wait for other hosts to
-        settle."""
+        """Wait until messages can be sent, in the current membership or the next. Unlike an
+        operation this does not wait until all hosts have settled."""
         await self._until(lambda: not self.is_flushing)
 
     async def renew(self) -> None:
-        """A metadata of this host has changed: come back when a membership that has it is in
-        force."""
+        """Publish changed metadata of this host: return when a membership with it is in force."""
         self._metadata_version += 1
         wanted = self._metadata_version
         self._refresh()
-        await self._until(lambda: self._metadata_of_in_force >= wanted)
+        await self._until(lambda: self._installed_version >= wanted)
 
     async def changed(self, membership: Membership) -> None:
-        """Come back when another membership than this one is in force. It must not be called within
-        an operation, for which the change would wait."""
+        """Wait until another membership than this is in force. It must not be called within an
+        operation, for which the change would wait."""
         await self._until(lambda: self.membership is not membership)
 
     async def join(self) -> None:
-        """Take part with the hosts we are engaged with, after we left."""
+        """Take part again, after `leave`."""
         if not self._protocol.joined:
             self._do(self._protocol.join)
             await self.renew()
 
     async def leave(self) -> None:
-        """Take part no more. Everyone in the group comes to rest before, so that nobody loses what
-        is under way; but for so long only as answers are waited for."""
+        """Take part no more. Operations in the whole group end first, so that none is cut; but
+        no longer than `answer_seconds` are waited for them."""
         if not self._protocol.joined:
             return
         self._do(self._protocol.leave)
@@ -530,7 +535,7 @@ class Group:
                 raise HostClosed("the host was closed")
             await self._news.wait()
 
-    # For the host
+    # Called by the host
 
     def engaged(self, peer: Peer) -> None:
         self._peers[peer.id] = peer
@@ -541,7 +546,7 @@ class Group:
             del self._peers[peer.id]
             self._do(self._protocol.departed, peer.id)
 
-    def _heard(self, peer: Peer, message: Said) -> None:
+    def _heard(self, peer: Peer, message: AnyGroupMessage) -> None:
         if isinstance(message, Unreachable):
             self._hear(peer, message)
         else:
@@ -552,20 +557,20 @@ class Group:
         if self._timer is not None:
             self._timer.cancel()
         self._gate.close()
-        self._tell()
+        self._wake()
         settling = self._settling
         if settling is not None:
             settling.cancel()
             await asyncio.wait([settling])
         await self._routing.stop()
 
-    # What the round asks, and what it wants done
+    # The membership protocol
 
     def _member(self) -> Member:
         self._announced_version = self._metadata_version
         metadata_of = {name: part.metadata() for name, part in self._parts.items()}
         core = self._core
-        # Everyone reads the same, this host as well.
+        # All hosts read the same encoding, this host as well.
         return Member(
             core.id, core.name, core.incarnation, _read_metadata(_encode_metadata(metadata_of))
         )
@@ -574,8 +579,8 @@ class Group:
         return self._gate.under_way > 0 or self._settling is not None
 
     def _do(self, event: Callable[..., None], *args: Any) -> None:
-        """Tell the round what has happened, and do what it says. A link may end while we speak:
-        then the round is told of that, and the one who speaks goes on."""
+        """Pass an event to the protocol and carry out its instructions. A link may end while a
+        message is sent: that event is nested, and the outer call goes on with its instructions."""
         if self._closed:
             return
         try:
@@ -589,23 +594,23 @@ class Group:
         self._acting = True
         try:
             while self._protocol.outbox and not self._closed:
-                self._follow(self._protocol.outbox.popleft())
+                self._carry_out(self._protocol.outbox.popleft())
         finally:
             self._acting = False
 
-    def _follow(self, instruction: protocol.Instruction) -> None:
+    def _carry_out(self, instruction: protocol.Instruction) -> None:
         match instruction:
             case protocol.SendMessage(neighbour, message):
-                self._say_or_part(neighbour, message)
+                self._say_or_end_link(neighbour, message)
             case protocol.DelayBegin():
                 if self._timer is None:
                     pause = PAUSE_SECONDS * 2 ** min(self._protocol.vain, DOUBLED_MAX)
                     self._timer = self._loop.call_later(pause, self._begin)
             case protocol.HaltOperations():
                 self._gate.halt()
-                self._tell()
+                self._wake()
                 if self._settling is not None and not self._settling.cancelling():
-                    self._settling.cancel()  # once: it may take a while to end
+                    self._settling.cancel()  # Once: it may take a while to end.
                     self._routing.abandon()
             case protocol.MarkUnreachable(hosts):
                 self._routing.cut(hosts)
@@ -622,7 +627,7 @@ class Group:
         self._do(self._protocol.begin)
 
     def _refresh(self) -> None:
-        """A metadata is not in force: another round, after the one that is under way."""
+        """Request a round if metadata of this host is not announced yet."""
         if self._metadata_version > self._announced_version and self._protocol.idle:
             self._do(self._protocol.want)
 
@@ -633,7 +638,7 @@ class Group:
         self._routing.install(membership)
         self._settling = self._loop.create_task(self._settle(membership))
         self._settling.add_done_callback(self._settled)
-        self._tell()
+        self._wake()
         early, self._early = self._early, []
         for peer, message in early:
             try:
@@ -656,15 +661,15 @@ class Group:
 
     def _go_on(self) -> None:
         self._gate.open()
-        self._metadata_of_in_force = self._announced_version
+        self._installed_version = self._announced_version
         self._refresh()
-        self._tell()
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._news.set()
         self._news.clear()
 
-    # Speaking and hearing
+    # Messages
 
     def _say(self, host: str, message: GroupMessage | wire.Routed) -> None:
         peer = self._peers.get(host)
@@ -675,8 +680,8 @@ class Group:
             else:
                 peer.talk.say(wire.PartNotice(CHANNEL, wire.body(message)))
 
-    def _say_or_part(self, host: str, message: GroupMessage) -> None:
-        """The round cannot go on without this being said."""
+    def _say_or_end_link(self, host: str, message: GroupMessage) -> None:
+        """Send a message of the protocol; end the link if it cannot be sent."""
         try:
             self._say(host, message)
         except CannotSend as error:
@@ -695,6 +700,6 @@ class Group:
     def _hear_cut(self, neighbour: str, message: Unreachable) -> None:
         hosts = frozenset(message.hosts)
         if not hosts <= self.membership.beyond(self._core.id, neighbour):
-            raise BadFrame("a host can only be cut off from those behind it")
+            raise BadFrame("only hosts behind the sender can be cut off by it")
         self._routing.cut(hosts)
         self._do(self._protocol.tell_cut, neighbour, hosts)

@@ -114,11 +114,11 @@ def stores(member: SimulatedLimeHost) -> Iterator[tuple[str, Entry]]:
 def sharing(world: LimeWorld) -> dict[tuple[str, str], SimulatedLimeHost]:
     """Where the agents are that share a space."""
     return {
-        (agent.id, its.name): member
+        (agent.id, interface.name): member
         for member in world.members
         for agent in member.server.agents.values()
-        for its in agent.spaces.values()
-        if its.shared
+        for interface in agent.spaces.values()
+        if interface.shared
     }
 
 
@@ -180,9 +180,9 @@ def judge_system(world: LimeWorld) -> Iterator[Fault]:
         expected.add(("host", member.name, member.name))
         for agent in member.server.agents.values():
             expected.add(("agent", agent.id, member.name, agent.state))
-            for its in agent.spaces.values():
-                if its.shared:
-                    expected.add(("space", its.name, agent.id, member.name))
+            for interface in agent.spaces.values():
+                if interface.shared:
+                    expected.add(("space", interface.name, agent.id, member.name))
     for member in world.members:
         said = [entry.fields for entry in member.server.system.tuple_store.entries()]
         known = [fields for fields in said if not fields[0].startswith("departed")]
@@ -206,18 +206,20 @@ def judge_remains(world: LimeWorld) -> Iterator[Fault]:
 
 
 def remains(member: SimulatedLimeHost) -> dict[str, Any]:
-    group, journeys = member.server.group, member.host.journeys
+    group, migrations = member.server.group, member.host.migrations
     found: dict[str, Any] = {
         **group.under_way(),
         "questions": member.server.broker.under_way(),
-        "parked agents": list(journeys.parked),
-        "words about agents": list(journeys.decisions),
+        "parked agents": list(migrations.parked),
+        "words about agents": list(migrations.decisions),
         "tuples in doubt": [
             one for other in member.world.members for one in given_to(member, other.name)
         ],
     }
     for agent in member.server.agents.values():
-        found[f"waits of {agent.id}"] = [op for its in agent.spaces.values() for op in its.waiting]
+        found[f"waits of {agent.id}"] = [
+            op for interface in agent.spaces.values() for op in interface.waiting
+        ]
     for name, hosted in member.core.spaces.items():
         under_way = hosted.port.under_way()
         for what in ("transactions", "deliveries", "waiters"):

@@ -21,7 +21,7 @@ from tupelo.lab.world import ANSWER_SECONDS, DOUBT_SECONDS, HEARTBEAT_SECONDS, P
 from tupelo.models import lime
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
-from tupelo.models.lime.spaces import AgentCard, AgentState, Directory
+from tupelo.models.lime.spaces import AgentMetadata, AgentState, Directory
 from tupelo.models.lime.transfer import Relocated, TupleBatch
 from tupelo.space.port import port_of
 
@@ -172,11 +172,11 @@ class SimulatedLimeHost:
         self.moving: list[TupleBatch] = []
         send = self.server.moving.send
 
-        async def watched(parcels: list[TupleBatch]) -> None:
-            mine = list(parcels)
+        async def watched(batches: list[TupleBatch]) -> None:
+            mine = list(batches)
             self.moving += mine
             try:
-                await send(parcels)
+                await send(batches)
             finally:
                 self.moving = [one for one in self.moving if one not in mine]
 
@@ -188,7 +188,7 @@ class SimulatedLimeHost:
         install = server.sharing.install
 
         def watched(
-            agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentCard]
+            agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentMetadata]
         ) -> tuple[list[TupleBatch], Relocated]:
             installed = install(agents, metadata_of)
             note()
@@ -248,17 +248,17 @@ class SimulatedLimeHost:
         history.sunk.update(tuples_of(self))
         history.gone.update(self.server.agents)
         history.gone.update(
-            one.life.state.id
-            for one in self.host.journeys.parked.values()
-            if one.life.state.id not in self.world.agents_of(one.source)
+            one.runtime.state.id
+            for one in self.host.migrations.parked.values()
+            if one.runtime.state.id not in self.world.agents_of(one.source)
         )
         for other in self.world.members:
             if other is self or not other.is_up:
                 continue
-            for parked in other.host.journeys.parked.values():
+            for parked in other.host.migrations.parked.values():
                 if parked.source == self.name:
-                    history.gone.add(parked.life.state.id)
-                    history.sunk.update(_private(parked.life.state))
+                    history.gone.add(parked.runtime.state.id)
+                    history.sunk.update(_private(parked.runtime.state))
             history.unsettled.update(given_to(other, self.name))
 
     async def leave(self) -> None:
@@ -364,22 +364,22 @@ def tuples_of(member: SimulatedLimeHost) -> Iterator[Tuple]:
             yield from (entry.fields for entry in hosted.port.entries_and_taken())
     for agent in server.agents.values():
         yield from _private(agent)
-    for parked in member.host.journeys.parked.values():
-        yield from _private(parked.life.state)
+    for parked in member.host.migrations.parked.values():
+        yield from _private(parked.runtime.state)
     for other in member.world.members:
         yield from given_to(member, other.name)
-    for parcel in [*server.parcels, *member.moving]:
-        yield from (entry.fields for entry in parcel.held.entries)
+    for batch in [*server.batches, *member.moving]:
+        yield from (entry.fields for entry in batch.held.entries)
 
 
 def _private(agent: Any) -> Iterator[Tuple]:
-    for its in agent.spaces.values():
-        yield from (entry.fields for entry in its.own.entries())
+    for interface in agent.spaces.values():
+        yield from (entry.fields for entry in interface.own.entries())
 
 
 def given_to(member: SimulatedLimeHost, host: str) -> Iterator[Tuple]:
     """What this member has put aside for a host, and does not know to be there."""
-    for held in member.server.handover.put_aside_for(host):
+    for held in member.server.transfer.put_aside_for(host):
         yield from (entry.fields for entry in held.entries)
 
 

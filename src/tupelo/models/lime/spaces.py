@@ -1,7 +1,9 @@
-"""Spaces: agents, their interface tuple spaces, and the tuple store on which the tuples are.
+"""The tuples of LIME at one host: agents, their interface tuple spaces, and the tuple stores.
 
-A private space is a tuple store of its own. The shared ones of a name, of all agents at a host, are
-one tuple store: the host's own space of that name, where other doors see them as well."""
+Each private space has a tuple store of its own. The shared spaces of one name, of all agents at a
+host, have one tuple store together: the space of that name at the host, which other doors see as
+well. `Directory` knows the agents of all hosts, `LimeSystem` shows them as tuples.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
     from tupelo.models.lime.reactions import ReactionCall, ReactionRecord
 
 
-class AgentCard(msgspec.Struct, frozen=True, array_like=True):
-    """What everyone knows of an agent."""
+class AgentMetadata(msgspec.Struct, frozen=True, array_like=True):
+    """The metadata of an agent: its class, its state, and the names of its shared spaces."""
 
     class_name: str | None
     state: str
@@ -47,8 +49,8 @@ class AgentCard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Directory:
-    """Who is where in one membership, of those who take part under a name, and what they share now.
-    A host that says what cannot be read is there without agents."""
+    """The hosts of a membership that take part under a name, with their agents and shared spaces. A
+    host whose metadata cannot be read has no agents."""
 
     def __init__(self, membership: Membership | None = None, part: str = "") -> None:
         members = {} if membership is None else membership.members
@@ -57,14 +59,14 @@ class Directory:
             host: _read(metadata) for host, metadata in metadata_of.items() if metadata is not None
         }
         self.hosts = {host: members[host].name for host in self.metadata_of}
-        self._lives = {host: members[host].incarnation for host in self.metadata_of}
+        self._incarnations = {host: members[host].incarnation for host in self.metadata_of}
         self._index()
 
     def with_metadata(self, host: str, metadata: Any) -> Directory:
-        """The same, but for what this host, which takes part, says of its agents."""
+        """A copy with new metadata of this host, which takes part."""
         renewed = Directory()
         renewed.metadata_of = {**self.metadata_of, host: _read(metadata)}
-        renewed.hosts, renewed._lives = self.hosts, self._lives
+        renewed.hosts, renewed._incarnations = self.hosts, self._incarnations
         renewed._index()
         return renewed
 
@@ -77,9 +79,9 @@ class Directory:
                 for space in metadata.shared:
                     self._sharers.setdefault(space, {})[agent] = host
 
-    def life_of(self, host: str) -> str:
-        """The life that this host is in; none, if it is not in the group."""
-        return self._lives.get(host, "")
+    def incarnation_of(self, host: str) -> str:
+        """The incarnation of this host; "" if it is not in the group."""
+        return self._incarnations.get(host, "")
 
     def host_of(self, agent: str) -> str | None:
         """The host where an agent is."""
@@ -95,7 +97,7 @@ class Directory:
         return self._sharers.get(space, {})
 
     def tuples(self) -> list[tuple[str, ...]]:
-        """What LimeSystem says."""
+        """The tuples of LimeSystem."""
         said: list[tuple[str, ...]] = [("host", host, self.hosts[host]) for host in self.hosts]
         for host, agents in self.metadata_of.items():
             for agent, metadata in agents.items():
@@ -104,14 +106,15 @@ class Directory:
         return said
 
     def departures(self) -> list[tuple[str, ...]]:
-        """What LimeSystem says of those who are here when they have departed."""
+        """The tuples of LimeSystem for all hosts and agents of this directory once they
+        departed."""
         hosts = [("departed host", host, name) for host, name in self.hosts.items()]
         return [*hosts, *(("departed agent", agent, host) for agent, host in self._where.items())]
 
 
-def _read(metadata: Any) -> dict[str, AgentCard]:
+def _read(metadata: Any) -> dict[str, AgentMetadata]:
     try:
-        return msgspec.convert(metadata, dict[str, AgentCard])
+        return msgspec.convert(metadata, dict[str, AgentMetadata])
     except msgspec.ValidationError:
         return {}
 
@@ -120,8 +123,8 @@ SYSTEM_NAME = "LimeSystem"
 
 
 class AgentState:
-    """An agent at this host. `state` is what LimeSystem says of it; `number` the last that it has
-    given to a tuple, which travels with it, so that no two tuples are ever the same."""
+    """An agent at this host, as the engine knows it. `state` is the word for it in LimeSystem.
+    `number` is that of its last tuple; it migrates with the agent, so that numbers are unique."""
 
     def __init__(
         self, agent_id: str, name: str, class_name: str | None, state: str, number: int = 0
@@ -135,12 +138,13 @@ class AgentState:
         self.system: InterfaceSpace
         self._registered: list[ReactionRecord] = []
         self.packed: list[InterfaceSpace] = []
-        """What was shared when it packed up."""
+        """The spaces that were shared before the agent was packed."""
         self.pending: list[ReactionCall] = []
-        """What its weak reactions have fired for, and its listeners were not told of on the way."""
+        """Events of weak reactions that were not delivered before the agent migrated."""
         self.ended = False
         self.source = ""
-        """The other host that has loaded it here; what that host may not do, it may not either."""
+        """The other host that has loaded the agent here; the agent has no more rights than that
+        host."""
         self._lock = threading.Lock()
 
     @property
@@ -149,25 +153,25 @@ class AgentState:
 
     @property
     def reactions(self) -> list[ReactionRecord]:
-        """Those that are registered, enabled or not. What has fired once for all is not."""
+        """The registered reactions, enabled or not. ONCE reactions that have fired are not."""
         with self._lock:
             self._registered = [one for one in self._registered if one.registered]
             return list(self._registered)
 
     def add(self, reaction: ReactionRecord) -> None:
-        """It is registered from now on: on any thread, if a strong listener registers it."""
+        """Register a reaction; strong listeners do this on any thread."""
         with self._lock:
             self._registered.append(reaction)
 
     def next_number(self) -> int:
-        with self._lock:  # A strong reaction may write on the thread of whoever it reacts to.
+        with self._lock:  # A strong reaction writes on the thread of the writer that it reacts to.
             self.number += 1
             return self.number
 
 
 class InterfaceSpace:
-    """One interface tuple space of one agent. It is to be shared if `wanted` says so, which is in
-    force, for everyone in the group at once, with the next membership."""
+    """One interface tuple space of one agent. `own` is its private tuple store, `tuple_store` the
+    current one. `wanted`: it is to be shared, which takes effect in the whole group at once."""
 
     def __init__(self, agent: AgentState, name: str, own: TupleStore) -> None:
         self.agent = agent
@@ -176,7 +180,7 @@ class InterfaceSpace:
         self.tuple_store = own
         self.wanted = False
         self.waiting: dict[asyncio.Future[Any], str] = {}
-        """Who waits here for a tuple, and by which operation."""
+        """The waiting operations here, with the names of the operations."""
 
     @property
     def shared(self) -> bool:
@@ -191,12 +195,12 @@ class InterfaceSpace:
             raise NotAllowed(operation, self.name, "an agent")
 
     def require_sendable(self, item: tuple[Shape, tuple[Any, ...]]) -> None:
-        """BadEntry if this is shared, or about to be, and no other host could have the tuple."""
+        """Raise BadEntry if the space is, or will be, shared and the tuple cannot be sent."""
         if self.shared or self.wanted:
             payload_of(*item)
 
     def end_waiting(self) -> None:
-        """Nobody waits here any more: it is private, or its agent is not here."""
+        """End the waiting operations, since the space is private now or its agent has ended."""
         for one, operation in list(self.waiting.items()):
             if not one.done():
                 ended = self.agent.ended
@@ -278,7 +282,8 @@ class TupleStore:
     def sendable(self, pattern: TuplePattern) -> Iterator[tuple[Entry, PlacedTuple]]:
         """The tuples that match a pattern and can be sent; at most one, if it wants one."""
         template = read_encoded_template(pattern.template)
-        for one in (True, False) if pattern.one else (False,):  # Perhaps not the first, but others.
+        # If the first match cannot be sent, look for others.
+        for one in (True, False) if pattern.one else (False,):
             for entry in self.look(
                 template, pattern.where, one=one, take=pattern.take, known=False
             ):
@@ -317,9 +322,9 @@ class Spaces:
         self.sharing: dict[str, dict[str, InterfaceSpace]] = {}
         self.directory = Directory()
         self.cut: set[str] = set()
-        """The hosts of the membership in force that are out of reach."""
+        """The hosts of the current membership that are out of reach."""
         self.refused: set[tuple[str, str]] = set()
-        """The spaces, and the hosts that did not let tuples in there, in this membership."""
+        """Pairs (space, host): that host has refused tuples for that space in this membership."""
 
     def install(self, directory: Directory) -> None:
         """A new membership is in force."""
@@ -341,9 +346,9 @@ class Spaces:
         )
 
     def require_sharable(self, name: str, neighbour: str = "", source: str = "") -> None:
-        """NotAllowed for a space that is not for everybody. It is made if there is none. An agent
-        that comes from another host, its `source`, brings tuples and uses those that are here: that
-        host, and the `neighbour` that speaks for it as it comes, must be allowed to."""
+        """Raise NotAllowed if the space of this name, which is made if needed, is not shared with
+        other hosts. For an agent of another host (`source`) that host, and the `neighbour` over
+        which the agent comes, must be allowed to read, write and take."""
         hosted = self._core.make_space(name)
         if not hosted.shared:
             raise NotAllowed("share", name, "an agent of LIME")
@@ -391,7 +396,8 @@ class Spaces:
         return iter(list(self._stores.values()))
 
     def current(self, name: str, entry: Entry) -> str:
-        """The agent that is responsible for this here, or else the host."""
+        """The agent here that is responsible for a tuple: its destination or writer; else the
+        host."""
         sharing = self.sharing.get(name, {})
         home = home_of(entry)
         if home in sharing:
@@ -399,8 +405,8 @@ class Spaces:
         return entry.origin if entry.origin in sharing else self._core.id
 
     def away(self, name: str, entry: Entry) -> str | None:
-        """The other host of the group where this is at home; None if it is at home here, or cannot
-        go there now. Whatever others say of their agents, those that are here are here."""
+        """The other host to which a misplaced tuple must move; None if it belongs here or cannot
+        move now. Agents at this host count as here, whatever other hosts claim."""
         home = home_of(entry)
         if home in self.sharing.get(name, {}):
             return None
@@ -409,18 +415,20 @@ class Spaces:
             return None
         return None if (name, host) in self.refused else host
 
-    def share(self, its: InterfaceSpace) -> None:
-        """From now on this is a part of the host's tuple store."""
-        its.tuple_store = self.tuple_store(its.name)
-        self.sharing.setdefault(its.name, {})[its.agent.id] = its
+    def share(self, interface: InterfaceSpace) -> None:
+        """Let a space use the shared tuple store of the host."""
+        interface.tuple_store = self.tuple_store(interface.name)
+        self.sharing.setdefault(interface.name, {})[interface.agent.id] = interface
 
-    def unshare(self, its: InterfaceSpace) -> None:
-        """Everything for which its agent is responsible is its own again."""
-        agent = its.agent.id
-        taken = its.tuple_store.take_out(lambda entry: self.current(its.name, entry) == agent)
-        del self.sharing[its.name][agent]
-        its.tuple_store = its.own
-        its.own.put(taken)
+    def unshare(self, interface: InterfaceSpace) -> None:
+        """Make a space private again, with all tuples for which its agent is responsible."""
+        agent = interface.agent.id
+        taken = interface.tuple_store.take_out(
+            lambda entry: self.current(interface.name, entry) == agent
+        )
+        del self.sharing[interface.name][agent]
+        interface.tuple_store = interface.own
+        interface.own.put(taken)
 
 
 def private_port(core: HostCore, name: str, agent: str) -> Port:
@@ -432,20 +440,20 @@ def private_port(core: HostCore, name: str, agent: str) -> Port:
 
 
 DEPARTED_MAX = 1_000
-"""So many departures of hosts and agents are remembered; the oldest are forgotten first."""
+"""The most departures of hosts and agents that are remembered; the oldest are forgotten first."""
 
 
 class LimeSystem:
-    """LimeSystem at one host: who is in the group and what they share, as `Directory.tuples` says,
-    to read and to react to. Every host keeps it for itself, from the metadata of all: so it is the
-    same everywhere in a group when whoever has changed something is told that it has.
+    """LimeSystem at one host: a space with the tuples of `Directory.tuples`, to read and to react
+    to. Each host makes it from the metadata of all hosts; so it is the same at all hosts of a group
+    when an operation that changes metadata returns.
 
-    Beside it each host says which hosts and agents it has seen depart and not come back:
-    ("departed host", id, name) and ("departed agent", id, the host where it was).
+    It also has the hosts and agents that this host has seen depart and not come back:
+    ("departed host", id, name) and ("departed agent", id, host id).
     """
 
     def __init__(self, core: HostCore, news: Callable[[TupleStore], object]) -> None:
-        # Tuples are told apart by it and a number, which begins anew in every life of the host.
+        # Numbers begin anew in each incarnation of the host.
         self._origin = f"{core.id}:{core.incarnation}"
         self.port = private_port(core, SYSTEM_NAME, core.id)
         self.tuple_store = TupleStore(
@@ -453,19 +461,19 @@ class LimeSystem:
         )
         self._number = 0
         self._before = Directory()
-        self._said: dict[tuple[str, ...], None] = {}
+        self._shown: dict[tuple[str, ...], None] = {}
         self._departed: dict[tuple[str, ...], None] = {}
 
     def install(self, directory: Directory) -> None:
-        """Say what is so now, all at once; what has not changed stays the same tuple."""
+        """Change the tuples to those of a new directory in one step; unchanged ones stay."""
         self._note_departures(directory)
-        before, self._said = self._said, dict.fromkeys([*directory.tuples(), *self._departed])
-        gone = before.keys() - self._said.keys()
+        before, self._shown = self._shown, dict.fromkeys([*directory.tuples(), *self._departed])
+        gone = before.keys() - self._shown.keys()
         with self.port.atomic():
             if gone:
                 self.tuple_store.take_out(lambda entry: entry.fields in gone)
             self.tuple_store.put(
-                [self._entry(fields) for fields in self._said if fields not in before]
+                [self._entry(fields) for fields in self._shown if fields not in before]
             )
 
     def _note_departures(self, directory: Directory) -> None:
