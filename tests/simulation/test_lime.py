@@ -64,7 +64,7 @@ def test_a_watchdog_that_is_missing_at_a_new_member_is_noticed(monkeypatch):
     met: dict[Broker, set[str]] = {}
 
     def install(broker: Broker, membership: Any) -> None:
-        met[broker] = set(broker._now.tree.hosts)
+        met[broker] = set(broker._epoch.tree.hosts)
         original_install(broker, membership)
 
     def install_metadata(broker: Broker, now: Any, host: str, metadata: Any) -> None:

@@ -89,7 +89,7 @@ def test_an_answer_that_never_ends_is_not_heard_for_ever(monkeypatch):
         standing = messages.CollectResult("c", market["c"].broker._numbers, part, more=True)
         probe = market["c"].do(market["c"].broker.probe(PEAR, "all"))
         await asyncio.sleep(0.001)
-        asked = market["c"].broker._now.probing._by_number
+        asked = market["c"].broker._epoch.probing._by_number
         (number,) = (number for number, line in asked.items() if line.edge == "d")
         for message in (messages.ProbeAnswer(number, [part], more=True), standing):
             talk = market["c"].core.peers["d"].talk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.federation.brokers.market import LINE, STAR, Market, Wares, play
-from tupelo.federation.brokers import epoch
+from tupelo.federation.brokers import broker
 
 FIGURE_3 = ("ab", "bd", "be", "df", "ac")
 """A asks; B has a subscription, D and F have nothing, E and C have something."""
@@ -236,7 +236,7 @@ def test_pruning_over_a_star_needs_no_question_for_those_who_have_nothing():
 
 
 def test_many_and_long_keys_are_taken_back_at_once(monkeypatch):
-    monkeypatch.setattr(epoch, "KEYS_MAX", 2)
+    monkeypatch.setattr(broker, "KEYS_MAX", 2)
     monkeypatch.setattr(Wares, "key", lambda wares, pattern: " ".join(pattern) + "x" * 2**23)
     sorts = ["pear", "plum", "quince", "medlar", "sloe"]
 

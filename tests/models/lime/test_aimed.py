@@ -31,7 +31,7 @@ def said(camp: Camp) -> Counter[str]:
 
 def idle(camp: Camp) -> bool:
     """Does no collect stand anywhere?"""
-    return all(tent.server.broker._now.collecting.is_idle for tent in camp.tents.values())
+    return all(tent.server.broker._epoch.collecting.is_idle for tent in camp.tents.values())
 
 
 @pytest.mark.parametrize("at", ["agent", "host"])

@@ -26,7 +26,7 @@ from tupelo.federation.brokers.tables import (
     LocalApplication,
     Matching,
     PruningPromises,
-    Say,
+    SendTo,
     Tree,
     check_answer,
     split_items,
@@ -75,14 +75,14 @@ class Collecting:
         tree: Tree,
         promises: PruningPromises,
         local: LocalApplication,
-        say: Say,
+        send: SendTo,
         deliver: DeliverResult,
         asks_again: bool,
     ) -> None:
         self._tree = tree
         self._promises = promises
         self._local = local
-        self._say = say
+        self._send = send
         self._deliver = deliver
         self._asks_again = asks_again
         self._entries: dict[CollectId, CollectState] = {}
@@ -147,7 +147,7 @@ class Collecting:
     def _send_on(self, entry: CollectState, edge: str) -> None:
         entry.away[edge] = None
         answered = sorted(entry.answered & self._tree.beyond(edge))
-        self._say(edge, CollectRequest(*entry.id, entry.kind, entry.pattern.encoded, answered))
+        self._send(edge, CollectRequest(*entry.id, entry.kind, entry.pattern.encoded, answered))
 
     def _concerns(self, edge: str, pattern: EncodedPattern) -> bool:
         """Whether hosts beyond this edge can have matches."""
@@ -176,7 +176,7 @@ class Collecting:
             self._of[entry.toward] -= 1
         for edge in entry.away:
             if edge != without:
-                self._say(edge, CollectCancel(*entry.id))
+                self._send(edge, CollectCancel(*entry.id))
 
     # Results
 
@@ -229,7 +229,7 @@ class Collecting:
             self._settle(entry, edge)
         elif entry.chosen != edge:
             entry.away.pop(edge, None)
-            self._say(edge, CollectCancel(*entry.id))
+            self._send(edge, CollectCancel(*entry.id))
             return
         self._pass_on(entry, found)
 
@@ -239,7 +239,7 @@ class Collecting:
         entry.withheld.clear()
         for edge in [edge for edge in entry.away if edge != branch]:
             del entry.away[edge]
-            self._say(edge, CollectCancel(*entry.id))
+            self._send(edge, CollectCancel(*entry.id))
 
     def _pass_on(self, entry: CollectState, found: HostResult) -> None:
         """Send a result on the way back, or deliver it if the collect is of this host."""
@@ -255,7 +255,7 @@ class Collecting:
         for place, items in enumerate(chunks, start=1):
             more = place < len(chunks)
             part = HostResult(found.host, items, found.is_update)
-            self._say(entry.toward, CollectResult(*entry.id, part, last and not more, more))
+            self._send(entry.toward, CollectResult(*entry.id, part, last and not more, more))
 
     # Events during a collect
 

@@ -124,7 +124,7 @@ class CollectCancel(BrokerMessage, tag=11):
     number: int
 
 
-AnySaid = (
+AnyBrokerMessage = (
     SubscribeTo
     | UnsubscribeFrom
     | PublishedUpdate

@@ -27,7 +27,7 @@ from tupelo.federation.brokers.tables import (
     Matching,
     PruningPromises,
     Routes,
-    Say,
+    SendTo,
     Tree,
     check_answer,
     length_of,
@@ -89,14 +89,14 @@ class Probing:
         routes: Routes,
         promises: PruningPromises,
         local: LocalApplication,
-        say: Say,
+        send: SendTo,
         prune: bool,
     ) -> None:
         self._tree = tree
         self._routes = routes
         self._promises = promises
         self._local = local
-        self._say = say
+        self._send = send
         self._prune = prune
         self._numbers = 0
         self._cut: set[str] = set()
@@ -180,7 +180,7 @@ class Probing:
             else:
                 del line.now[evaluation]
                 if not line.now:
-                    self._say(line.edge, ProbeCancel(line.number))
+                    self._send(line.edge, ProbeCancel(line.number))
                     self._go_on(line)
 
     def quit(self, evaluation: ProbeEvaluation) -> None:
@@ -209,8 +209,8 @@ class Probing:
                 evaluation.lost.add(one.host)
         chunks = split_results(found)
         for chunk in chunks[:-1]:
-            self._say(edge, ProbeAnswer(number, chunk, more=True))
-        self._say(edge, ProbeAnswer(number, chunks[-1], sorted(evaluation.lost), promise))
+            self._send(edge, ProbeAnswer(number, chunk, more=True))
+        self._send(edge, ProbeAnswer(number, chunks[-1], sorted(evaluation.lost), promise))
 
     def _may_promise(self, edge: str, evaluation: ProbeEvaluation) -> bool:
         pattern = evaluation.pattern
@@ -261,7 +261,7 @@ class Probing:
         self._by_number[line.number] = line
         edge, encoded, extent, only = line.key
         line.trusts = self._routes.is_asked_of(edge, line.pattern.key)
-        self._say(
+        self._send(
             edge, ProbeRequest(line.number, encoded, extent, None if only is None else sorted(only))
         )
 

@@ -79,7 +79,7 @@ class Known(NamedTuple):
     """The knowledge of a persistent collect of all about a host: its incarnation, the number of its
     last update, and the hash of its state if no update has come since."""
 
-    life: str
+    incarnation: str
     number: int = 0
     state: bytes | None = None
 
@@ -101,39 +101,39 @@ class StandingSubscription(StandingRequest):
         """Updates of hosts whose state is awaited; the state will contain them."""
         self._known: dict[str, Known] = {}
 
-    def tell(self, found: HostResult, life: str) -> None:
+    def tell(self, found: HostResult, incarnation: str) -> None:
         """Deliver a result of a host, unless it is known already: an update with a known number, or
         a state that has not changed since it, or the last update, was delivered."""
         known = self._known.get(found.host)
-        if known is not None and known.life != life:
+        if known is not None and known.incarnation != incarnation:
             known = None
         if found.is_update:
             is_news = known is None or found.number > known.number
             if known is not None and is_news:
-                self._known[found.host] = Known(life, found.number)
+                self._known[found.host] = Known(incarnation, found.number)
         else:
             state = _hash(found.items)
             is_news = (
                 known is None or found.number > known.number or known.state not in (None, state)
             )
             number = found.number if known is None else max(found.number, known.number)
-            self._known[found.host] = Known(life, number, state)
-        told = reply(found)
-        if is_news and told.items:
-            self.deliver(told)
+            self._known[found.host] = Known(incarnation, number, state)
+        readable_reply = reply(found)
+        if is_news and readable_reply.items:
+            self.deliver(readable_reply)
 
-    def tell_empty(self, host: str, life: str) -> None:
+    def tell_empty(self, host: str, incarnation: str) -> None:
         """A host has an empty state: its next state or update is news."""
         known = self._known.get(host)
-        number = known.number if known is not None and known.life == life else 0
-        self._known[host] = Known(life, number)
+        number = known.number if known is not None and known.incarnation == incarnation else 0
+        self._known[host] = Known(incarnation, number)
 
-    def tell_held(self, hosts: Container[str], life_of: Callable[[str], str]) -> None:
+    def tell_held(self, hosts: Container[str], incarnation_of: Callable[[str], str]) -> None:
         """Deliver the held updates of these hosts, whose state does not come."""
         held, self.held = self.held, []
         for found in held:
             if found.host in hosts:
-                self.tell(found, life_of(found.host))
+                self.tell(found, incarnation_of(found.host))
             else:
                 self.held.append(found)
 
@@ -171,9 +171,9 @@ class RunningCollect(StandingRequest):
             return  # In a new membership the host was asked once more.
         else:
             self.answered.add(found.host)
-        told = reply(found)
-        if told.items:
-            self.deliver(told)
+        readable_reply = reply(found)
+        if readable_reply.items:
+            self.deliver(readable_reply)
 
     def settle(self, chosen: str | None) -> None:
         """A persistent collect has settled on this host, or on none; report the former one as

@@ -45,7 +45,7 @@ ANSWER_BYTES_MAX = 32 * 2**20
 """The most bytes of an answer to one probe over an edge: a link with twice as much to send counts
 as too slow. Hosts whose state does not fit count as lost."""
 
-Say = Callable[[str, BrokerMessage], None]
+SendTo = Callable[[str, BrokerMessage], None]
 
 
 class Application(Protocol):
@@ -166,9 +166,9 @@ class Routes:
     """Subscriptions by pattern: of this host itself, and of neighbours for the hosts beyond
     them."""
 
-    def __init__(self, tree: Tree, say: Say, relying: PromiseKeeper) -> None:
+    def __init__(self, tree: Tree, send: SendTo, relying: PromiseKeeper) -> None:
         self._tree = tree
-        self._say = say
+        self._send = send
         self._relying = relying
         self._patterns: dict[bytes, EncodedPattern] = {}
         self._wanting: dict[bytes, dict[str, None]] = {}
@@ -186,7 +186,7 @@ class Routes:
             self._tree.check_room(who, self._wanted_by[who].total())
         for edge in self._add(who, pattern):
             self._asked_of[edge][pattern.key] += 1
-            self._say(edge, SubscribeTo(pattern.encoded))
+            self._send(edge, SubscribeTo(pattern.encoded))
 
     def _add(self, who: str, pattern: EncodedPattern) -> list[str]:
         """Add a subscription; returns the edges over which it was not forwarded before."""
@@ -217,7 +217,7 @@ class Routes:
             del self._wanting[encoded], self._patterns[encoded]
         for edge in self._tree.neighbours:
             if edge != who and not wanting.keys() - {edge}:
-                self._say(edge, UnsubscribeFrom(encoded))
+                self._send(edge, UnsubscribeFrom(encoded))
                 _count_down(self._asked_of[edge], pattern.key)
                 if pattern.key not in self._asked_of[edge]:
                     self._relying.asks_no_more(edge, pattern.key)

@@ -482,11 +482,11 @@ class MembershipProtocol:
         if self.phase is ProtocolPhase.ECHOED and host == self._parent:
             _check_tree(found)
             places = {one.member.host: _place(one) for one in found}
-            told: dict[str, Place] = {self.me: (host, self._incarnation, self.membership.id)}
+            expected: dict[str, Place] = {self.me: (host, self._incarnation, self.membership.id)}
             for behind in self._children.values():
-                told.update((one.member.host, _place(one)) for one in behind)
-            here = {one for one, place in places.items() if one in told or place[0] in told}
-            if found[0].parent is not None or {one: places[one] for one in here} != told:
+                expected.update((one.member.host, _place(one)) for one in behind)
+            here = {one for one, place in places.items() if one in expected or place[0] in expected}
+            if found[0].parent is not None or {one: places[one] for one in here} != expected:
                 raise BadFrame("this membership has another tree than the round has made")
             self._agree(found)
 

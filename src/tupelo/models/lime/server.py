@@ -296,7 +296,7 @@ class Server(Operations):
                 self.transport.serve(self.spaces.tuple_store(interface.name))
             self._metadata_known = False
             others = [host for host in directory.hosts if host != here]
-            told = asyncio.gather(
+            answers = asyncio.gather(
                 *(sender.ask(host, MetadataChanged(metadata)) for host in others),
                 return_exceptions=True,
             )
@@ -311,7 +311,7 @@ class Server(Operations):
                 await self._move_and_announce(
                     tuple_store, relocated.pop(tuple_store, []) + tuple_store.fresh()
                 )
-            settled = all(answer is True for answer in await told)
+            settled = all(answer is True for answer in await answers)
             self._metadata_known = settled and not self.transfer.unsettled(others)
             return self._metadata_known
 

@@ -252,16 +252,16 @@ class Replies(Closing):
         while True:
             if isinstance(door, LocalDoor):
                 assert isinstance(state, NoticeBacklog)
-                told: DeliveredNotice = await door.host.on_loop(
+                notice: DeliveredNotice = await door.host.on_loop(
                     state.next(deadline), state.put_back
                 )
             else:
-                told = await door.call("get", self._id, wait=wait)
-                if told.reply is not None or not state.is_over:
-                    self._state = told
-            if told.reply is None:
+                notice = await door.call("get", self._id, wait=wait)
+                if notice.reply is not None or not state.is_over:
+                    self._state = notice
+            if notice.reply is None:
                 return None
-            reply = self._read(told.reply)
+            reply = self._read(notice.reply)
             if reply.items:
                 return reply
 

@@ -258,10 +258,10 @@ class NoticeBacklog:
         self._replies.append(reply)
         self._wake()
 
-    def put_back(self, told: DeliveredNotice) -> None:
+    def put_back(self, notice: DeliveredNotice) -> None:
         """Return a reply that did not arrive."""
-        if told.reply is not None:
-            self._replies.appendleft(told.reply)
+        if notice.reply is not None:
+            self._replies.appendleft(notice.reply)
             self._wake()
 
     def tell_lost(self, hosts: frozenset[str]) -> None:
@@ -333,13 +333,13 @@ class HostedRequests:
         backlog = self.backlogs.get(id)
         if backlog is None:
             return HandOver(DeliveredNotice(is_over=True), None, lambda: None)
-        told = await backlog.next(deadline_of(self._core.clock, wait))
+        notice = await backlog.next(deadline_of(self._core.clock, wait))
 
         def arrived() -> None:
             if backlog.is_over and backlog.is_empty:
                 self.backlogs.pop(id, None)
 
-        return HandOver(told, arrived, partial(backlog.put_back, told))
+        return HandOver(notice, arrived, partial(backlog.put_back, notice))
 
     async def cancel(self, id: str) -> None:
         backlog = self.backlogs.get(id)
