@@ -140,7 +140,7 @@ class ProtocolPhase(Enum):
     BROKEN = "the round cannot end; a greater one must begin"
 
 
-# What is to be done
+# Instructions
 
 
 @dataclass(frozen=True)

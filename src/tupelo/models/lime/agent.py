@@ -282,10 +282,12 @@ class Agent:
 
     @property
     def name(self) -> str:
+        """The name of the agent; several agents may have the same."""
         return self._alive.state.name
 
     @property
     def location(self) -> AgentLocation:
+        """The location of the agent, for `current=` and `destination=`."""
         return self._alive.state.location
 
     @property
@@ -310,6 +312,7 @@ class Agent:
 
     @property
     def is_async(self) -> bool:
+        """Whether the agent is at a host of the async door."""
         return self._runtime is not None and self._runtime.is_async
 
     # Migration

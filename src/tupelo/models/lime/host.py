@@ -138,11 +138,13 @@ class Host:
 
     @property
     def name(self) -> str:
+        """The name of the host."""
         name: str = self._door.name
         return name
 
     @property
     def location(self) -> HostLocation:
+        """The location of this host."""
         return self.server.here
 
     @property

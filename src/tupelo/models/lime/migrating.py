@@ -535,12 +535,16 @@ DeliverOf = Callable[[ReactionRecord], Deliver]
 
 
 class PackedSpace(msgspec.Struct, frozen=True, array_like=True):
+    """An interface tuple space with its tuples."""
+
     name: str
     shared: bool
     entries: list[CarriedTuple]
 
 
 class PackedReaction(msgspec.Struct, frozen=True, array_like=True):
+    """A reaction, with the tuples for which it has fired."""
+
     space: str
     template: bytes
     mode: Mode

@@ -71,6 +71,9 @@ class AgentPackages:
                     logger.warning("the package %s of agents is not used: %s", path, error)
         return None
 
+    def __repr__(self) -> str:
+        return f"<AgentPackages in {str(self.folder)!r}, {len(self.keys)} keys>"
+
     def _names(self, path: Path) -> dict[str, str]:
         version = tuple(
             (one.st_mtime_ns, one.st_size) for one in (path.stat(), _signature_of(path).stat())

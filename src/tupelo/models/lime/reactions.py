@@ -254,21 +254,25 @@ class ReactionStep:
     def inp(
         self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> Any:
+        """Remove a matching tuple, or return None."""
         return _first(self._get(template, current, destination, True, 1))
 
     def rdp(
         self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> Any:
+        """Copy a matching tuple, or return None."""
         return _first(self._get(template, current, destination, False, 1))
 
     def ing(
         self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> list[Any]:
+        """Remove all matching tuples."""
         return self._get(template, current, destination, True, None)
 
     def rdg(
         self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> list[Any]:
+        """Copy all matching tuples."""
         return self._get(template, current, destination, False, None)
 
     def _get(
@@ -509,6 +513,7 @@ class RegisteredReaction(Reaction):
 
     @property
     def tuple_space_name(self) -> str:
+        """The name of the space with which the reaction is registered."""
         return self._registered.interface.name
 
     @property
@@ -518,6 +523,7 @@ class RegisteredReaction(Reaction):
 
     @property
     def is_weak(self) -> bool:
+        """Whether the reaction is weak."""
         return self._registered.weak
 
     @property

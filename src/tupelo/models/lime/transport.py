@@ -76,6 +76,8 @@ LookAt = Callable[[str, TuplePattern], Coroutine[Any, Any, list[FoundTuple]]]
 
 
 class Transport(Protocol):
+    """The ways in which operations and reactions reach other hosts."""
+
     async def probe(
         self, pattern: TuplePattern, every: bool
     ) -> tuple[list[FoundTuple], frozenset[str]]:
@@ -386,6 +388,8 @@ class PublishedTuples(VisibleTuples):
 
 
 class PublishTransport:
+    """Operations and reactions by published queries."""
+
     def __init__(
         self,
         broker: Broker,

@@ -65,6 +65,7 @@ class _Readable:
 
     @property
     def name(self) -> str:
+        """The name of the space."""
         return self._interface.name
 
     @property
@@ -147,6 +148,7 @@ class _Readable:
         self._runtime.drop(registered)
 
     def is_registered_reaction(self, reaction: RegisteredReaction) -> bool:
+        """Whether a reaction is registered with this space."""
         return reaction in self.get_registered_reactions()
 
     def get_registered_reactions(self) -> list[RegisteredReaction]:
@@ -192,6 +194,7 @@ class LimeTupleSpace(_Readable):
 
     @property
     def is_shared(self) -> bool:
+        """Whether the space is shared, not private."""
         return self._interface.shared
 
     @dual_api

@@ -205,6 +205,9 @@ class PubSub(Closing):
                 await door.run(door.served.broker().close)
         await door.close()
 
+    def __repr__(self) -> str:
+        return f"<PubSub {self.name!r}>"
+
 
 class Replies(Closing):
     """The replies to a subscription or a standing collect. Iterate over them (`async for` at the
@@ -283,6 +286,10 @@ class Replies(Closing):
             await door.call("cancel", self._id)
 
     close = cancel
+
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else "open"
+        return f"<Replies, {state}, {self.missed} missed>"
 
     async def _call(self, listener: Callable[[Any], object]) -> None:
         try:
