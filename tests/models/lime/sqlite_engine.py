@@ -182,12 +182,12 @@ class SqliteEngine:
         self._deleted: list[Entry] = []
         self._fresh: dict[Entry, None] = {}
         self._news: Callable[[], object] = lambda: None
-        self._closed = False
+        self.closed = False
 
     # Rows and steps
 
     def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
-        if self._closed:
+        if self.closed:
             raise SpaceClosed(f"the engine of {self.name!r} was closed")
         return self._database.execute(statement, values)
 
@@ -390,7 +390,7 @@ class SqliteEngine:
         """Every step is committed when it ends."""
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._database.close()
 
 

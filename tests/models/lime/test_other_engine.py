@@ -40,6 +40,7 @@ def test_another_engine_keeps_the_tuples() -> None:
             assert await do(space.inp(("x", 1))) == ("x", 1)
             assert await do(space.rdg(ANY)) == [("x", 2)] == tuples("shared")
             assert await own.space("board").count() == 0
+        assert engines["private"].closed and engines["shared"].closed
 
     play_async(scene)
 

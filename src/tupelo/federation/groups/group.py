@@ -77,12 +77,20 @@ class PartSender:
     def send(self, host: str, message: Any) -> None:
         """Send a message to a host of the group, without an answer. A message that is sent within
         an operation arrives before the membership changes, unless the host is cut off."""
-        self._routing.send(self._part, host, message)
+        routing, part = self._routing, self._part
+        if host != routing.me:
+            notice = wire.PartNotice(part, wire.body(message))
+            routing.say(routing.membership, host, notice)
+        elif part in routing.present:
+            routing.present[part].heard(host, host, message)
 
     async def ask(self, host: str, message: Any) -> Any:
         """Send a request and return the answer. Raises the error of the other host, PeerLost as
         soon as it is cut off, UnknownHost if it is not in the group or has no such part."""
-        return await self._routing.ask(self._part, host, message)
+        routing = self._routing
+        if host == routing.me:
+            return await routing.parts[self._part].asked(host, host, message)
+        return await routing.ask(self._part, host, message)
 
 
 class RemoteAsker:
@@ -124,13 +132,13 @@ class Routing:
         self.handlers: Handlers[RemoteAsker] = Handlers()
         self.handlers.now[wire.PartNotice] = self._hear
         self.handlers.later[wire.PartRequest] = self._answer
-        self._parts = parts
+        self.parts = parts
         self._readers: dict[str, tuple[Read, Read]] = {}
-        self._me = me
+        self.me = me
         self._gate = gate
         self._say = say
         self._loop = asyncio.get_running_loop()
-        self._present: dict[str, GroupPart] = {}  # the parts in which the membership is installed
+        self.present: dict[str, GroupPart] = {}  # the parts in which the membership is installed
         self._unreachable: set[str] = set()
         self._abandoned = False
         self._calls = 0
@@ -141,7 +149,7 @@ class Routing:
     def part(self, name: str, part: GroupPart, said: Any, asked: Any) -> PartSender:
         """Add a part of this name; `said` and `asked` are the types of its messages and
         requests."""
-        self._parts[name] = part
+        self.parts[name] = part
         self._readers[name] = wire.reader(said), wire.reader(asked)
         return PartSender(self, name)
 
@@ -152,7 +160,7 @@ class Routing:
         self.membership = membership
         self._unreachable.clear()
         self._abandoned = False
-        self._present = dict(self._parts)
+        self.present = dict(self.parts)
         self._tell_parts(lambda part: part.install(membership))
 
     def abandon(self) -> None:
@@ -168,7 +176,7 @@ class Routing:
             self._tell_parts(lambda part: part.cut(new))
 
     def _tell_parts(self, tell: Callable[[GroupPart], None]) -> None:
-        for part in self._present.values():
+        for part in self.present.values():
             try:
                 tell(part)
             except Exception as error:
@@ -203,16 +211,8 @@ class Routing:
 
     # Sending
 
-    def send(self, part: str, host: str, message: Any) -> None:
-        if host == self._me:
-            if part in self._present:
-                self._present[part].heard(host, host, message)
-        else:
-            self.say(self.membership, host, wire.PartNotice(part, wire.body(message)))
-
     async def ask(self, part: str, host: str, message: Any) -> Any:
-        if host == self._me:
-            return await self._parts[part].asked(host, host, message)
+        """Send a request of a part to another host, and return the answer: see `PartSender.ask`."""
         if host not in self.membership.members:
             raise UnknownHost(host)
         peer, during = f"the host {self.membership.members[host].name!r}", f"a request of {part}"
@@ -229,11 +229,11 @@ class Routing:
 
     def say(self, membership: Membership, host: str, message: wire.Message) -> None:
         """Send to another host of this membership. CannotSend if the message is too large."""
-        self._pass_on(wire.Routed(membership.id, self._me, host, message))  # type: ignore[arg-type]
+        self._pass_on(wire.Routed(membership.id, self.me, host, message))  # type: ignore[arg-type]
 
     def _pass_on(self, routed: wire.Routed) -> None:
         """Send to the next host on the path; messages to hosts that are cut off are dropped."""
-        hop = self.membership.toward(self._me, routed.target)
+        hop = self.membership.toward(self.me, routed.target)
         if hop is not None and routed.target not in self._unreachable:
             self._say(hop, routed)
 
@@ -243,11 +243,11 @@ class Routing:
         """A message of the current membership: pass it on, or deliver it. BadFrame if it is
         forged."""
         source, message = routed.source, routed.message
-        if source not in self.membership.beyond(self._me, neighbour):
+        if source not in self.membership.beyond(self.me, neighbour):
             raise BadFrame(f"{source!r} is not behind the neighbour that passes this on")
         if routed.target not in self.membership.members:
             raise BadFrame(f"{routed.target!r} is not in this group")
-        if routed.target != self._me:
+        if routed.target != self.me:
             self._pass_on(routed)
         elif isinstance(message, (wire.Answer, wire.Failure)):
             call = self._pending.get(message.call)
@@ -266,15 +266,15 @@ class Routing:
                 logger.warning("a message of %s is ignored: %s", asker.label, error)
 
     def _hear(self, asker: RemoteAsker, message: wire.PartNotice) -> None:
-        part = self._present.get(message.part)
+        part = self.present.get(message.part)
         if part is not None:
             read, _ = self._readers[message.part]
             part.heard(self._neighbour(asker), asker.host, read(message.body))
 
     async def _answer(self, asker: RemoteAsker, message: wire.PartRequest) -> Any:
-        part = self._present.get(message.part)
+        part = self.present.get(message.part)
         if part is None:
-            raise UnknownHost(self._me)
+            raise UnknownHost(self.me)
         _, read = self._readers[message.part]
         try:
             async with GatedRequest(self._gate):
@@ -288,7 +288,7 @@ class Routing:
             raise TupeloError(f"it failed: {error!r}") from error
 
     def _neighbour(self, asker: RemoteAsker) -> str:
-        return self.membership.toward(self._me, asker.host) or ""
+        return self.membership.toward(self.me, asker.host) or ""
 
 
 HELD_MAX = 10_000

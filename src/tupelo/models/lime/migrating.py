@@ -279,7 +279,7 @@ class Migrations:
         for token, parked in list(self.parked.items()):
             source = membership.members.get(parked.source)
             if source is not None and source.incarnation != parked.incarnation:
-                del self.parked[token]
+                self._drop_parked(token)
         for token, decision in list(self.decisions.items()):
             target = membership.members.get(decision.host)
             if target is not None and target.incarnation != decision.incarnation:
@@ -307,11 +307,18 @@ class Migrations:
             case MigrationDecision(token, go):
                 parked = self.parked.get(token)
                 if parked is not None and parked.source == source:
-                    del self.parked[token]
                     if go:
+                        del self.parked[token]
                         self._start(parked.runtime)
+                    else:
+                        self._drop_parked(token)
 
         return None
+
+    def _drop_parked(self, token: str) -> None:
+        """Drop an agent that will not start here, and close its spaces."""
+        for interface in self.parked.pop(token).runtime.state.spaces.values():
+            interface.own.close()
 
     def _class_of(self, agent: str, class_name: str) -> type[Agent]:
         if self._closed:
@@ -461,7 +468,8 @@ class Migrations:
     async def stop(self) -> None:
         """Accept no more agents, and drop those that are parked or about to start."""
         self._closed = True
-        self.parked.clear()
+        for token in list(self.parked):
+            self._drop_parked(token)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

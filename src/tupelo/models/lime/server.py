@@ -103,7 +103,7 @@ class Server(Operations):
         self.batches: list[TupleBatch] = []
         self._relocated: dict[TupleStore, list[Entry]] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
-        self._telling = asyncio.Lock()
+        self._sending_metadata = asyncio.Lock()
         self._metadata_known = True  # whether all hosts know the current metadata of this host
         self._closed = False
         self._context = copy_context()
@@ -123,21 +123,21 @@ class Server(Operations):
         now, may = self.core.clock.now, self.transfer.may
         name = f"{self.name}.tuples"
         if over == "collect":
-            sight = VisibleTuples(self.spaces, may, now)
+            application = VisibleTuples(self.spaces, may, now)
             broker = Broker(
                 self.group,
                 name,
-                sight,
+                application,
                 prune=prune,
                 asks_again=False,
                 # An agent that is not known here yet may be at any host.
                 only_at=lambda pattern: self.target(read(pattern, TuplePattern).where) or None,
-                is_empty=sight.is_empty,
+                is_empty=application.is_empty,
             )
             look, spawn = self.looking.look, self._spawn_apart
             return broker, CollectTransport(broker, self.group, now, look, spawn)
-        sight = PublishedTuples(self.spaces, may, now)
-        broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
+        application = PublishedTuples(self.spaces, may, now)
+        broker = Broker(self.group, name, application, prune=prune, asks_again=False)
         self._publishing = PublishTransport(
             broker, self.group, self.sender, self.spaces, may, self.core, self._spawn_apart
         )
@@ -225,7 +225,8 @@ class Server(Operations):
 
     def _drop(self, agent_id: str) -> None:
         """Close the private spaces of an agent that has ended, or gone on to another host."""
-        for interface in self._known.pop(agent_id).spaces.values():
+        agent = self._known.pop(agent_id, None)
+        for interface in () if agent is None else agent.spaces.values():
             interface.own.close()
 
     def find(self, agent_id: str) -> HostLocation | None:
@@ -278,7 +279,7 @@ class Server(Operations):
 
     async def _send_metadata(self) -> bool:
         here, sender = self.core.id, self.sender
-        async with self._telling, self.group.operating():
+        async with self._sending_metadata, self.group.operating():
             metadata = self.metadata()
             if metadata is None or here not in self.directory.hosts:
                 return False
