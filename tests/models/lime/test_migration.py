@@ -519,7 +519,7 @@ def test_luggage_goes_in_pieces_and_too_much_is_refused(monkeypatch):
             await board.out(("item", number), agent.location)
         monkeypatch.setattr(migrating, "PIECES_MAX", 3)
         await board.out(("go", b.host.id), agent.location)
-        assert "luggage" in await ready(board)
+        assert "package is too large" in await ready(board)
         monkeypatch.setattr(migrating, "PIECES_MAX", 1_000)
         await board.out(("go", b.host.id), agent.location)
         assert await ready(board) == "b"
