@@ -71,73 +71,67 @@ class Operations:
     # Writing
 
     async def out(
-        self, interface: InterfaceSpace, value: object, destination: AgentLocation | None = None
+        self, space: InterfaceSpace, value: object, destination: AgentLocation | None = None
     ) -> None:
         """Write a tuple. If it is for an agent in the group that shares the space, it is at the
         host of that agent when this returns, and was never visible elsewhere. Raises BadEntry if
         the space is shared and the tuple cannot be sent."""
-        interface.require_writable("write")
+        space.require_writable("write")
         item = freeze(value)
-        await self._finish(self._out(interface, item, destination))
+        await self._finish(self._out(space, item, destination))
 
     async def _out(
-        self, interface: InterfaceSpace, item: Any, destination: AgentLocation | None
+        self, space: InterfaceSpace, item: Any, destination: AgentLocation | None
     ) -> None:
-        _require_alive(interface)
-        interface.require_sendable(item)
-        mark = mark_of(interface.agent, destination)
+        _require_alive(space)
+        space.require_sendable(item)
+        mark = mark_of(space.agent, destination)
         shape, fields = item
-        entry = Entry(fields, shape, interface.agent.id, mark.n or 0, 0, to=mark.to)
-        if interface.shared and interface.tuple_store.away(entry) is not None:
+        entry = Entry(fields, shape, space.agent.id, mark.n or 0, 0, to=mark.to)
+        if space.shared and space.tuple_store.away(entry) is not None:
             async with self.group.operating():
-                _require_alive(interface)
-                _, batches = self.moving.pass_on(
-                    interface.tuple_store, [entry] if interface.shared else []
-                )
+                _require_alive(space)
+                _, batches = self.moving.pass_on(space.tuple_store, [entry] if space.shared else [])
                 if batches:
                     await self.moving.send(batches)
                     return
-        tuple_store = interface.tuple_store
+        tuple_store = space.tuple_store
         await tuple_store.flush(tuple_store.engine.write(item, mark))
         await self.announce_fresh(tuple_store)
 
     # Reading
 
-    async def rdp(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
-    ) -> Any:
-        seen = await self._read(interface, template, where, one=True)
+    async def rdp(self, space: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE) -> Any:
+        seen = await self._read(space, template, where, one=True)
         return value_of(seen[0]) if seen else None
 
     async def rdg(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
+        self, space: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
     ) -> list[Any]:
-        seen = await self._read(interface, template, where, one=False)
+        seen = await self._read(space, template, where, one=False)
         return [value_of(entry) for entry in seen]
 
     async def _read(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace, *, one: bool
+        self, space: InterfaceSpace, template: Any, where: TuplePlace, *, one: bool
     ) -> list[Entry]:
-        _require_alive(interface)
-        if one or not interface.shared:
-            seen = interface.tuple_store.look(template, where, one=one)
-            if seen or not interface.shared:
+        _require_alive(space)
+        if one or not space.shared:
+            seen = space.tuple_store.look(template, where, one=one)
+            if seen or not space.shared:
                 return seen
-        return await self._in_one_membership(
-            lambda: self._read_now(interface, template, where, one)
-        )
+        return await self._in_one_membership(lambda: self._read_now(space, template, where, one))
 
     async def _read_now(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace, one: bool
+        self, space: InterfaceSpace, template: Any, where: TuplePlace, one: bool
     ) -> list[Entry]:
-        _require_alive(interface)
-        seen = interface.tuple_store.look(template, where, one=one)
-        if not interface.shared or (one and seen):
+        _require_alive(space)
+        seen = space.tuple_store.look(template, where, one=one)
+        if not space.shared or (one and seen):
             return seen
         target = self.target(where)
         if target == self.core.id or target == NOWHERE:
             return seen
-        pattern = TuplePattern(interface.name, encoded_template(template), where, False, one)
+        pattern = TuplePattern(space.name, encoded_template(template), where, False, one)
         if target is not None:
             return _distinct(seen, await self.looking.look(target, pattern), one)
         elsewhere, lost = await self.transport.probe(pattern, every=not one)
@@ -158,32 +152,28 @@ class Operations:
 
     async def rd(
         self,
-        interface: InterfaceSpace,
+        space: InterfaceSpace,
         template: Any,
         where: TuplePlace = ANYWHERE,
         wait: float | None = None,
     ) -> Any:
         """A matching tuple; None after `wait` seconds without one."""
         deadline = deadline_of(self.core.clock, wait)
-        _require_waitable(interface, "rd")
-        _require_alive(interface)
-        seen = interface.tuple_store.look(template, where, one=True)
-        if (
-            not seen
-            and interface.shared
-            and self.target(where) not in (None, NOWHERE, self.core.id)
-        ):
+        _require_waitable(space, "rd")
+        _require_alive(space)
+        seen = space.tuple_store.look(template, where, one=True)
+        if not seen and space.shared and self.target(where) not in (None, NOWHERE, self.core.id):
             async with self.group.operating():
                 with suppress(PeerLost):  # Then wait.
-                    seen = await self._read_now(interface, template, where, one=True)
+                    seen = await self._read_now(space, template, where, one=True)
         if seen:
             return value_of(seen[0])
-        if interface.is_system:
+        if space.is_system:
             watch = partial(self._watch_system, template)
         else:
-            pattern = TuplePattern(interface.name, encoded_template(template), where, False, True)
+            pattern = TuplePattern(space.name, encoded_template(template), where, False, True)
             watch = partial(self.transport.watch, pattern)
-        came = await self._wait(interface, watch, "rd", deadline)
+        came = await self._wait(space, watch, "rd", deadline)
         if came is None:
             return None
         require_known(came.entry)
@@ -199,88 +189,84 @@ class Operations:
 
     # Taking
 
-    async def inp(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
-    ) -> Any:
-        interface.require_writable("take")
-        taken = await self._finish_taking(interface, self._inp(interface, template, where))
+    async def inp(self, space: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE) -> Any:
+        space.require_writable("take")
+        taken = await self._finish_taking(space, self._inp(space, template, where))
         return value_of(taken[0]) if taken else None
 
     async def ing(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
+        self, space: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
     ) -> list[Any]:
-        interface.require_writable("take")
-        taken = await self._finish_taking(interface, self._ing(interface, template, where))
+        space.require_writable("take")
+        taken = await self._finish_taking(space, self._ing(space, template, where))
         return [value_of(entry) for entry in taken]
 
     async def in_(
         self,
-        interface: InterfaceSpace,
+        space: InterfaceSpace,
         template: Any,
         where: TuplePlace = ANYWHERE,
         wait: float | None = None,
     ) -> Any:
         """A matching tuple; None after `wait` seconds without one."""
         deadline = deadline_of(self.core.clock, wait)
-        interface.require_writable("take")
-        _require_waitable(interface, "in_")
-        pattern = TuplePattern(interface.name, encoded_template(template), where, True, True)
+        space.require_writable("take")
+        _require_waitable(space, "in_")
+        pattern = TuplePattern(space.name, encoded_template(template), where, True, True)
         watch = partial(self.transport.watch, pattern)
         host = self.target(where) or self.core.id
         while True:
-            work = self._take_at(interface, template, pattern, host)
-            taken = await self._finish_taking(interface, work)
+            work = self._take_at(space, template, pattern, host)
+            taken = await self._finish_taking(space, work)
             if taken:
                 return value_of(taken[0])
-            came = await self._wait(interface, watch, "in_", deadline)
+            came = await self._wait(space, watch, "in_", deadline)
             if came is None:
                 return None
             host = came.host
 
-    async def _inp(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace
-    ) -> list[Entry]:
-        _require_alive(interface)
-        taken = await interface.tuple_store.take(template, where, one=True)
-        if taken or not interface.shared:
+    async def _inp(self, space: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
+        _require_alive(space)
+        taken = await space.tuple_store.take(template, where, one=True)
+        if taken or not space.shared:
             return taken
-        return await self._in_one_membership(lambda: self._inp_now(interface, template, where))
+        return await self._in_one_membership(lambda: self._inp_now(space, template, where))
 
     async def _inp_now(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace
+        self, space: InterfaceSpace, template: Any, where: TuplePlace
     ) -> list[Entry]:
-        _require_alive(interface)
-        taken = await interface.tuple_store.take(template, where, one=True)
+        _require_alive(space)
+        taken = await space.tuple_store.take(template, where, one=True)
         target = self.target(where)
-        if taken or not interface.shared or target == self.core.id or target == NOWHERE:
+        if taken or not space.shared or target == self.core.id or target == NOWHERE:
             return taken
-        pattern = TuplePattern(interface.name, encoded_template(template), where, True, True)
+        pattern = TuplePattern(space.name, encoded_template(template), where, True, True)
         if target is not None:
-            return await self._take_from(target, interface.tuple_store, template, pattern)
+            return await self._take_from(target, space.tuple_store, template, pattern)
         while True:  # Another taker may be faster.
             found_elsewhere, lost = await self.transport.probe(pattern, every=False)
             for host in [found_elsewhere[0].host] if found_elsewhere else sorted(lost):
-                taken = await self._take_from(host, interface.tuple_store, template, pattern)
+                taken = await self._take_from(host, space.tuple_store, template, pattern)
                 if taken:
                     return taken
             if not found_elsewhere:
                 return []
 
     async def _take_at(
-        self, interface: InterfaceSpace, template: Any, pattern: TuplePattern, host: str
+        self, space: InterfaceSpace, template: Any, pattern: TuplePattern, host: str
     ) -> list[Entry]:
         """Take a match here or else at this host, where one was seen or must be."""
-        _require_alive(interface)
-        _require_waitable(interface, "in_")
-        taken = await interface.tuple_store.take(template, pattern.where, one=True)
+        _require_alive(space)
+        _require_waitable(space, "in_")
+        taken = await space.tuple_store.take(template, pattern.where, one=True)
         if taken or host == self.core.id:
             return taken
         async with self.group.operating():
-            _require_alive(interface)
-            _require_waitable(interface, "in_")
+            _require_alive(space)
+            _require_waitable(space, "in_")
             if host in self.directory.hosts:
                 with suppress(PeerLost):  # Tuples that it reserved return there.
-                    taken = await self._take_from(host, interface.tuple_store, template, pattern)
+                    taken = await self._take_from(host, space.tuple_store, template, pattern)
             return taken
 
     async def _take_from(
@@ -292,32 +278,30 @@ class Operations:
         await self.transfer.take(host, pattern, taken)
         return taken
 
-    async def _ing(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace
-    ) -> list[Entry]:
+    async def _ing(self, space: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
         """Tuples that were taken before a host was lost stay taken; the others are taken in the
         next membership."""
-        _require_alive(interface)
-        tuple_store = interface.tuple_store
-        if not interface.shared:
+        _require_alive(space)
+        tuple_store = space.tuple_store
+        if not space.shared:
             return await tuple_store.take(template, where, one=False)
         taken: list[Entry] = []
         try:
-            await self._in_one_membership(lambda: self._ing_now(interface, template, where, taken))
+            await self._in_one_membership(lambda: self._ing_now(space, template, where, taken))
         except BaseException:
             tuple_store.put(taken)
             raise
         return taken
 
     async def _ing_now(
-        self, interface: InterfaceSpace, template: Any, where: TuplePlace, taken: list[Entry]
+        self, space: InterfaceSpace, template: Any, where: TuplePlace, taken: list[Entry]
     ) -> None:
-        _require_alive(interface)
-        taken += await interface.tuple_store.take(template, where, one=False)
+        _require_alive(space)
+        taken += await space.tuple_store.take(template, where, one=False)
         target = self.target(where)
-        if not interface.shared or target == self.core.id or target == NOWHERE:
+        if not space.shared or target == self.core.id or target == NOWHERE:
             return
-        pattern = TuplePattern(interface.name, encoded_template(template), where, True, False)
+        pattern = TuplePattern(space.name, encoded_template(template), where, True, False)
         if target is None:
             some = msgspec.structs.replace(pattern, one=True)
             found_elsewhere, lost = await self.transport.probe(some, every=True)
@@ -348,7 +332,7 @@ class Operations:
 
     async def _wait(
         self,
-        interface: InterfaceSpace,
+        space: InterfaceSpace,
         watch: Callable[[Detected], ReactionWatch],
         operation: str,
         deadline: float | None,
@@ -362,9 +346,9 @@ class Operations:
             if not seen.done():
                 seen.set_result(FoundTuple(entry, current, host))
 
-        _require_alive(interface)
-        _require_waitable(interface, operation)
-        interface.waiting[seen] = operation
+        _require_alive(space)
+        _require_waitable(space, operation)
+        space.waiting[seen] = operation
         watching = watch(deliver)
         try:
             async with timeout_at(self.core.clock, deadline):
@@ -373,17 +357,17 @@ class Operations:
             return None
         finally:
             watching.cancel()
-            interface.waiting.pop(seen, None)
+            space.waiting.pop(seen, None)
 
     async def _finish(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run `work` to its end, even if the caller is cancelled."""
         return await asyncio.shield(self.spawn(work))
 
     async def _finish_taking(
-        self, interface: InterfaceSpace, work: Coroutine[Any, Any, list[Entry]]
+        self, space: InterfaceSpace, work: Coroutine[Any, Any, list[Entry]]
     ) -> list[Entry]:
         """Run `work` to its end; if the caller is cancelled, put the taken tuples back."""
-        tuple_store = interface.tuple_store
+        tuple_store = space.tuple_store
         task: asyncio.Task[list[Entry]] = self.spawn(work)
         try:
             return await asyncio.shield(task)
@@ -414,11 +398,11 @@ def value_of(entry: Entry) -> Any:
     return thaw(entry.shape, entry.fields)
 
 
-def _require_alive(interface: InterfaceSpace) -> None:
-    if interface.agent.ended:
-        raise AgentEnded(interface.agent.id)
+def _require_alive(space: InterfaceSpace) -> None:
+    if space.agent.ended:
+        raise AgentEnded(space.agent.id)
 
 
-def _require_waitable(interface: InterfaceSpace, operation: str) -> None:
-    if not interface.shared and not interface.is_system:
-        raise PrivateSpace(operation, interface.name)
+def _require_waitable(space: InterfaceSpace, operation: str) -> None:
+    if not space.shared and not space.is_system:
+        raise PrivateSpace(operation, space.name)
