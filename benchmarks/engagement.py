@@ -22,7 +22,7 @@ from tupelo import aio
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.loop import run as run_virtually
 from tupelo.models import lime
-from tupelo.models.lime.messages import where_of
+from tupelo.models.lime.messages import place_of
 
 EACH = 1_000
 MISPLACED_EACH = 100
@@ -152,8 +152,10 @@ async def _check(groups: list[list[Camp]], settings: Settings) -> None:
     everyone = [*groups[0], *groups[1]]
     found = 0
     for camp in everyone:
-        held = await camp.server.rdg(camp.its, TEMPLATE, where_of(camp.location, None))
-        at_home = await camp.server.rdg(camp.its, TEMPLATE, where_of(camp.location, camp.location))
+        held = await camp.server.rdg(camp.interface, TEMPLATE, place_of(camp.location, None))
+        at_home = await camp.server.rdg(
+            camp.interface, TEMPLATE, place_of(camp.location, camp.location)
+        )
         require(len(held) == len(at_home), "what an agent has should be its own")
         found += len(held)
     require(found == len(everyone) * settings.size(EACH), "nothing should be lost or doubled")

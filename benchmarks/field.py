@@ -48,26 +48,26 @@ class Camp:
     def __init__(self, core: HostCore, **how: Any) -> None:
         self.core = core
         self.server = Server(core, **how)
-        self.its: InterfaceSpace
+        self.interface: InterfaceSpace
 
     async def start(self) -> None:
         await self.server.start()
         agent = await self.server.enter("agent")
-        self.its = self.server.space(agent, SPACE)
+        self.interface = self.server.space(agent, SPACE)
 
     @property
     def location(self) -> AgentLocation:
-        return self.its.agent.location
+        return self.interface.agent.location
 
     async def out(self, value: object, destination: AgentLocation | None = None) -> None:
-        await self.server.out(self.its, value, destination)
+        await self.server.out(self.interface, value, destination)
 
     async def share(self) -> None:
-        await self.server.set_shared([self.its], True)
+        await self.server.set_shared([self.interface], True)
 
     async def react(self, heard: Callable[[ReactionCall], object]) -> ReactionRecord:
         """A weak reaction to every tuple that matches, at any host."""
-        one = ReactionRecord(self.its, TEMPLATE, ONCE_PER_TUPLE, True, None, None, heard)
+        one = ReactionRecord(self.interface, TEMPLATE, ONCE_PER_TUPLE, True, None, None, heard)
         await self.server.add_reactions([one])
         return one
 

@@ -224,7 +224,7 @@ async def _count(loop: VirtualLoop, layout: Layout, way: str) -> tuple[Counted, 
 
 
 async def _empty(camp: Camp) -> None:
-    require(await camp.server.inp(camp.its, TEMPLATE) is not None, "it should have had one")
+    require(await camp.server.inp(camp.interface, TEMPLATE) is not None, "it should have had one")
 
 
 async def _repeat(
@@ -246,8 +246,8 @@ async def _repeat(
 async def _operate(asker: Camp, operation: str) -> Any:
     if operation in (RD, IN):
         waiting = getattr(asker.server, operation)
-        return await waiting(asker.its, TEMPLATE, wait=QUIET_SECONDS)
-    return await getattr(asker.server, operation)(asker.its, TEMPLATE)
+        return await waiting(asker.interface, TEMPLATE, wait=QUIET_SECONDS)
+    return await getattr(asker.server, operation)(asker.interface, TEMPLATE)
 
 
 async def _react_to_each(field: Field, asker: Camp, others: list[Camp]) -> tuple[Any, Traffic]:
@@ -257,7 +257,7 @@ async def _react_to_each(field: Field, asker: Camp, others: list[Camp]) -> tuple
         told.append(sorted(event.tuple for event in heard[1]))
         all_of.append(sent)
         await asker.server.remove_reaction(heard[0])
-        await camp.server.inp(camp.its, reading(1_000 + i))
+        await camp.server.inp(camp.interface, reading(1_000 + i))
         await asyncio.sleep(QUIET_SECONDS)
     return told, _mean(all_of)
 

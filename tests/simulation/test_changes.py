@@ -35,7 +35,7 @@ class Home(WorldHost):
     """A host, its agent, and the agent's space, which is shared."""
 
     server: Server
-    its: InterfaceSpace
+    interface: InterfaceSpace
 
     def __init__(self, town: Town, number: int) -> None:
         peers = [f"h{(number - 1) // BRANCHES}"] if number else []
@@ -44,45 +44,45 @@ class Home(WorldHost):
     async def open(self) -> None:
         self.server = Server(self.core)
         await self.server.start()
-        self.its = await self.enter()
+        self.interface = await self.enter()
 
     async def enter(self) -> InterfaceSpace:
         agent = await self.server.enter("agent")
-        its = self.server.space(agent, "s")
-        await self.server.set_shared([its], True)
-        return its
+        interface = self.server.space(agent, "s")
+        await self.server.set_shared([interface], True)
+        return interface
 
     # What is done here, and needs no other host
 
     async def out(self, number: int) -> None:
-        await self.server.out(self.its, (self.name, number))
+        await self.server.out(self.interface, (self.name, number))
 
     async def rdp(self, number: int) -> None:
-        assert await self.server.rdp(self.its, (self.name, number)) == (self.name, number)
+        assert await self.server.rdp(self.interface, (self.name, number)) == (self.name, number)
 
     async def rd(self, number: int) -> None:
-        assert await self.server.rd(self.its, (self.name, number)) == (self.name, number)
+        assert await self.server.rd(self.interface, (self.name, number)) == (self.name, number)
 
     async def inp(self, number: int) -> None:
-        assert await self.server.inp(self.its, (self.name, number)) == (self.name, number)
+        assert await self.server.inp(self.interface, (self.name, number)) == (self.name, number)
 
     async def out_again(self, number: int) -> None:
         await self.out(number)
 
     async def in_(self, number: int) -> None:
-        assert await self.server.in_(self.its, (self.name, number)) == (self.name, number)
+        assert await self.server.in_(self.interface, (self.name, number)) == (self.name, number)
 
     async def react(self, number: int) -> None:
         """A weak reaction to what is here, and to what is written here."""
         template, here = ("heard", self.name, number), self.server.here
         self.heard: list[Any] = []
         self.reaction = ReactionRecord(
-            self.its, template, ONCE_PER_TUPLE, True, here, None, self.heard.append
+            self.interface, template, ONCE_PER_TUPLE, True, here, None, self.heard.append
         )
-        await self.server.out(self.its, template)
+        await self.server.out(self.interface, template)
         await self.server.add_reactions([self.reaction])
         assert len(self.heard) == 1
-        await self.server.out(self.its, template)
+        await self.server.out(self.interface, template)
 
     def has_heard(self) -> bool:
         return len(self.heard) == 2
@@ -90,15 +90,15 @@ class Home(WorldHost):
     async def unreact(self, number: int) -> None:
         await self.server.remove_reaction(self.reaction)
         for _ in range(2):
-            await self.server.inp(self.its, ("heard", self.name, number))
+            await self.server.inp(self.interface, ("heard", self.name, number))
 
     async def live_privately(self, number: int) -> None:
         """A space that is not shared, and LimeSystem."""
-        private = self.server.space(self.its.agent, "private")
+        private = self.server.space(self.interface.agent, "private")
         await self.server.out(private, (number,))
         assert await self.server.ing(private, (int,)) == [(number,)]
         assert await self.server.rdg(private, (int,)) == []
-        assert await self.server.rdg(self.its.agent.system, ("host", self.name, str))
+        assert await self.server.rdg(self.interface.agent.system, ("host", self.name, str))
 
 
 LOCAL = (
@@ -219,13 +219,13 @@ def test_nobody_halts_when_an_agent_enters_or_shares() -> None:
         for one, home in zip(its, town.members, strict=False):
             await home.server.out(one, ("from", home.name))
         for home in town.members:
-            said = await home.server.rdg(home.its.agent.system, ("space", "s", str, str))
+            said = await home.server.rdg(home.interface.agent.system, ("space", "s", str, str))
             assert len(said) == len(town.members) + len(its)
-            assert len(await home.server.rdg(home.its, ("from", str))) == len(its)
+            assert len(await home.server.rdg(home.interface, ("from", str))) == len(its)
         for one, home in zip(its, town.members, strict=False):
             await home.server.set_shared([one], False)
             await home.server.depart(one.agent)
-        assert await town.members[-1].server.rdg(town.members[-1].its, ("from", str)) == []
+        assert await town.members[-1].server.rdg(town.members[-1].interface, ("from", str)) == []
         assert changes == [len(home.server.group.held) for home in town.members]
 
     play(50, scene)
@@ -244,7 +244,7 @@ def test_a_silent_host_holds_others_no_longer_than_its_heartbeats_are_waited_for
         joining = asyncio.ensure_future(newcomer.start())
         await town.until(lambda: all(home.server.group.halted for home in town.members))
         begin = town.loop.time()
-        await asyncio.gather(*(home.server.rdg(home.its, ("x",)) for home in town.members))
+        await asyncio.gather(*(home.server.rdg(home.interface, ("x",)) for home in town.members))
         assert town.loop.time() - begin < SILENCE_SECONDS + CHANGE_SECONDS
         await joining
         town.check()

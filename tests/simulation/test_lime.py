@@ -12,12 +12,10 @@ import pytest
 from tests.simulation.seeds import check_replay, check_seeds
 from tests.simulation.seeds import found as find
 from tupelo.federation.brokers.broker import Broker
-from tupelo.federation.groups.gate import Gate
-from tupelo.federation.groups.group import Group
-from tupelo.models.lime.agent import Agent
+from tupelo.federation.groups.group import Gate, Group
+from tupelo.models.lime.agent import Agent, AgentRuntime
 from tupelo.models.lime.reactions import ReactionRecord
-from tupelo.models.lime.runtime import AgentRuntime
-from tupelo.models.lime.sharing import TuplesToMove
+from tupelo.models.lime.transfer import TuplesToMove
 
 SEEDS = 60
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
@@ -42,7 +40,7 @@ def test_a_watchdog_that_is_missing_at_a_new_member_is_noticed(monkeypatch):
     met: dict[Broker, set[str]] = {}
 
     def install(broker: Broker, membership: Any) -> None:
-        met[broker] = set(broker._now.tree.hosts)
+        met[broker] = set(broker._epoch.tree.hosts)
         original_install(broker, membership)
 
     def install_metadata(broker: Broker, now: Any, host: str, metadata: Any) -> None:
@@ -84,7 +82,7 @@ def test_an_agent_that_is_left_behind_is_noticed(monkeypatch):
 
     async def migrate(agent: Any, host: Any) -> None:
         life = agent._alive
-        await life.host.journeys.leave(life, host, "run")
+        await life.host.migrations.leave(life, host, "run")
 
     monkeypatch.setattr(Agent, "migrate", migrate)
     monkeypatch.setattr(AgentRuntime, "end", lambda life, caller=None: None)

@@ -10,7 +10,6 @@ the taker of the reserved entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tupelo.errors import SpaceClosed
@@ -143,36 +142,6 @@ class Got:
 
     def forget(self) -> None:
         """Nothing is reserved."""
-
-
-class Arrived:
-    """Entries that came from another host. If the taker is lost they are written here, under their
-    own identity."""
-
-    __slots__ = ("_adopt", "_port", "entries")
-
-    def __init__(
-        self,
-        port: Port,
-        entries: list[Entry],
-        adopt: Callable[[Sequence[Entry]], int] | None = None,
-    ) -> None:
-        self.entries = entries
-        self._port = port
-        self._adopt = adopt or port.adopt
-
-    @property
-    def space(self) -> str:
-        return self._port.name
-
-    def confirm(self) -> int:
-        return 0
-
-    def give_back(self) -> int:
-        return self._adopt(self.entries)
-
-    def forget(self) -> None:
-        """No session of this space has seen them."""
 
 
 class Deliveries:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.federation.brokers.market import LINE, Market, Wares, play
 from tupelo.errors import BadArgument, CannotSend, Refused
-from tupelo.federation.brokers import local, messages, metadata, probing, tables
+from tupelo.federation.brokers import messages, probing, standing, tables
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.brokers.messages import HostResult
 from tupelo.federation.brokers.tables import Tree
@@ -51,13 +51,13 @@ def test_what_is_too_large_or_no_value_is_refused_here_and_lost_elsewhere(caplog
         with caplog.at_level(logging.WARNING):
             found = await market["a"].probe("pear", "all")
         assert found.lost == frozenset("d")
-        assert "cannot be told" in caplog.text
+        assert "the state of this host cannot be sent" in caplog.text
 
     play(scene, *LINE)
 
 
 def test_an_answer_that_is_too_long_for_a_line_names_who_did_not_fit(monkeypatch, caplog):
-    for room in (tables, local, probing):
+    for room in (tables, probing):
         monkeypatch.setattr(room, "ANSWER_BYTES_MAX", 3_000)
 
     async def scene(market: Market) -> None:
@@ -74,7 +74,7 @@ def test_an_answer_that_is_too_long_for_a_line_names_who_did_not_fit(monkeypatch
         assert sorted(basket.hosts) == ["b", "c"]
 
     play(scene, *LINE)
-    assert "cannot be told" in caplog.text
+    assert "the state of this host cannot be sent" in caplog.text
 
 
 def test_an_answer_that_never_ends_is_not_heard_for_ever(monkeypatch):
@@ -89,12 +89,12 @@ def test_an_answer_that_never_ends_is_not_heard_for_ever(monkeypatch):
         standing = messages.CollectResult("c", market["c"].broker._numbers, part, more=True)
         probe = market["c"].do(market["c"].broker.probe(PEAR, "all"))
         await asyncio.sleep(0.001)
-        asked = market["c"].broker._now.probing._by_number
+        asked = market["c"].broker._epoch.probing._by_number
         (number,) = (number for number, line in asked.items() if line.edge == "d")
         for message in (messages.ProbeAnswer(number, [part], more=True), standing):
             talk = market["c"].core.peers["d"].talk
             for _ in range(3):
-                stall.life.call(stall.broker._voice.send, "c", message)
+                stall.life.call(stall.broker._sender.send, "c", message)
             await asyncio.sleep(3)
             assert talk.over
             await market.agreed("abcd")
@@ -207,7 +207,7 @@ def test_who_listens_and_fails_is_told_of_the_next(caplog):
         assert heard == [["pear", 0], ["pear", 1], ["pear", 2]]
 
     play(scene, *LINE)
-    assert "failed to hear" in caplog.text
+    assert "subscription or collect failed" in caplog.text
 
 
 def test_an_application_whose_updates_tell_all_is_not_asked_again():
@@ -239,7 +239,7 @@ def encoded(pattern: Any) -> bytes:
 
 PEAR = ["pear", "full"]
 GARBAGE: dict[str, Any] = {
-    "no number": ["Want"],
+    "no number": ["SubscribeTo"],
     "no message": b"\xc1",
     "an unknown message": [99, 1],
     "a field of a wrong type": [6, "one", b"", "all", None],
@@ -260,7 +260,7 @@ def test_garbage_closes_the_link_it_came_over_and_no_other(what):
         others = [market["c"].core.peers["b"].talk, market["b"].core.peers["a"].talk]
         talk = market["c"].core.peers["d"].talk
         assert market["d"].life is not None
-        market["d"].life.call(market["d"].broker._voice.send, "c", GARBAGE[what])
+        market["d"].life.call(market["d"].broker._sender.send, "c", GARBAGE[what])
         await market.quiet()
         assert talk.over
         await market.agreed("abcd")  # It may come back.
@@ -272,7 +272,7 @@ def test_garbage_closes_the_link_it_came_over_and_no_other(what):
 
 def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
     monkeypatch.setattr(tables, "PATTERNS_MAX", 10)
-    monkeypatch.setattr(metadata, "PATTERNS_MAX", 10)
+    monkeypatch.setattr(standing, "PATTERNS_MAX", 10)
 
     async def scene(market: Market) -> None:
         talk = market["c"].core.peers["d"].talk
@@ -287,11 +287,11 @@ def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
         await market.quiet()
         assert not talk.over
         pattern = encoded(["one too many", "full"])
-        stall.life.call(stall.broker._voice.send, "c", messages.SubscribeTo(pattern))
+        stall.life.call(stall.broker._sender.send, "c", messages.SubscribeTo(pattern))
         await market.quiet()
         assert talk.over
         await market.agreed("abcd")
-        full = metadata.BrokerMetadata(None, [bytes([number]) for number in range(11)])
+        full = standing.BrokerMetadata(None, [bytes([number]) for number in range(11)])
         stall.broker.metadata = lambda: encoded(full)
         await stall.do(stall.group.renew())
         assert (await market["a"].probe("pear", "all")).empty == frozenset("abc")
@@ -312,7 +312,7 @@ def test_an_answer_that_nobody_waits_for_is_not_heard():
         ]
         for message in said:
             assert market["d"].life is not None
-            market["d"].life.call(market["d"].broker._voice.send, "c", message)
+            market["d"].life.call(market["d"].broker._sender.send, "c", message)
         await market.quiet()
         assert not market["c"].core.peers["d"].talk.over
         assert (await market["a"].probe("pear", "all")).replies == []

@@ -410,7 +410,7 @@ def test_a_probe_that_nobody_waits_for_is_given_up():
         await asyncio.sleep(0.0015)
         probe.cancel()
         await market.quiet()
-        assert market.sent_of("Quit") >= 1
+        assert market.sent_of("ProbeCancel") >= 1
         assert (await market["a"].probe("pear", "all")).empty == frozenset("abcd")
 
     play(scene, *LINE)

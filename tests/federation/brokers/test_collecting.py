@@ -61,10 +61,10 @@ def test_probing_any_asks_nobody_beyond_one_who_has_something():
         await market["b"].offer("pear", 1)
         found = await market["a"].probe("pear", "any")
         assert [reply.host for reply in found.replies] == ["b"]
-        assert market.sent_of("Question") == 1
+        assert market.sent_of("ProbeRequest") == 1
         await market["a"].offer("pear", 1)
         await market["a"].probe("pear", "any")
-        assert market.sent_of("Question") == 1
+        assert market.sent_of("ProbeRequest") == 1
 
     play(scene, *LINE)
 

@@ -153,7 +153,7 @@ def history(seed: int, prune: bool) -> tuple[list[Any], int]:
     async def scene(market: Market) -> None:
         historian = Historian(market, rng)
         await historian.live(60)
-        outcome.append((historian.found, market.sent_of("Question")))
+        outcome.append((historian.found, market.sent_of("ProbeRequest")))
 
     play(scene, *edges, seed=seed, prune=prune)
     (found, questions) = outcome[0]

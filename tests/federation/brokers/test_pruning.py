@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.federation.brokers.market import LINE, STAR, Market, Wares, play
-from tupelo.federation.brokers import publishing
+from tupelo.federation.brokers import broker
 
 FIGURE_3 = ("ab", "bd", "be", "df", "ac")
 """A asks; B has a subscription, D and F have nothing, E and C have something."""
@@ -13,9 +13,9 @@ FIGURE_3 = ("ab", "bd", "be", "df", "ac")
 
 async def questions(market: Market, name: str, extent: str = "all") -> int:
     """How many questions a probe of this host costs."""
-    before = market.sent_of("Question")
+    before = market.sent_of("ProbeRequest")
     await market[name].probe("pear", extent)
-    return market.sent_of("Question") - before
+    return market.sent_of("ProbeRequest") - before
 
 
 def test_figure_3():
@@ -97,7 +97,7 @@ def test_what_changes_the_state_without_a_match_undoes_it_as_well():
         market["a"].collect("pear", "persistent", "all", "deaf")
         await market.quiet()
         assert (await market["a"].probe("pear", "all", "deaf")).replies == []
-        assert market.sent_of("Question") == 3
+        assert market.sent_of("ProbeRequest") == 3
         market["d"].wares.wares.append(["pear", 1])
         await market["d"].offer("plum", 1)
         found = await market["a"].probe("pear", "all", "deaf")
@@ -125,13 +125,13 @@ def test_a_standing_collect_is_not_sent_to_an_empty_branch_and_loses_nothing():
         market["a"].subscribe("pear")
         await market.quiet()
         await market["a"].probe("pear", "all")
-        before = market.sent_of("Collect")
+        before = market.sent_of("CollectRequest")
         baskets = {
             how: market["a"].collect("pear", *how.split())
             for how in ("single any", "single all", "persistent any")
         }
         await market.quiet()
-        assert market.sent_of("Collect") == before
+        assert market.sent_of("CollectRequest") == before
         await market["c"].offer("pear", 1)
         await market["c"].offer("pear", 2)
         await market["d"].offer("pear", 3)
@@ -186,7 +186,7 @@ def test_a_promise_that_is_under_way_when_the_subscription_ends_is_not_believed(
             subscription = market["a"].subscribe("pear")
             await market.quiet()
             probe = market["a"].do(market["a"].broker.probe(["pear", "full"], "all"))
-            while market.sent_of("Answer") % 3 != 2:
+            while market.sent_of("ProbeAnswer") % 3 != 2:
                 await asyncio.sleep(0.0005)
             subscription.cancel()
             again = market["a"].subscribe("pear")
@@ -236,7 +236,7 @@ def test_pruning_over_a_star_needs_no_question_for_those_who_have_nothing():
 
 
 def test_many_and_long_keys_are_taken_back_at_once(monkeypatch):
-    monkeypatch.setattr(publishing, "KEYS_MAX", 2)
+    monkeypatch.setattr(broker, "KEYS_MAX", 2)
     monkeypatch.setattr(Wares, "key", lambda wares, pattern: " ".join(pattern) + "x" * 2**23)
     sorts = ["pear", "plum", "quince", "medlar", "sloe"]
 
@@ -246,9 +246,9 @@ def test_many_and_long_keys_are_taken_back_at_once(monkeypatch):
         await market.quiet()
         for sort in sorts:
             assert not (await market["a"].probe(sort, "all")).replies
-        before = market.sent_of("Question")
+        before = market.sent_of("ProbeRequest")
         assert not (await market["a"].probe("sloe", "all")).replies
-        assert market.sent_of("Question") == before
+        assert market.sent_of("ProbeRequest") == before
         market["d"].wares.wares = [[sort, 1] for sort in sorts[1:]]
         await market["d"].offer("pear", 1)
         for sort in sorts:

@@ -29,13 +29,13 @@ def test_identical_subscriptions_are_said_once_over_an_edge():
     async def scene(market: Market) -> None:
         first = market["a"].subscribe("pear")
         await market.quiet()
-        assert market.sent_of("Want") == 3
+        assert market.sent_of("SubscribeTo") == 3
         second, third = market["a"].subscribe("pear"), market["b"].subscribe("pear")
         await market.quiet()
-        assert market.sent_of("Want") == 4  # b wants it of a, who alone wanted it before.
+        assert market.sent_of("SubscribeTo") == 4  # b wants it of a, who alone wanted it before.
         await market["d"].offer("pear", 1)
         await market.quiet()
-        assert market.sent_of("Update") == 3
+        assert market.sent_of("PublishedUpdate") == 3
         for basket in (first, second, third):
             assert basket.wares == [["pear", 1]]
 
@@ -49,13 +49,13 @@ def test_a_subscription_is_withdrawn_when_the_last_one_goes():
         first.cancel()
         first.cancel()
         await market.quiet()
-        assert market.sent_of("Unwant") == 3
+        assert market.sent_of("UnsubscribeFrom") == 3
         await market["a"].offer("pear", 1)
         await market.quiet()
         assert (first.wares, second.wares) == ([], [["pear", 1]])
         second.cancel()
         await market.quiet()
-        assert market.sent_of("Unwant") == 6
+        assert market.sent_of("UnsubscribeFrom") == 6
         before = market.sent
         await market["b"].offer("pear", 2)
         await market.quiet()
@@ -72,7 +72,7 @@ def test_an_update_goes_only_where_it_is_wanted():
         await market["b"].offer("plum", 1)
         await market.quiet()
         assert basket.wares == [["pear", 1]]
-        assert market.sent_of("Update") == 2  # b → h → a
+        assert market.sent_of("PublishedUpdate") == 2  # b → h → a
 
     play(scene, *STAR)
 

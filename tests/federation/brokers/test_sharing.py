@@ -14,7 +14,7 @@ def test_identical_probes_at_one_host_are_asked_together():
         probes = [market["a"].probe("pear", "all") for _ in range(100)]
         found = await asyncio.gather(*probes)
         assert all([reply.host for reply in one.replies] == ["d"] for one in found)
-        assert market.sent_of("Question") == 6  # once for the first, once for the others
+        assert market.sent_of("ProbeRequest") == 6  # once for the first, once for the others
 
     play(scene, *LINE)
 
@@ -25,7 +25,7 @@ def test_identical_probes_of_several_hosts_share_common_branches():
         probes = [market[name].probe("pear", "all") for name in "abcd" for _ in range(25)]
         found = await asyncio.gather(*probes)
         assert all(one.replies == found[0].replies for one in found)
-        together = market.sent_of("Question")
+        together = market.sent_of("ProbeRequest")
         # Each of them twice over each of the three edges in each direction would be 600.
         assert together <= 3 * 2 * 4
 

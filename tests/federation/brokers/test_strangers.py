@@ -11,7 +11,7 @@ import pytest
 from tests.federation.brokers.market import LINE, Market, play
 from tupelo.errors import HostClosed
 from tupelo.federation.brokers.messages import CollectResult, HostResult, SubscribeTo, encode
-from tupelo.federation.brokers.metadata import BrokerMetadata, StandingCollect
+from tupelo.federation.brokers.standing import BrokerMetadata, StandingCollect
 
 NO_VALUE = b"\xc1"
 DEEP = b"\x91" * 100_000 + b"\x01"
@@ -24,7 +24,7 @@ def links(market: Market) -> dict[str, Any]:
 def say(market: Market, name: str, target: str, body: Any) -> None:
     stall = market[name]
     assert stall.life is not None
-    stall.life.call(stall.broker._voice.send, target, body)
+    stall.life.call(stall.broker._sender.send, target, body)
 
 
 @pytest.mark.parametrize("garbage", [NO_VALUE, DEEP], ids=["no value", "deep"])

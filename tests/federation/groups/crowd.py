@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tupelo.federation.groups import messages
+from tupelo.federation.groups import protocol
 from tupelo.federation.groups.membership import Member, Membership, MembershipId
 from tupelo.federation.groups.protocol import (
     DelayBegin,
@@ -82,7 +82,7 @@ class Person:
 
     def _install(self, membership: Membership) -> None:
         assert self.halted and not self.operations and self.settling is None
-        assert not self.installed or membership.id > self.installed[-1], "ids of rosters grow"
+        assert not self.installed or membership.id > self.installed[-1], "ids of memberships grow"
         self.crowd.check_same(membership)
         self.installed.append(membership.id)
         self.settling = membership.id
@@ -99,7 +99,7 @@ class Person:
     def hear(self, host: str, message: Any) -> None:
         if isinstance(message, Parcel):
             self.hear_parcel(host, message)
-        elif not isinstance(message, messages.Unreachable):
+        elif not isinstance(message, protocol.Unreachable):
             self.tell(self.protocol.heard, host, message)
 
     def hear_parcel(self, neighbour: str, parcel: Parcel) -> None:
@@ -275,7 +275,9 @@ class Crowd:
 
     def check_same(self, membership: Membership) -> None:
         known = self.memberships.setdefault(membership.id, (membership.members, membership.edges))
-        assert known == (membership.members, membership.edges), f"two rosters are {membership.id}"
+        assert known == (membership.members, membership.edges), (
+            f"two memberships have the id {membership.id}"
+        )
         assert len(membership.edges) == len(membership.members) - 1
         for name in membership.members:
             assert len(

@@ -39,7 +39,7 @@ class Storm:
                 if host > one.name:
                     answer = await one.voice.ask(host, "settle")
                     assert answer == list(membership.id), (
-                        "who settles finds everyone in the new roster"
+                        "a part that settles finds all hosts in the new membership"
                     )
 
         async def settle_quietly(membership: Any) -> None:
@@ -67,7 +67,7 @@ class Storm:
         membership = one.group.membership
         for host in membership.members:
             try:
-                answer = await one.voice.ask(host, "roster?")
+                answer = await one.voice.ask(host, "membership?")
             except PeerLost:
                 self.lost += 1
             else:

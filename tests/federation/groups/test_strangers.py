@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.federation.groups.neighbourhood import PART, Neighbourhood, play
-from tupelo.federation.groups import messages
+from tupelo.federation.groups import protocol
 from tupelo.federation.groups.group import CHANNEL
 from tupelo.federation.groups.membership import Member
 from tupelo.federation.hosts.peer import Peer
@@ -60,25 +60,27 @@ class Stranger:
 
     async def join(self) -> tuple[Any, Member]:
         """Take part as the rules will have it, up to the moment when all are asked."""
-        self.say(messages.Join("life", (0, "x life")))
-        probe = await self.hears(messages.Probe)
-        return probe.protocol, Member("x", "x", "life", {PART: None})
+        self.say(protocol.Join("life", (0, "x life")))
+        probe = await self.hears(protocol.Probe)
+        return probe.round_id, Member("x", "x", "life", {PART: None})
 
     async def take_part(self) -> Any:
         """Take part until operations go on; the membership's id."""
-        protocol, me = await self.join()
-        self.say(messages.Echo(protocol, [messages.FoundHost(me, "a", (0, "x life"))]))
-        await self.hears(messages.Commit)
-        self.say(messages.Settled(protocol))
-        await self.hears(messages.Resume)
-        return protocol
+        round_id, me = await self.join()
+        self.say(protocol.Echo(round_id, [protocol.FoundHost(me, "a", (0, "x life"))]))
+        await self.hears(protocol.Commit)
+        self.say(protocol.Settled(round_id))
+        await self.hears(protocol.Resume)
+        return round_id
 
 
 async def meet(near: Neighbourhood) -> Stranger:
     """The host x, which has no group, but someone who speaks on its channel."""
     await near.agreed("ab")
     stranger = Stranger()
-    near["x"].core.extensions.listen(CHANNEL, stranger, wire.reader(messages.Said), stranger.heard)
+    near["x"].core.extensions.listen(
+        CHANNEL, stranger, wire.reader(protocol.AnyGroupMessage), stranger.heard
+    )
     near["x"].dial("a")
     while stranger.peer is None:
         await asyncio.sleep(0.01)
@@ -139,21 +141,21 @@ def test_a_channel_that_nobody_listens_to_is_ignored():
 def test_an_echo_that_cannot_be_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
-        protocol, me = await stranger.join()
+        round_id, me = await stranger.join()
         was = (0, "x life")
         other = Member("y", "y", "life", {})
         found = {
             "nobody": [],
-            "someone else": [messages.FoundHost(other, "a", was)],
-            "one twice": [messages.FoundHost(me, "a", was), messages.FoundHost(me, "x", was)],
-            "no tree": [messages.FoundHost(me, "a", was), messages.FoundHost(other, "z", was)],
+            "someone else": [protocol.FoundHost(other, "a", was)],
+            "one twice": [protocol.FoundHost(me, "a", was), protocol.FoundHost(me, "x", was)],
+            "no tree": [protocol.FoundHost(me, "a", was), protocol.FoundHost(other, "z", was)],
             "ourselves": [
-                messages.FoundHost(me, "a", was),
-                messages.FoundHost(Member("a", "a", "", {}), "x", was),
+                protocol.FoundHost(me, "a", was),
+                protocol.FoundHost(Member("a", "a", "", {}), "x", was),
             ],
-            "another life": [messages.FoundHost(Member("x", "x", "another", {}), "a", was)],
+            "another life": [protocol.FoundHost(Member("x", "x", "another", {}), "a", was)],
         }[what]
-        stranger.say(messages.Echo(protocol, found))
+        stranger.say(protocol.Echo(round_id, found))
         await stranger.is_parted()
         await go_on(near)
 
@@ -161,27 +163,27 @@ def test_an_echo_that_cannot_be_closes_the_link(what):
 
 
 @pytest.mark.parametrize(
-    "what", ["without us", "another tree", "one twice", "no root", "another roster"]
+    "what", ["without us", "another tree", "one twice", "no root", "another membership"]
 )
 def test_a_membership_that_cannot_be_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
         _, me = await stranger.join()
-        protocol = (1_000, "x life")
-        stranger.say(messages.Probe(protocol))
-        echo = await stranger.hears(messages.Echo)
+        round_id = (1_000, "x life")
+        stranger.say(protocol.Probe(round_id))
+        echo = await stranger.hears(protocol.Echo)
         between = near["a"].core.peers["b"]
-        root = messages.FoundHost(me, None, (0, "x life"))
+        root = protocol.FoundHost(me, None, (0, "x life"))
         a, b = echo.found
         assert (a.member.host, b.member.host) == ("a", "b")
         found = {
             "without us": [root],
-            "another tree": [root, a, messages.FoundHost(b.member, "x", b.was)],
+            "another tree": [root, a, protocol.FoundHost(b.member, "x", b.was)],
             "one twice": [root, a, b, b],
-            "no root": [messages.FoundHost(me, "nobody", root.was), a, b],
-            "another roster": [root, a, messages.FoundHost(b.member, "a", (7, "b"))],
+            "no root": [protocol.FoundHost(me, "nobody", root.was), a, b],
+            "another membership": [root, a, protocol.FoundHost(b.member, "a", (7, "b"))],
         }[what]
-        stranger.say(messages.Commit(protocol, found))
+        stranger.say(protocol.Commit(round_id, found))
         await stranger.is_parted()
         assert near["a"].core.peers["b"] is between
         await go_on(near)
@@ -199,7 +201,7 @@ def test_a_lie_along_the_tree_closes_the_link(what):
             {
                 "false source": wire.Routed(membership, "b", "a", said),
                 "no target": wire.Routed(membership, "x", "nobody", said),
-                "cut": wire.PartNotice(CHANNEL, wire.body(messages.Unreachable(membership, ["a"]))),
+                "cut": wire.PartNotice(CHANNEL, wire.body(protocol.Unreachable(membership, ["a"]))),
             }[what]
         )
         await stranger.is_parted()
@@ -224,17 +226,17 @@ def test_who_stays_silent_holds_the_group_no_longer_than_its_link_lives():
 def test_who_contradicts_others_again_and_again_is_parted():
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
-        protocol, me = await stranger.join()
+        round_id, me = await stranger.join()
         was = (0, "x life")
-        lie = messages.FoundHost(Member("b", "b", "another life", {}), "x", was)
+        lie = protocol.FoundHost(Member("b", "b", "another life", {}), "x", was)
         rounds = 0
         while not stranger.departures:
-            stranger.say(messages.Echo(protocol, [messages.FoundHost(me, "a", was), lie]))
+            stranger.say(protocol.Echo(round_id, [protocol.FoundHost(me, "a", was), lie]))
             rounds += 1
             while not stranger.departures and not stranger.heard_messages:
                 await asyncio.sleep(0.01)
             if not stranger.departures:
-                protocol = (await stranger.hears(messages.Probe)).protocol
+                round_id = (await stranger.hears(protocol.Probe)).round_id
         assert 1 < rounds < 20
         await go_on(near)
 
@@ -246,7 +248,7 @@ def test_who_is_too_far_ahead_is_parted(ahead):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
         between = near["a"].core.peers["b"]
-        stranger.say(messages.Join("life", (ahead, "x life")))
+        stranger.say(protocol.Join("life", (ahead, "x life")))
         await stranger.is_parted()
         await near["a"].do(near["a"].group.renew())
         await go_on(near)
@@ -258,8 +260,8 @@ def test_who_is_too_far_ahead_is_parted(ahead):
 def test_rounds_may_be_far_ahead():
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
-        stranger.say(messages.Join("life", (2**32, "x life")))
-        await stranger.hears(messages.Probe)
+        stranger.say(protocol.Join("life", (2**32, "x life")))
+        await stranger.hears(protocol.Probe)
         await near["x"].leave()
         await go_on(near)
         assert near["b"].group.membership.id[0] > 2**32

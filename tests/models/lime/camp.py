@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.federation.groups.neighbourhood import GroupTown, Resident
 from tests.virtual import VirtualLoop
 from tests.virtual import play as play_virtually
 from tupelo.federation.groups.group import group_of
+from tupelo.models.lime.engine import EngineFactory
 from tupelo.models.lime.locations import AgentLocation, HostLocation
-from tupelo.models.lime.messages import where_of
+from tupelo.models.lime.messages import place_of
 from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionCall, ReactionRecord
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.spaces import AgentState, InterfaceSpace
 from tupelo.values.parts import ANY
 
 SPACE = "s"
+ENGINES: ContextVar[Callable[[Path | None], EngineFactory] | None] = ContextVar(
+    "engines", default=None
+)
+"""Makes the engines that keep the tuples of a host, in its folder; None for its own spaces."""
+ON_A_SPACE = pytest.mark.parametrize("each_engine", ["a space"], indirect=True)
+"""For what is about the space of the host, which other doors see."""
 QUIET_SECONDS = 1.0
 """Of virtual time: whatever was begun has come to its end by then."""
 
@@ -28,13 +38,14 @@ class Tent(Resident):
 
     over: Any = "collect"
     prune = True
+    engine: EngineFactory | None = None
     server: Server
 
     def prepare(self) -> None:
         self.group = group_of(self.core)
 
     async def open(self) -> None:
-        self.server = Server(self.core, over=self.over, prune=self.prune)
+        self.server = Server(self.core, over=self.over, prune=self.prune, engine=self.engine)
         await self.server.start()
 
     async def leave(self) -> None:
@@ -55,12 +66,12 @@ class Tent(Resident):
 
     def system(self) -> list[Any]:
         """What LimeSystem says here of those who are there."""
-        store = self.server.system.tuple_store.port._core.store
+        store = self.server.system.tuple_store.entries()
         return sorted(entry.fields for entry in store if not entry.fields[0].startswith("departed"))
 
     def departed(self) -> list[Any]:
         """What LimeSystem says here of those who have departed."""
-        store = self.server.system.tuple_store.port._core.store
+        store = self.server.system.tuple_store.entries()
         return [entry.fields for entry in store if entry.fields[0].startswith("departed")]
 
 
@@ -79,20 +90,24 @@ class Camper:
     def server(self) -> Server:
         return self.tent.server
 
-    def its(self, space: str = SPACE) -> InterfaceSpace:
+    def interface(self, space: str = SPACE) -> InterfaceSpace:
         return self.tent.call(self.server.space, self.state, space)
 
     def do(self, work: Any) -> asyncio.Task[Any]:
         return self.tent.do(work)
 
     async def share(self, *spaces: str) -> None:
-        await self.do(self.server.set_shared([self.its(one) for one in spaces or (SPACE,)], True))
+        await self.do(
+            self.server.set_shared([self.interface(one) for one in spaces or (SPACE,)], True)
+        )
 
     async def unshare(self, *spaces: str) -> None:
-        await self.do(self.server.set_shared([self.its(one) for one in spaces or (SPACE,)], False))
+        await self.do(
+            self.server.set_shared([self.interface(one) for one in spaces or (SPACE,)], False)
+        )
 
     async def out(self, *value: Any, to: AgentLocation | None = None, space: str = SPACE) -> None:
-        await self.do(self.server.out(self.its(space), value, to))
+        await self.do(self.server.out(self.interface(space), value, to))
 
     def call(
         self,
@@ -105,8 +120,10 @@ class Camper:
         **options: Any,
     ) -> asyncio.Task[Any]:
         """One of in_, rd, inp, rdp, ing, rdg."""
-        where = where_of(current, destination)
-        return self.do(getattr(self.server, name)(self.its(space), template, where, **options))
+        where = place_of(current, destination)
+        return self.do(
+            getattr(self.server, name)(self.interface(space), template, where, **options)
+        )
 
     async def all(self, current: Any = None, destination: Any = None, space: str = SPACE) -> Any:
         return sorted(await self.call("rdg", ANY, current, destination, space=space))
@@ -124,7 +141,7 @@ class Camper:
     ) -> Heard:
         heard = Heard()
         registered = ReactionRecord(
-            self.its(space),
+            self.interface(space),
             template,
             mode,
             weak,
@@ -175,8 +192,11 @@ class Camp(GroupTown[Tent]):
         options: dict[str, Any],
     ) -> None:
         super().__init__(loop, Tent, edges, names, **options)
+        engines, folder = ENGINES.get(), options.get("folder")
         for tent in self.members:
             tent.over, tent.prune = over, prune
+            if engines is not None:
+                tent.engine = engines(None if folder is None else folder / tent.name)
 
     async def quiet(self) -> None:
         await asyncio.sleep(QUIET_SECONDS)

@@ -1,8 +1,9 @@
 """A stage for LIME's doors: a scene is written once, and played on real sockets at both doors.
 
 LIME stands on hosts (docs/DOORS.md says why not on a client): its laws run on every kind of space
-of hosts in `tests.kinds`, in memory and in a folder (`on_every_kind`). What does not ask where
-tuples are kept, such as a check of arguments, runs in memory only (`at_both_doors`).
+of hosts in `tests.kinds`, in memory and in a folder, and on another engine (`on_every_kind`). Laws
+about other doors of the same space run without that engine (`on_every_space`). What does not ask
+where tuples are kept, such as a check of arguments, runs in memory only (`at_both_doors`).
 
 At the blocking door nothing in a scene ever waits for a loop, so it runs to its end at once; `do`
 takes the answers of either door.
@@ -20,8 +21,10 @@ import pytest
 
 from tests.conftest import memory_folder, until_true
 from tests.kinds import KINDS, PLACES
+from tests.models.lime.sqlite_engine import sqlite_engines
 from tupelo import aio
 from tupelo.models import lime
+from tupelo.models.lime.engine import EngineFactory
 from tupelo.space.dual_api import maybe_await, run_coroutine
 
 PATIENCE_SECONDS = 20.0
@@ -32,9 +35,12 @@ do = maybe_await
 class Stage:
     """Hosts of one door; all of them are gone when the scene is over."""
 
-    def __init__(self, is_async: bool, folder: Path | None) -> None:
+    def __init__(
+        self, is_async: bool, folder: Path | None, engine: EngineFactory | None = None
+    ) -> None:
         self.is_async = is_async
         self._folder = folder
+        self._engine = engine
         self._hosts: list[tuple[lime.Host, aio.Host | None]] = []
 
     async def host(
@@ -54,7 +60,9 @@ class Stage:
             "path": None if self._folder is None else self._folder / name,
         }
         if not self.is_async:
-            host = lime.Host(name, over=over, agents=agents, packages=packages, **options)
+            host = lime.Host(
+                name, over=over, agents=agents, packages=packages, engine=self._engine, **options
+            )
             self._hosts.append((host, None))
         else:
             tuple_store = await aio.Host(name, **options).start()
@@ -91,8 +99,10 @@ Scene = Callable[[Stage], Awaitable[None]]
 Play = Callable[[Scene], None]
 
 
-async def _whole(scene: Scene, is_async: bool, folder: Path | None) -> None:
-    stage = Stage(is_async, folder)
+async def _whole(
+    scene: Scene, is_async: bool, folder: Path | None, engine: EngineFactory | None = None
+) -> None:
+    stage = Stage(is_async, folder, engine)
     try:
         await scene(stage)
     finally:
@@ -105,6 +115,11 @@ def play_blocking(scene: Scene, folder: Path | None = None) -> None:
 
 def play_async(scene: Scene, folder: Path | None = None) -> None:
     asyncio.run(_whole(scene, True, folder))
+
+
+def play_on_sqlite(scene: Scene) -> None:
+    """Another engine keeps the tuples."""
+    copy_context().run(run_coroutine, _whole(scene, False, None, sqlite_engines()))
 
 
 def _player(door: str, kind: str) -> Play:
@@ -122,8 +137,10 @@ _SPANNING = [place for place in PLACES if KINDS[place[1]].where == "spanning"]
 at_both_doors = pytest.mark.parametrize(
     "play", [play_blocking, play_async], ids=["blocking", "async"]
 )
+_SPACES = [pytest.param(_player(*place), id="-".join(place)) for place in _SPANNING]
+on_every_space = pytest.mark.parametrize("play", _SPACES)
 on_every_kind = pytest.mark.parametrize(
-    "play", [_player(*place) for place in _SPANNING], ids=["-".join(place) for place in _SPANNING]
+    "play", [*_SPACES, pytest.param(play_on_sqlite, id="blocking-sqlite engine")]
 )
 
 

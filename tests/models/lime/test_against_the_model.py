@@ -29,7 +29,7 @@ from tests.models.lime.formal import Firing, Migration, NotAllowed, On, System, 
 from tupelo.errors import PrivateSpace
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.locations import AgentLocation, HostLocation
-from tupelo.models.lime.messages import where_of
+from tupelo.models.lime.messages import place_of
 from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Mode, ReactionCall, ReactionRecord
 from tupelo.models.lime.spaces import AgentState, InterfaceSpace
 
@@ -110,7 +110,7 @@ class Puppet:
     def id(self) -> str:
         return self.model.id
 
-    def its(self, space: str) -> InterfaceSpace:
+    def interface(self, space: str) -> InterfaceSpace:
         return self.state.spaces[space]
 
 
@@ -211,7 +211,7 @@ class Run:
         data = (self.kind(), self.numbers)
         to = self.some_agent() if self.rng.random() < 0.4 else None
         self.say(f"{puppet.id}: out {data} in {space}" + (f" to {to}" if to else ""))
-        await self.server(puppet).out(puppet.its(space), data, encode(to))
+        await self.server(puppet).out(puppet.interface(space), data, encode(to))
         await self.quiet()
         self.model.out(puppet.model, space, data, to)
         self.serve()
@@ -223,7 +223,7 @@ class Run:
         verb = self.rng.choice(("inp", "inp", "inp", "rdp", "rdp", "ing"))
         p, (x, y) = self.pattern(), self.projection()
         call = getattr(self.server(puppet), verb)
-        answer = await call(puppet.its(space), p, where_of(encode(x), encode(y)))
+        answer = await call(puppet.interface(space), p, place_of(encode(x), encode(y)))
         self.say(f"{puppet.id}: {verb} {say_pattern(p)} {x, y} in {space} → {answer}")
         await self.quiet()
         self.oracle.answer = answer
@@ -242,7 +242,7 @@ class Run:
         p, (x, y) = self.pattern(), self.projection()
         self.say(f"{puppet.id}: {verb} {say_pattern(p)} {x, y} in {space}")
         work = getattr(self.server(puppet), verb)(
-            puppet.its(space), p, where_of(encode(x), encode(y))
+            puppet.interface(space), p, place_of(encode(x), encode(y))
         )
         if space not in puppet.model.shared:
             with pytest.raises(PrivateSpace):
@@ -277,7 +277,7 @@ class Run:
         spaces = self.rng.sample(SPACES, self.rng.choice((1, 1, 2)))
         shared = self.rng.random() < 0.7
         self.say(f"{puppet.id}: set_shared {spaces} {shared}")
-        await self.server(puppet).set_shared([puppet.its(space) for space in spaces], shared)
+        await self.server(puppet).set_shared([puppet.interface(space) for space in spaces], shared)
         await self.quiet()
         self.model.set_shared(puppet.model, spaces, shared)
         self.serve()
@@ -297,7 +297,7 @@ class Run:
         how = "weak" if is_weak else "strong, takes it" if consumes else "strong"
         self.say(f"{puppet.id}: {label} {how} {mode} to {say_pattern(p)} {x, y} in {space}")
         registered = ReactionRecord(
-            puppet.its(space),
+            puppet.interface(space),
             p,
             mode,
             is_weak,
@@ -478,7 +478,7 @@ class Run:
                 looks += [self._look(puppet, space, kind) for kind in kinds]
         await asyncio.gather(*looks)
         for name, server in self.field.servers.items():
-            entries = [entry.fields for entry in server.system.tuple_store.port._core.store]
+            entries = [entry.fields for entry in server.system.tuple_store.entries()]
             entries = [entry for entry in entries if not entry[0].startswith("departed")]
             known = [entry[:4] if entry[0] == "space" else entry[:-1] for entry in entries]
             same(f"LimeSystem at {name}", known, self.model.lime_system(name))
@@ -489,7 +489,7 @@ class Run:
     async def _look(self, puppet: Puppet, space: str, kind: int) -> None:
         x, y = self.projection(kind)
         found = await self.server(puppet).rdg(
-            puppet.its(space), (str, int), where_of(encode(x), encode(y))
+            puppet.interface(space), (str, int), place_of(encode(x), encode(y))
         )
         expected = self.model.rdg(puppet.model, space, (str, int), x, y)
         same(f"{puppet.id} in {space} at {x, y}", found, [theta.data for theta in expected])

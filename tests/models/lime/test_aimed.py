@@ -31,7 +31,7 @@ def said(camp: Camp) -> Counter[str]:
 
 def idle(camp: Camp) -> bool:
     """Does no collect stand anywhere?"""
-    return all(tent.server.broker._now.collecting.is_idle for tent in camp.hosts.values())
+    return all(tent.server.broker._epoch.collecting.is_idle for tent in camp.hosts.values())
 
 
 @pytest.mark.parametrize("at", ["agent", "host"])
@@ -66,7 +66,7 @@ def test_who_waits_for_one_agent_stands_on_the_way_to_it_only(verb: str) -> None
         else:
             waiting = agents["c"].call(verb, ANY, aim)
         await camp.quiet()
-        assert (said(camp) - before)["Collect"] == 2
+        assert (said(camp) - before)["CollectRequest"] == 2
         await agents["b"].out("x")
         await camp.quiet()
         assert (heard.tuples if heard else [await waiting]) == [("x",)]
@@ -126,7 +126,7 @@ def test_a_reaction_to_one_agent_asks_its_host_only() -> None:
         heard = await agents["c"].react(current=agents["b"].location)
         await camp.quiet()
         assert heard.tuples == [("x",)]
-        assert (said(camp) - before)["Question"] == 2
+        assert (said(camp) - before)["ProbeRequest"] == 2
         await agents["b"].go(camp["d"])
         await agents["b"].out("y")
         await camp.quiet()
@@ -166,7 +166,7 @@ async def asked(camp: Camp, work: Any) -> tuple[Any, int]:
     before = said(camp)
     found = await work
     new = said(camp) - before
-    return found, new["Question"] + new["Collect"]
+    return found, new["ProbeRequest"] + new["CollectRequest"]
 
 
 @pytest.mark.parametrize("verb", ["rdp", "inp", "in_", "rdg", "ing"])
@@ -221,7 +221,7 @@ def test_what_may_be_read_but_not_taken_is_no_empty_branch() -> None:
         await agents["c"].out("x", 1)
         await agents["a"].react(X)
         await camp.quiet()
-        port = agents["c"].its().tuple_store.port
+        port = agents["c"].tent.core.spaces["s"].port
         reading = port.begin(None)
         port.get_now(Query(X, txn=reading))
         assert await agents["a"].call("inp", X) is None  # Someone holds it.

@@ -16,6 +16,7 @@ from tests.models.lime.stage import (
     at_both_doors,
     do,
     on_every_kind,
+    on_every_space,
     play_async,
     play_blocking,
     shared,
@@ -479,7 +480,7 @@ def test_without_an_agent_there_is_no_space(play):
 # What it stands on
 
 
-@on_every_kind
+@on_every_space
 def test_what_agents_share_is_seen_by_other_doors_and_theirs_by_agents(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -631,7 +632,7 @@ def test_a_host_refuses_names_that_are_none(play):
     play(scene)
 
 
-@on_every_kind
+@on_every_space
 def test_every_tuple_is_found_whatever_the_order_of_the_space_shows(play):
     async def scene(stage: Stage) -> None:
         here = await stage.host("a")

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import Camp, play
+from tests.models.lime.camp import ON_A_SPACE, Camp, play
 from tupelo.errors import AgentEnded, NotAllowed, PrivateSpace
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.values.parts import ANY
 
+pytestmark = pytest.mark.usefixtures("each_engine")
 OVER = pytest.mark.parametrize("over", ["collect", "publish"])
 LINE = ("ab", "bc")
 
@@ -278,7 +279,7 @@ def test_several_spaces_are_shared_in_one_step() -> None:
         one, two = await camp["a"].agent("one"), await camp["b"].agent("two", "x", "y")
         await one.out(1, space="x")
         await one.out(1, space="y")
-        sharing = one.do(one.server.set_shared([one.its("x"), one.its("y")], True))
+        sharing = one.do(one.server.set_shared([one.interface("x"), one.interface("y")], True))
         while not sharing.done():
             both = await two.all(space="x"), await two.all(space="y")
             assert both in (([], []), ([], [(1,)]), ([(1,)], [(1,)]))
@@ -287,6 +288,7 @@ def test_several_spaces_are_shared_in_one_step() -> None:
     play(scene, "ab")
 
 
+@ON_A_SPACE
 def test_other_doors_of_the_host_see_the_same_tuples() -> None:
     async def scene(camp: Camp) -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
@@ -307,6 +309,7 @@ def test_other_doors_of_the_host_see_the_same_tuples() -> None:
     play(scene, "ab")
 
 
+@ON_A_SPACE
 def test_what_another_transaction_holds_is_read_and_not_taken() -> None:
     async def scene(camp: Camp) -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")

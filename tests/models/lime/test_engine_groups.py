@@ -177,16 +177,16 @@ def test_sharing_that_is_taken_back_while_it_comes_about() -> None:
         one, two = await camp["a"].agent("one"), await camp["b"].agent("two", "s")
         await one.out(1)
         for pause in range(0, 40, 2):
-            sharing = one.do(one.server.set_shared([one.its()], True))
+            sharing = one.do(one.server.set_shared([one.interface()], True))
             await asyncio.sleep(pause * 0.001)
             await one.unshare()
             await sharing
             assert await two.all() == []
-            leaving = one.do(one.server.set_shared([one.its()], False))
+            leaving = one.do(one.server.set_shared([one.interface()], False))
             await one.share()
             await leaving
             assert await two.all(one.location) == [(1,)]
-            assert one.its().shared
+            assert one.interface().shared
             await one.unshare()
 
     play(scene, "ab")
@@ -455,7 +455,7 @@ def test_a_tuple_that_comes_too_late_for_one_agent_keeps_none_from_another() -> 
             one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
             three = await camp["b"].agent("three", "s")
             await camp.quiet()
-            ending = two.do(two.server.set_shared([two.its()], False))
+            ending = two.do(two.server.set_shared([two.interface()], False))
             await asyncio.sleep(moment * 0.0005)
             await one.out("late", to=two.location)
             await ending
@@ -484,7 +484,7 @@ def test_spaces_that_are_shared_together_are_known_to_all_when_that_returns() ->
             await two.share()
             assert one.server.directory.sharers("s").get(two.state.id) == "b"
             assert ("for", two.state.id) in [
-                entry.fields for entry in two.its().tuple_store.port.entries()
+                entry.fields for entry in two.interface().tuple_store.entries()
             ]
 
         await asyncio.gather(*map(share, campers))

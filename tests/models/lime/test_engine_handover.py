@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import Camp, play
+from tests.models.lime.camp import ON_A_SPACE, Camp, play
 from tupelo.errors import BadEntry, UnknownType
 from tupelo.federation.identity.access import Access
 from tupelo.federation.spaces.hosted import Doubt
@@ -18,6 +18,7 @@ from tupelo.values.entry import Entry, freeze, shape_of
 from tupelo.values.kind import kind_named
 from tupelo.values.parts import ANY
 
+pytestmark = pytest.mark.usefixtures("each_engine")
 MOMENTS = pytest.mark.parametrize("moment", range(0, 60, 3))
 
 
@@ -49,11 +50,11 @@ def test_a_link_that_is_lost_during_a_move(moment: int) -> None:
         heard = await one.react()
         for number in range(3):
             await one.out(number, to=two.location)
-        sharing = two.do(two.server.set_shared([two.its()], True))
+        sharing = two.do(two.server.set_shared([two.interface()], True))
         await asyncio.sleep(moment * 0.001)
         camp.network.cut("a", "b")
         await sharing
-        out = one.do(one.server.out(one.its(), (3,), two.location))
+        out = one.do(one.server.out(one.interface(), (3,), two.location))
         await asyncio.sleep(0.003)
         camp.network.cut("a", "b")
         await out
@@ -110,7 +111,7 @@ def test_hosts_that_part_for_long_during_a_move(moment: int) -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two")
         for number in range(3):
             await one.out(number, to=two.location)
-        sharing = two.do(two.server.set_shared([two.its()], True))
+        sharing = two.do(two.server.set_shared([two.interface()], True))
         await asyncio.sleep(moment * 0.001)
         await part(camp)
         await sharing
@@ -146,7 +147,7 @@ def test_a_host_that_will_not_come_back_can_be_given_up() -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
-        while two.its().tuple_store.look(ANY, TuplePlace(), one=True):
+        while two.interface().tuple_store.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
         await camp["a"].crash()
         await asyncio.sleep(LONG_SECONDS)
@@ -166,7 +167,7 @@ def test_who_never_comes_back_leaves_it_to_the_doubt_of_the_space(then: Any) -> 
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
-        while two.its().tuple_store.look(ANY, TuplePlace(), one=True):
+        while two.interface().tuple_store.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
         await camp["a"].crash()
         await camp.agreed("b")
@@ -182,7 +183,7 @@ def test_what_a_crashed_taker_had_is_there_again_when_it_is_back() -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
-        while two.its().tuple_store.look(ANY, TuplePlace(), one=True):
+        while two.interface().tuple_store.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
         await camp["a"].crash()
         await camp.agreed("b")
@@ -202,7 +203,7 @@ def test_a_durable_host_that_crashes_during_a_move(who: str, moment: int, tmp_pa
     async def scene(camp: Camp) -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two")
         await one.out("x", to=two.location)
-        sharing = two.do(two.server.set_shared([two.its()], True))
+        sharing = two.do(two.server.set_shared([two.interface()], True))
         await asyncio.sleep(moment * 0.001)
         await camp[who].crash()
         if who == "a":
@@ -271,7 +272,7 @@ def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
         shape = shape_of(kind_named("far.Photo", ("name",), ("far.Photo",)), (str,))
         strange = Entry(("sunset",), shape, two.state.id, two.state.next_number(), 0)
         await one.out("of one")
-        two.its().tuple_store.put([strange])
+        two.interface().tuple_store.put([strange])
         await two.out("of two")
         for verb in ("in_", "inp", "ing", "rdg"):
             with pytest.raises(UnknownType):
@@ -281,12 +282,13 @@ def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
         await camp.quiet()
         assert await one.call("rdg", (str,)) == [("of one",), ("of two",)]
         assert await one.call("rdg", (str,), two.location) == [("of two",)]
-        there = two.its().tuple_store.look(ANY, TuplePlace(), one=False, known=False)
+        there = two.interface().tuple_store.look(ANY, TuplePlace(), one=False, known=False)
         assert [entry.fields for entry in there] == [("sunset",), ("of two",)]
 
     play(scene, "ab")
 
 
+@ON_A_SPACE
 def test_what_has_no_encoding_stays_where_it_is() -> None:
     """LIME does not write it where it is shared; another door may."""
 
@@ -295,7 +297,7 @@ def test_what_has_no_encoding_stays_where_it_is() -> None:
         for destination in (None, two.location):
             with pytest.raises(BadEntry, match="not valid Unicode"):
                 await one.out("\ud800", to=destination)
-        one.its().tuple_store.port.write_items(
+        one.tent.core.spaces["s"].port.write_items(
             [freeze(("\ud800",))], None, None, None, TaskSignal, 0
         )
         await one.out("fine")

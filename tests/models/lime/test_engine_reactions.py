@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import Camp, play
+from tests.models.lime.camp import ON_A_SPACE, Camp, play
 from tupelo.errors import BadTemplate, ReactionFailed
 from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.reactions import ONCE, ReactionCall, ReactionRecord
@@ -14,6 +14,7 @@ from tupelo.space.tasks import TaskSignal
 from tupelo.values.entry import freeze
 from tupelo.values.parts import ANY, Where
 
+pytestmark = pytest.mark.usefixtures("each_engine")
 OVER = pytest.mark.parametrize("over", ["collect", "publish"])
 LINE = ("ab", "bc")
 
@@ -291,13 +292,13 @@ def test_all_reactions_are_registered_or_none() -> None:
             raise ValueError("no")
 
         here = camp["a"].location
-        good = ReactionRecord(one.its(), ANY, ONCE, True, None, None, heard.append)
-        bad = ReactionRecord(one.its(), ANY, ONCE, False, here, None, fail)
+        good = ReactionRecord(one.interface(), ANY, ONCE, True, None, None, heard.append)
+        bad = ReactionRecord(one.interface(), ANY, ONCE, False, here, None, fail)
         with pytest.raises(ReactionFailed):
             await one.do(one.server.add_reactions([bad, good]))
         assert one.state.reactions == []
         code = ReactionRecord(
-            one.its(), (Where(lambda v: True),), ONCE, True, None, None, heard.append
+            one.interface(), (Where(lambda v: True),), ONCE, True, None, None, heard.append
         )
         with pytest.raises(BadTemplate):
             await one.do(one.server.add_reactions([good, code]))
@@ -326,6 +327,7 @@ def test_reactions_to_lime_system() -> None:
     play(scene, "ab")
 
 
+@ON_A_SPACE
 def test_a_weak_reaction_hears_of_what_was_there_before_its_host_shared_the_space():
     async def scene(camp: Camp) -> None:
         one = await camp["a"].agent("one", "s")

@@ -14,7 +14,7 @@ from tupelo.federation.groups.group import Group
 from tupelo.federation.links import wire
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.locations import AgentLocation, HostLocation
-from tupelo.models.lime.messages import where_of
+from tupelo.models.lime.messages import place_of
 from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Mode, ReactionCall, ReactionRecord
 from tupelo.models.lime.spaces import InterfaceSpace
 
@@ -28,11 +28,11 @@ class Stage(Field):
 
     async def set(self, links: str) -> None:
         await self.start()
-        self.its: dict[str, InterfaceSpace] = {}
+        self.interface: dict[str, InterfaceSpace] = {}
         for name, server in self.servers.items():
             agent = await server.enter(f"agent {name}")
-            self.its[name] = server.space(agent, "jobs")
-            await server.set_shared([self.its[name]], True)
+            self.interface[name] = server.space(agent, "jobs")
+            await server.set_shared([self.interface[name]], True)
         await self.link(links)
 
     async def link(self, links: str, *, silently: bool = False) -> None:
@@ -60,26 +60,30 @@ class Stage(Field):
             found = more
 
     def location(self, name: str) -> AgentLocation:
-        return self.its[name].agent.location
+        return self.interface[name].agent.location
 
     # What the agent of a host does
 
     async def out(self, name: str, number: int, to: str | None = None) -> None:
         destination = None if to is None else self.location(to)
-        await self.servers[name].out(self.its[name], ("task", number), destination)
+        await self.servers[name].out(self.interface[name], ("task", number), destination)
 
     async def rdg(self, name: str, current: Any = None, destination: Any = None) -> list[int]:
-        found = await self.servers[name].rdg(self.its[name], TASK, where_of(current, destination))
+        found = await self.servers[name].rdg(
+            self.interface[name], TASK, place_of(current, destination)
+        )
         return sorted(number for _, number in found)
 
     async def react(self, name: str, mode: Mode) -> tuple[ReactionRecord, list[ReactionCall]]:
         events: list[ReactionCall] = []
-        registered = ReactionRecord(self.its[name], TASK, mode, True, None, None, events.append)
+        registered = ReactionRecord(
+            self.interface[name], TASK, mode, True, None, None, events.append
+        )
         await self.servers[name].add_reactions([registered])
         return registered, events
 
     def waits(self, name: str) -> asyncio.Task[Any]:
-        return asyncio.ensure_future(self.servers[name].in_(self.its[name], TASK))
+        return asyncio.ensure_future(self.servers[name].in_(self.interface[name], TASK))
 
     async def quiet(self) -> None:
         await asyncio.sleep(1.0)
@@ -149,7 +153,7 @@ def test_figure_7_what_is_taken_right_after_an_engagement_was_reacted_to():
         stage.draw("ab bc")
         await stage.halted("c")
         assert await stage.rdg("c") == [1]  # It has waited at the gate.
-        taken = await stage.servers["c"].inp(stage.its["c"], TASK)
+        taken = await stage.servers["c"].inp(stage.interface["c"], TASK)
         assert taken == ("task", 1)
         await stage.quiet()
         assert told(events) == [1]
@@ -194,7 +198,7 @@ def test_figure_8_a_tuple_that_is_withdrawn_in_between(over):
         waiting = stage.waits("a")
         await stage.quiet()
         await stage.out("b", 1)
-        assert await stage.servers["b"].inp(stage.its["b"], TASK) == ("task", 1)
+        assert await stage.servers["b"].inp(stage.interface["b"], TASK) == ("task", 1)
         await stage.quiet()
         assert not waiting.done()
         await stage.out("c", 2)
@@ -247,11 +251,11 @@ def test_figure_9_the_messages_of_an_engagement(monkeypatch):
             return list(dict.fromkeys(kinds))
 
         for host in "abc":
-            kinds = [kind for kind in heard(host) if kind not in ("Here", "Flush")]
+            kinds = [kind for kind in heard(host) if kind not in ("Join", "Flush")]
             assert kinds[:3] == ["Probe", "Echo", "Commit"]
-            assert kinds[-2:] == ["Done", "Resume"]
-        exchanged = [kind for kind in heard("c") if kind in ("Commit", "Request", "Done")]
-        assert exchanged == ["Commit", "Request", "Done"]
+            assert kinds[-2:] == ["Settled", "Resume"]
+        exchanged = [kind for kind in heard("c") if kind in ("Commit", "PartRequest", "Settled")]
+        assert exchanged == ["Commit", "PartRequest", "Settled"]
         assert await stage.rdg("b", stage.location("c")) == [1]
 
     play("abc", scenario)
@@ -339,15 +343,15 @@ def test_figure_9_reactions_that_feed_each_other_cannot_keep_a_host():
         for name, hears, says in (("a", "pong", "ping"), ("b", "ping", "pong")):
 
             def answer(event: ReactionCall, name: str = name, says: str = says) -> None:
-                work = stage.servers[name].out(stage.its[name], (says, len(tasks)))
+                work = stage.servers[name].out(stage.interface[name], (says, len(tasks)))
                 tasks.append(asyncio.ensure_future(work))
 
             registered = ReactionRecord(
-                stage.its[name], (hears, int), ONCE_PER_TUPLE, True, None, None, answer
+                stage.interface[name], (hears, int), ONCE_PER_TUPLE, True, None, None, answer
             )
             await stage.servers[name].add_reactions([registered])
         for _ in range(5):
-            await stage.servers["a"].out(stage.its["a"], ("ping", 0))
+            await stage.servers["a"].out(stage.interface["a"], ("ping", 0))
         await stage.until(lambda: len(tasks) > 50)
         await timely(stage.servers["b"].disengage())
         assert known_hosts(stage, "b") == {"b"}
@@ -372,5 +376,5 @@ def told(events: list[ReactionCall]) -> list[int]:
 
 
 def known_hosts(stage: Stage, name: str) -> set[str]:
-    store = stage.servers[name].system.tuple_store.port._core.store
+    store = stage.servers[name].system.tuple_store.entries()
     return {entry.fields[1] for entry in store if entry.fields[0] == "host"}

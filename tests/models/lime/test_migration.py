@@ -300,7 +300,7 @@ async def tried(stage: Stage, cls: type[Mover]) -> str:
     assert not agent.ended and agent.running and agent.board.is_shared
     await board.out(("item", 1), agent.location)
     assert await board.rdp(ITEM, agent.location) == ("item", 1)
-    assert agent.id in a.lives and not b.journeys.parked
+    assert agent.id in a.lives and not b.migrations.parked
     return why
 
 
@@ -515,7 +515,7 @@ def test_luggage_goes_in_pieces_and_too_much_is_refused(monkeypatch):
             await board.out(("item", number), agent.location)
         monkeypatch.setattr(migrating, "PIECES_MAX", 3)
         await board.out(("go", b.host.id), agent.location)
-        assert "luggage" in await ready(board)
+        assert "package is too large" in await ready(board)
         monkeypatch.setattr(migrating, "PIECES_MAX", 1_000)
         await board.out(("go", b.host.id), agent.location)
         assert await ready(board) == "b"
@@ -575,7 +575,7 @@ class AsyncStarter(Follower):
 
 
 class Busy(Mover):
-    """While its run() is under way, a listener of it cannot take it away."""
+    """While its run() is running, a listener cannot migrate the agent."""
 
     async def run(self) -> None:
         reaction = UbiquitousReaction(("follow", str), self.follow, ONCE_PER_TUPLE)
@@ -597,7 +597,7 @@ def test_only_run_can_leave_while_it_is_under_way():
         agent = await a.load(Busy)
         assert await ready(board) == "a"
         await board.out(("follow", b.location.id))
-        assert "run() is under way" in await ready(board)
+        assert "run() is running" in await ready(board)
         assert agent.running
 
     play_async(scene)
@@ -634,7 +634,7 @@ def test_the_listener_under_way_comes_to_its_end_and_what_waits_travels():
             await board.out(("item", number))
         await Slow.begun.wait()
         await board.out(("go", b.host.id), agent.location)
-        await stage.until(lambda: agent._life._paused, "it is about to leave")
+        await stage.until(lambda: agent._runtime._paused, "it is about to leave")
         Slow.gate.set()
         assert await ready(board) == "b"
         await stage.until(lambda: len(Mover.heard) == 3)
@@ -701,7 +701,7 @@ def test_a_listener_is_called_there_when_its_spaces_are_shared_again_and_may_end
             await board.out(("item", 1))
         await Slow.begun.wait()
         await board.out(("go", b.host.id), agent.location)
-        await stage.until(lambda: agent._life._paused, "it is about to leave")
+        await stage.until(lambda: agent._runtime._paused, "it is about to leave")
         Slow.gate.set()
         await stage.until(lambda: len(Mover.heard) == 3)
         assert Mover.heard[2] == ("shared: True", ("item", 1))
@@ -925,7 +925,7 @@ async def exactly_one(town: Town) -> None:
     assert Resident.runs == (["a"] if agent.failed else ["a", "b"])
     for place in town.hosts.values():
         assert sorted(await place.do(seen(place))) == ITEMS
-        assert not place.host.journeys.parked and not place.host.journeys.decisions
+        assert not place.host.migrations.parked and not place.host.migrations.decisions
     assert sorted(Resident.heard) == ITEMS
     c = town.hosts["c"]
     await c.do(tell(c, ("item", 99)))
@@ -933,7 +933,7 @@ async def exactly_one(town: Town) -> None:
     assert Resident.heard[-1] == ("item", 99)
     said = [place.host.server.system.tuple_store for place in town.hosts.values()]
     agents = [
-        [found.fields[2] for found in tuple_store.port._core.store if found.fields[1] == agent.id]
+        [found.fields[2] for found in tuple_store.entries() if found.fields[1] == agent.id]
         for tuple_store in said
     ]
     assert agents == [[where]] * 3
@@ -973,7 +973,7 @@ async def never_two(town: Town) -> None:
     agents = town.residents()
     assert len(agents) <= 1
     for place in town.hosts.values():
-        assert not place.host.journeys.parked and not place.host.journeys.decisions
+        assert not place.host.migrations.parked and not place.host.migrations.decisions
         found = await place.do(seen(place))
         assert sorted(found) in (ITEMS, [one for one in ITEMS if one[1] < 10])
         assert (len(found) == 6) == bool(agents)
@@ -1002,7 +1002,7 @@ def test_who_stayed_and_moved_on_is_not_begun_where_it_was_parked(monkeypatch):
             Resident.runs.clear()
             location = await send_off(town)
             b = places["b"]
-            parked = b.host.journeys._park
+            parked = b.host.migrations._park
 
             def park(*args: Any) -> None:
                 parked(*args)
@@ -1010,10 +1010,10 @@ def test_who_stayed_and_moved_on_is_not_begun_where_it_was_parked(monkeypatch):
                 for other in "ac":
                     town.network.cut(other, "b")
 
-            monkeypatch.setattr(b.host.journeys, "_park", park)
+            monkeypatch.setattr(b.host.migrations, "_park", park)
             await places["c"].do(tell(places["c"], ("go", "b"), location))
             await town.until(lambda: [one.failed for one in town.residents()] == [1], "it stays")
-            assert len(b.host.journeys.parked) == 1
+            assert len(b.host.migrations.parked) == 1
             await places["c"].do(tell(places["c"], ("go", "c"), location))
             await town.until(lambda: bool(places["c"].residents), "it is at c")
             await places["a"].crash()
@@ -1021,7 +1021,7 @@ def test_who_stayed_and_moved_on_is_not_begun_where_it_was_parked(monkeypatch):
             town.network.heal()
             await town.grouped()
             assert [one.host.name for one in town.residents()] == ["c"]
-            assert not b.host.journeys.parked
+            assert not b.host.migrations.parked
             assert sorted(await b.do(seen(b))) == ITEMS
         finally:
             for place in places.values():
@@ -1077,7 +1077,7 @@ def test_an_agent_that_is_loaded_elsewhere_is_made_once_whatever_link_is_lost(fa
                 least = 1 if told[-1] == "loaded" else 0
                 assert least <= len(town.residents()) <= most
                 assert len(Resident.runs) == len(town.residents())
-                assert not town.hosts["a"].host.journeys._news
+                assert not town.hosts["a"].host.migrations._news
             finally:
                 for place in town.hosts.values():
                     await place.leave()
@@ -1105,7 +1105,7 @@ def test_a_host_that_loads_asks_for_the_outcome_and_nothing_is_kept_of_it():
             ]
             assert [one.id.split("#")[0] for one in (first, second)] == ["one", "two"]
             await asyncio.sleep(0.5)
-            assert len(b.residents) == 2 and b.host.journeys._loads == {}
+            assert len(b.residents) == 2 and b.host.migrations._loads == {}
         finally:
             for place in town.hosts.values():
                 await place.leave()

@@ -19,6 +19,7 @@ from tests.models.lime.stage import (
     at_both_doors,
     do,
     on_every_kind,
+    on_every_space,
     play_async,
     play_blocking,
     shared,
@@ -107,7 +108,7 @@ def test_a_reaction_of_once_fires_once_although_many_match(play):
     play(scene)
 
 
-@on_every_kind
+@on_every_space
 def test_an_event_says_what_was_found_by_which_reaction_and_with_whom(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -971,7 +972,7 @@ def test_of_several_reactions_a_strong_listener_registers_all_or_none(play):
         assert "it cannot tell" in str(errors[0])
         await do(board.out(("other", 2)))
         assert heard == [] and board.get_registered_reactions() == [first]
-        assert len(host.server.spaces.tuple_store("board").port._core.reactions) == 1
+        assert len(host.server.core.spaces["board"].port._core.reactions) == 1
 
     play(scene)
 

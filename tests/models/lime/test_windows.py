@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import Camp, Camper, play
+from tests.models.lime.camp import SPACE, Camp, Camper, play
 from tupelo.errors import BadEntry, ReactionFailed
 from tupelo.federation.brokers.tables import ANSWER_BYTES_MAX
 from tupelo.models.lime.messages import PAYLOAD_BYTES_MAX
@@ -27,7 +27,7 @@ TOO_LONG = bytes(PAYLOAD_BYTES_MAX + 1)
 def write_many(agent: Camper, number: int, value: Any = None) -> None:
     """By another door, all at once."""
     items = [freeze((n, value)) for n in range(number)]
-    agent.its().tuple_store.port.write_items(items, None, None, None, TaskSignal, 0)
+    agent.tent.core.make_space(SPACE).port.write_items(items, None, None, None, TaskSignal, 0)
 
 
 @pytest.mark.parametrize("verb", ["rdg", "ing"])
@@ -69,7 +69,7 @@ def test_a_reader_that_gives_up_leaves_nothing_behind() -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         write_many(two, 4, MEBI)
         await camp.quiet()
-        listings = camp["b"].server.handover.listings
+        listings = camp["b"].server.transfer.listings
         reading = one.call("rdg", ANY)
         while not listings.open_for("a"):
             await asyncio.sleep(0.0005)
@@ -109,7 +109,7 @@ def test_what_cannot_be_sent_is_private() -> None:
         await one.out(TOO_LONG)
         with pytest.raises(BadEntry, match=f"{PAYLOAD_BYTES_MAX:,}"):
             await one.share()
-        assert not one.its().shared
+        assert not one.interface().shared
         assert await one.call("inp", ANY) == (TOO_LONG,)
         await one.share()
 

@@ -1,9 +1,10 @@
-"""Collects that stand: single ones until they are satisfied, and persistent ones of any host.
+"""Standing collects: single ones until they are satisfied, and persistent ones of any host.
 
-A collect spreads over the tree, and leaves at each broker an entry with the way back to the host
-that began it. A single collect of any host ends everywhere at its first result, while that travels
-back. One of all hosts ends at each broker when it and all beyond have answered. A persistent one of
-any host settles, at each broker, on the first branch that has something, and drops the others.
+A collect spreads over the tree, and each broker keeps an entry for it with the way back to the host
+that began it. A single collect of any host ends everywhere at its first result, as the result
+travels back. One of all hosts ends at each broker when this host and all hosts beyond have
+answered. A persistent collect of any host settles, at each broker, on the first branch with a
+result, and cancels the others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tupelo.errors import BadFrame
-from tupelo.federation.brokers.local import LocalApplication, Matching
 from tupelo.federation.brokers.messages import (
     CollectCancel,
     CollectRequest,
@@ -21,11 +21,19 @@ from tupelo.federation.brokers.messages import (
     HostResult,
     Kind,
 )
-from tupelo.federation.brokers.pruning import PruningPromises
-from tupelo.federation.brokers.tables import EncodedPattern, Say, Tree, check_answer, portions
+from tupelo.federation.brokers.tables import (
+    EncodedPattern,
+    LocalApplication,
+    Matching,
+    PruningPromises,
+    SendTo,
+    Tree,
+    check_answer,
+    split_items,
+)
 
-Deliver = Callable[[int, HostResult, bool], None]
-"""Told of each result for the collect of this number of this host's own, and whether it is over."""
+DeliverResult = Callable[[int, HostResult, bool], None]
+"""Called with the number of a collect of this host, a result, and whether the collect is over."""
 
 
 class CollectId(NamedTuple):
@@ -34,7 +42,7 @@ class CollectId(NamedTuple):
 
 
 class CollectState:
-    """A collect, as it stands at one broker."""
+    """The entry for a collect at one broker."""
 
     def __init__(
         self, id: CollectId, kind: Kind, pattern: EncodedPattern, toward: str | None
@@ -43,15 +51,15 @@ class CollectState:
         self.kind = kind
         self.pattern = pattern
         self.toward = toward
-        """The way back; None at the host that began it."""
+        """The edge toward the host that began it; None at that host."""
         self.away: dict[str, None] = {}
-        """The branches where it stands as well."""
+        """The edges over which the collect was sent on."""
         self.withheld: dict[str, None] = {}
-        """Those that need not know of it, being empty, until they say that they are not."""
+        """The edges over which it was not sent, since the branch has promised to be empty."""
         self.answered: set[str] = set()
-        """The hosts that have answered one of all hosts, as far as is known here."""
+        """The hosts that have answered, as far as is known here, if it is of all hosts."""
         self.chosen: str | None = None
-        """The branch, or this host, on which a persistent one has settled."""
+        """The edge, or this host, on which a persistent collect has settled."""
         self.parts: dict[str, list[bytes]] = {}
 
     @property
@@ -60,21 +68,21 @@ class CollectState:
 
 
 class Collecting:
-    """The collects that stand at one broker, in one membership."""
+    """The standing collects at one broker, in one membership."""
 
     def __init__(
         self,
         tree: Tree,
-        memory: PruningPromises,
+        promises: PruningPromises,
         local: LocalApplication,
-        say: Say,
-        deliver: Deliver,
+        send: SendTo,
+        deliver: DeliverResult,
         asks_again: bool,
     ) -> None:
         self._tree = tree
-        self._memory = memory
+        self._promises = promises
         self._local = local
-        self._say = say
+        self._send = send
         self._deliver = deliver
         self._asks_again = asks_again
         self._entries: dict[CollectId, CollectState] = {}
@@ -85,12 +93,12 @@ class Collecting:
     def is_idle(self) -> bool:
         return not self._entries
 
-    # Coming and going
+    # Begin and end
 
     def begin(
         self, number: int, kind: Kind, pattern: EncodedPattern, answered: Iterable[str]
     ) -> None:
-        """A collect of this host's own stands from now on."""
+        """Begin a collect of this host."""
         self._open(CollectId(self._tree.me, number), kind, pattern, None, answered)
 
     def heard_collect(self, edge: str, message: CollectRequest, pattern: EncodedPattern) -> None:
@@ -131,7 +139,7 @@ class Collecting:
                 continue
             if not self._concerns(edge, entry.pattern):
                 continue
-            if self._memory.is_empty(edge, entry.pattern.key):
+            if self._promises.is_empty(edge, entry.pattern.key):
                 entry.withheld[edge] = None
             else:
                 self._send_on(entry, edge)
@@ -139,10 +147,10 @@ class Collecting:
     def _send_on(self, entry: CollectState, edge: str) -> None:
         entry.away[edge] = None
         answered = sorted(entry.answered & self._tree.beyond(edge))
-        self._say(edge, CollectRequest(*entry.id, entry.kind, entry.pattern.encoded, answered))
+        self._send(edge, CollectRequest(*entry.id, entry.kind, entry.pattern.encoded, answered))
 
     def _concerns(self, edge: str, pattern: EncodedPattern) -> bool:
-        """Can there be something for this beyond this edge?"""
+        """Whether hosts beyond this edge can have matches."""
         host = self._local.only_at(pattern)
         return host is None or host in self._tree.beyond(edge)
 
@@ -150,7 +158,7 @@ class Collecting:
         return entry.kind == "single all" and self._tree.beyond(edge) <= entry.answered
 
     def end(self, number: int) -> None:
-        """This host's own collect is over."""
+        """End a collect of this host."""
         entry = self._entries.get(CollectId(self._tree.me, number))
         if entry is not None:
             self._remove(entry)
@@ -161,19 +169,20 @@ class Collecting:
             self._remove(entry)
 
     def _remove(self, entry: CollectState, without: str | None = None) -> None:
-        """Remove it here and, but for one branch, wherever it went from here."""
+        """Remove an entry, and cancel it over the edges that it was sent on, but for one edge."""
         if self._entries.pop(entry.id, None) is None:
             return
         if entry.toward is not None:
             self._of[entry.toward] -= 1
         for edge in entry.away:
             if edge != without:
-                self._say(edge, CollectCancel(*entry.id))
+                self._send(edge, CollectCancel(*entry.id))
 
     # Results
 
     def _here(self, entry: CollectState) -> list[bytes]:
-        """What this host has for it, if it is to tell."""
+        """The state of this host for a collect; empty if this host has answered or must not
+        tell."""
         if self._tree.me in entry.answered:
             return []
         return self._local.state_for(entry.toward or self._tree.me, entry.pattern) or []
@@ -195,7 +204,7 @@ class Collecting:
         self._tree.check_beyond(edge, [message.found.host])
         entry = self._entries.get(CollectId(message.host, message.number))
         if entry is None or edge not in entry.away:
-            return  # it was over here before
+            return  # the collect has ended here
         found = message.found
         parts = entry.parts.setdefault(edge, [])
         parts += found.items
@@ -209,7 +218,7 @@ class Collecting:
 
     def _found_beyond(self, entry: CollectState, edge: str, found: HostResult, last: bool) -> None:
         if entry.kind == "single any":
-            self._remove(entry, without=edge)  # There it is over already.
+            self._remove(entry, without=edge)  # It has ended there.
         elif entry.kind == "single all":
             if last:
                 entry.away.pop(edge, None)
@@ -220,20 +229,20 @@ class Collecting:
             self._settle(entry, edge)
         elif entry.chosen != edge:
             entry.away.pop(edge, None)
-            self._say(edge, CollectCancel(*entry.id))
+            self._send(edge, CollectCancel(*entry.id))
             return
         self._pass_on(entry, found)
 
     def _settle(self, entry: CollectState, branch: str) -> None:
-        """A persistent collect has found its host."""
+        """A persistent collect settles on a branch, or on this host."""
         entry.chosen = branch
         entry.withheld.clear()
         for edge in [edge for edge in entry.away if edge != branch]:
             del entry.away[edge]
-            self._say(edge, CollectCancel(*entry.id))
+            self._send(edge, CollectCancel(*entry.id))
 
     def _pass_on(self, entry: CollectState, found: HostResult) -> None:
-        """On the way back."""
+        """Send a result on the way back, or deliver it if the collect is of this host."""
         last = entry.kind == "single any" or (
             entry.kind == "single all" and entry.is_over and self._tree.me in entry.answered
         )
@@ -242,16 +251,16 @@ class Collecting:
         if entry.toward is None:
             self._deliver(entry.id.number, found, last)
             return
-        heaps = portions(found.items)
-        for place, items in enumerate(heaps, start=1):
-            more = place < len(heaps)
+        chunks = split_items(found.items)
+        for place, items in enumerate(chunks, start=1):
+            more = place < len(chunks)
             part = HostResult(found.host, items, found.is_update)
-            self._say(entry.toward, CollectResult(*entry.id, part, last and not more, more))
+            self._send(entry.toward, CollectResult(*entry.id, part, last and not more, more))
 
-    # What happens meanwhile
+    # Events during a collect
 
     def published_here(self, found: HostResult, matching: Matching) -> None:
-        """After an update of this host: what stands may be answered now."""
+        """This host has published an update: answer the collects that it concerns."""
         for entry in list(self._entries.values()):
             if self._tree.me in entry.answered or not self._may_tell(entry):
                 continue
@@ -267,8 +276,8 @@ class Collecting:
                     self._found_here(entry, HostResult(self._tree.me, items))
 
     def passing(self, edge: str, found: HostResult, matches: Matching) -> None:
-        """An update comes from a branch that was thought empty: for what was not sent there, it is
-        a result, as it would have been had it been."""
+        """An update comes from a branch that was empty. For a collect that was not sent there, the
+        update is the result that the branch would have sent."""
         for entry in list(self._entries.values()):
             if (
                 edge in entry.withheld
@@ -279,15 +288,15 @@ class Collecting:
                 self._found_beyond(entry, edge, found, False)
 
     def released(self, edge: str, keys: list[str]) -> None:
-        """A branch is not known to be empty any more: what was not sent there is sent now."""
+        """A promise of a branch has ended: send the withheld collects there."""
         for entry in list(self._entries.values()):
             if edge in entry.withheld and entry.pattern.key in keys:
                 del entry.withheld[edge]
                 self._send_on(entry, edge)
 
     def cut(self, hosts: frozenset[str]) -> None:
-        """These hosts are out of reach. What this means for those who collect is settled by the
-        next membership."""
+        """These hosts are out of reach; the next membership decides what this means for
+        collects."""
         self._cut |= hosts
         for entry in list(self._entries.values()):
             if entry.id.host in hosts:
@@ -306,7 +315,7 @@ class Collecting:
         answered: Iterable[str],
         chosen: str | None,
     ) -> None:
-        """A collect that everyone knows of."""
+        """Add a collect from the metadata of its host, which all brokers know."""
         me = self._tree.me
         toward = self._tree.toward(collect_id.host)
         target = self._local.only_at(pattern)
@@ -315,7 +324,7 @@ class Collecting:
             return
         if chosen is not None and chosen in self._tree.hosts:
             branch = self._tree.toward(chosen)
-            if branch is None or branch != toward:  # else it does not pass by here
+            if branch is None or branch != toward:  # else this host is not on its path
                 entry = self._enter(collect_id, kind, pattern, toward)
                 entry.chosen = branch or me
                 if branch is not None:
@@ -334,7 +343,8 @@ class Collecting:
             self._remove(entry)
 
     def answer(self, collect_id: CollectId, again: bool) -> None:
-        """Answer it in a new membership: what has settled here only if something may be missing."""
+        """Answer a collect in a new membership; one that has settled here only `again` if results
+        may have been lost."""
         entry = self._entries.get(collect_id)
         if entry is None or (
             entry.chosen is not None and (entry.chosen != self._tree.me or not again)

@@ -1,7 +1,7 @@
-"""What brokers say to their neighbours in the tree.
+"""The messages between brokers that are neighbours in the tree.
 
-Patterns, updates and items are encoded by msgpack once, by whoever makes them, and pass through
-other brokers as bytes. A message is a short array that begins with its number.
+Patterns, updates and items are encoded by msgpack once, at their source, and pass through other
+brokers as bytes. A message is an array that begins with the tag of its type.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from tupelo.errors import BadFrame
 Extent = Literal["any", "all"]
 Duration = Literal["single", "persistent"]
 Kind = Literal["single any", "single all", "persistent any"]
-"""The collects that stand in the tables of other brokers one by one. A persistent collect of all is
-a subscription and a probe."""
+"""The collects that have an entry in the tables of other brokers. A persistent collect of all has
+none: it is a subscription and a probe."""
 
 
 class BrokerMessage(msgspec.Struct, array_like=True, gc=False):
-    """Anything that a broker says."""
+    """Base of all messages of brokers."""
 
 
 class HostResult(msgspec.Struct, array_like=True, frozen=True):
-    """What one host has for a pattern: its state, or an update of it. The `number` is that of the
-    update, or of the last one before the state that may concern it; 0 where nobody needs it."""
+    """The state of one host for a pattern, or an update of it. `number` is that of the update, or
+    of the last update before the state that may concern the pattern; 0 where it is not needed."""
 
     host: str
     items: list[bytes]
@@ -34,21 +34,21 @@ class HostResult(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SubscribeTo(BrokerMessage, tag=1):
-    """Tell me of updates that match this pattern."""
+    """Send the sender the updates that match this pattern."""
 
     pattern: bytes
 
 
 class UnsubscribeFrom(BrokerMessage, tag=2):
-    """No more of these."""
+    """Send no more of these updates."""
 
     pattern: bytes
 
 
 class PublishedUpdate(BrokerMessage, tag=3):
-    """A host has published this, as its update of this `number`. If it has a `hop`, the sender's
-    branch is not empty any more for the keys that are `revoked`. Answer then: Told, when nobody
-    beyond believes that it is."""
+    """An update that a host has published, with its number there. If there is a `hop`, the sender
+    revokes its promises for the keys `revoked`; the receiver answers with UpdateAck when all hosts
+    beyond have revoked theirs."""
 
     hop: int
     host: str
@@ -58,20 +58,20 @@ class PublishedUpdate(BrokerMessage, tag=3):
 
 
 class RevokePromise(BrokerMessage, tag=4):
-    """The same, for one who does not want the update."""
+    """Revoked promises, for a neighbour that has not subscribed to the update."""
 
     hop: int
     keys: list[str]
 
 
 class UpdateAck(BrokerMessage, tag=5):
-    """The answer to an Update or a Revoke with this `hop`."""
+    """The answer to a PublishedUpdate or RevokePromise with this `hop`."""
 
     hop: int
 
 
 class ProbeRequest(BrokerMessage, tag=6):
-    """What have you, and the hosts beyond you, for this pattern now? Perhaps only these hosts."""
+    """Asks for the current state of the receiver and the hosts beyond it, or `only` of some."""
 
     number: int
     pattern: bytes
@@ -80,8 +80,9 @@ class ProbeRequest(BrokerMessage, tag=6):
 
 
 class ProbeAnswer(BrokerMessage, tag=7):
-    """The answer, perhaps in several messages; the hosts that could not be asked; and whether the
-    branch promises to say when it is empty no more."""
+    """The answer to a ProbeRequest: the states, the hosts that could not be asked (`lost`), and
+    whether the branch is empty and promises to report its next match. `more` messages may
+    follow."""
 
     number: int
     found: list[HostResult] = []
@@ -91,13 +92,13 @@ class ProbeAnswer(BrokerMessage, tag=7):
 
 
 class ProbeCancel(BrokerMessage, tag=8):
-    """The question needs no answer any more."""
+    """The probe of this number needs no answer any more."""
 
     number: int
 
 
 class CollectRequest(BrokerMessage, tag=9):
-    """This collect of a host stands from now on. Some hosts may have answered it already."""
+    """A collect of a host begins; the hosts in `answered` need not answer."""
 
     host: str
     number: int
@@ -107,7 +108,7 @@ class CollectRequest(BrokerMessage, tag=9):
 
 
 class CollectResult(BrokerMessage, tag=10):
-    """What was found for a collect. `last` if no more will come from this branch."""
+    """A result for a collect. `last` if no other result will come from this branch."""
 
     host: str
     number: int
@@ -117,13 +118,13 @@ class CollectResult(BrokerMessage, tag=10):
 
 
 class CollectCancel(BrokerMessage, tag=11):
-    """The collect is over, or needs nothing from this branch."""
+    """The collect is over, or needs no more results from this branch."""
 
     host: str
     number: int
 
 
-AnySaid = (
+AnyBrokerMessage = (
     SubscribeTo
     | UnsubscribeFrom
     | PublishedUpdate
@@ -141,7 +142,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def read_value(encoded: bytes) -> Any:
-    """A pattern, an update or an item; BadFrame if it is none."""
+    """Decode a pattern, an update or an item; raises BadFrame if it is no msgpack."""
     try:
         return msgspec.msgpack.decode(encoded)
     except (msgspec.DecodeError, RecursionError) as error:

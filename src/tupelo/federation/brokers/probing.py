@@ -1,10 +1,10 @@
-"""Probing: what is there now for a pattern, at any host or at all of them.
+"""Probing: the current state for a pattern, of any host or of all hosts.
 
-A question goes down the tree, and the answers come up combined: nobody waits for a time to pass.
+A probe goes down the tree, and the answers are combined on the way back; no timeout is involved.
 Updates that match, and pass a broker after their host has answered and before the broker has, are
-part of its answer, as in a distributed snapshot. Over one edge at most one question for the same
-pattern is under way; who asks meanwhile waits for its answer, and then one question is asked for
-all of them: so an answer is never older than the question, and states are collected once for many.
+part of its answer, as in a distributed snapshot. Over one edge at most one probe for the same
+pattern is under way; probes that begin meanwhile wait for it, and share the next one. So an answer
+is never older than the question, and one search serves many.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 
 from tupelo.errors import BadFrame
-from tupelo.federation.brokers.local import LocalApplication, Matching
 from tupelo.federation.brokers.messages import (
     Extent,
     HostResult,
@@ -21,17 +20,19 @@ from tupelo.federation.brokers.messages import (
     ProbeCancel,
     ProbeRequest,
 )
-from tupelo.federation.brokers.pruning import PruningPromises
 from tupelo.federation.brokers.tables import (
     ANSWER_BYTES_MAX,
     EncodedPattern,
+    LocalApplication,
+    Matching,
+    PruningPromises,
     Routes,
-    Say,
+    SendTo,
     Tree,
     check_answer,
-    in_heaps,
     length_of,
     merged,
+    split_results,
 )
 
 Only = frozenset[str] | None
@@ -40,7 +41,7 @@ LineKey = tuple[str, bytes, Extent, Only]
 
 
 class ProbeEvaluation:
-    """One question, as it is evaluated at one broker."""
+    """One probe at one broker: the edges that it waits for, and the results so far."""
 
     def __init__(
         self, asker: str, pattern: EncodedPattern, extent: Extent, only: Only, done: Done
@@ -61,8 +62,8 @@ class ProbeEvaluation:
 
 
 class EdgeProbe:
-    """What is asked over one edge for one pattern: who waits for the answer that is under way, and
-    who for the next."""
+    """The probes over one edge for one pattern: those that wait for the current answer (`now`), and
+    those that wait for the next."""
 
     def __init__(self, key: LineKey, pattern: EncodedPattern) -> None:
         self.key = key
@@ -72,7 +73,7 @@ class EdgeProbe:
         self.next: dict[ProbeEvaluation, None] = {}
         self.found: list[HostResult] = []
         self.trusts = True
-        """Whether a promise that comes with the answer can be relied on."""
+        """Whether a promise in the answer counts: not if the subscription ended meanwhile."""
 
     @property
     def edge(self) -> str:
@@ -80,22 +81,22 @@ class EdgeProbe:
 
 
 class Probing:
-    """The questions that are under way at one broker, in one membership."""
+    """The probes that run at one broker, in one membership."""
 
     def __init__(
         self,
         tree: Tree,
         routes: Routes,
-        memory: PruningPromises,
+        promises: PruningPromises,
         local: LocalApplication,
-        say: Say,
+        send: SendTo,
         prune: bool,
     ) -> None:
         self._tree = tree
         self._routes = routes
-        self._memory = memory
+        self._promises = promises
         self._local = local
-        self._say = say
+        self._send = send
         self._prune = prune
         self._numbers = 0
         self._cut: set[str] = set()
@@ -106,19 +107,19 @@ class Probing:
         self._by_number: dict[int, EdgeProbe] = {}
 
     def under_way(self) -> list[ProbeEvaluation]:
-        """The questions that are asked and not answered."""
+        """The probes that are not answered."""
         return list(self._running)
 
     @property
     def is_idle(self) -> bool:
         return not self._running
 
-    # A question, from its beginning to its answer
+    # A probe, from its beginning to its answer
 
     def ask(
         self, pattern: EncodedPattern, extent: Extent, only: Only, done: Done
     ) -> ProbeEvaluation:
-        """Ask for this host itself; `done` may be called before this returns."""
+        """Begin a probe of this host; `done` may be called before this returns."""
         evaluation = ProbeEvaluation(self._tree.me, pattern, extent, only, done)
         self._begin(evaluation)
         return evaluation
@@ -127,7 +128,7 @@ class Probing:
         number = message.number
         self._tree.check_room(edge, self._of[edge])
         if (edge, number) in self._asked:
-            raise BadFrame(f"the question {number} twice")
+            raise BadFrame(f"the probe {number} twice")
         only = None if message.only is None else frozenset(message.only)
 
         def done(evaluation: ProbeEvaluation) -> None:
@@ -146,7 +147,7 @@ class Probing:
             self._look_here(evaluation)
         if not evaluation.is_satisfied:
             for edge in self._tree.neighbours:
-                if edge != evaluation.asker and not self._memory.is_empty(
+                if edge != evaluation.asker and not self._promises.is_empty(
                     edge, evaluation.pattern.key
                 ):
                     self._ask_over(edge, evaluation)
@@ -157,7 +158,8 @@ class Probing:
         items = local.state_for(evaluation.asker, pattern)
         if items is None:
             evaluation.lost.add(self._tree.me)
-        elif items:  # Only some hosts are asked by one who may know their state from before.
+        elif items:
+            # `only` some hosts are asked by a collect that may know their state from before.
             number = local.number if evaluation.only is None else local.last_update(pattern)
             evaluation.found.append(HostResult(self._tree.me, items, number=number))
 
@@ -168,7 +170,7 @@ class Probing:
         evaluation.done(evaluation)
 
     def _give_up(self, evaluation: ProbeEvaluation) -> None:
-        """It is over; what is still asked for it alone is asked no more."""
+        """End a probe, and cancel the requests over edges that only it waits for."""
         evaluation.over = True
         self._running.pop(evaluation, None)
         waiting, evaluation.waiting = evaluation.waiting, {}
@@ -178,11 +180,11 @@ class Probing:
             else:
                 del line.now[evaluation]
                 if not line.now:
-                    self._say(line.edge, ProbeCancel(line.number))
+                    self._send(line.edge, ProbeCancel(line.number))
                     self._go_on(line)
 
     def quit(self, evaluation: ProbeEvaluation) -> None:
-        """Whoever asked needs no answer any more."""
+        """Cancel a probe."""
         if not evaluation.over:
             self._give_up(evaluation)
 
@@ -193,10 +195,10 @@ class Probing:
             self.quit(evaluation)
 
     def _answer(self, edge: str, number: int, evaluation: ProbeEvaluation) -> None:
-        """Tell a neighbour what was found."""
+        """Send the answer to a neighbour."""
         promise = self._may_promise(edge, evaluation)
         if promise:
-            self._memory.promise(edge, evaluation.pattern)
+            self._promises.promise(edge, evaluation.pattern)
         found: list[HostResult] = []
         room = ANSWER_BYTES_MAX
         for one in evaluation.found[:1] if evaluation.extent == "any" else evaluation.found:
@@ -205,10 +207,10 @@ class Probing:
                 found.append(one)
             else:
                 evaluation.lost.add(one.host)
-        heaps = in_heaps(found)
-        for heap in heaps[:-1]:
-            self._say(edge, ProbeAnswer(number, heap, more=True))
-        self._say(edge, ProbeAnswer(number, heaps[-1], sorted(evaluation.lost), promise))
+        chunks = split_results(found)
+        for chunk in chunks[:-1]:
+            self._send(edge, ProbeAnswer(number, chunk, more=True))
+        self._send(edge, ProbeAnswer(number, chunks[-1], sorted(evaluation.lost), promise))
 
     def _may_promise(self, edge: str, evaluation: ProbeEvaluation) -> bool:
         pattern = evaluation.pattern
@@ -219,13 +221,13 @@ class Probing:
             and not evaluation.lost
             and self._routes.is_wanted_by(edge, pattern.key)
             and all(
-                other == edge or self._memory.is_empty(other, pattern.key)
+                other == edge or self._promises.is_empty(other, pattern.key)
                 for other in self._tree.neighbours
             )
             and self._local.may_promise(edge, pattern)
         )
 
-    # What is asked over an edge
+    # Probes over one edge
 
     def _ask_over(self, edge: str, evaluation: ProbeEvaluation) -> None:
         beyond = self._tree.beyond(edge)
@@ -247,7 +249,7 @@ class Probing:
             self._go_on(line)
 
     def _go_on(self, line: EdgeProbe) -> None:
-        """Ask for those who wait, if there are any."""
+        """Send the next probe over an edge, if any evaluations wait for one."""
         self._by_number.pop(line.number, None)
         line.now, line.next = line.next, {}
         line.found = []
@@ -259,14 +261,14 @@ class Probing:
         self._by_number[line.number] = line
         edge, encoded, extent, only = line.key
         line.trusts = self._routes.is_asked_of(edge, line.pattern.key)
-        self._say(
+        self._send(
             edge, ProbeRequest(line.number, encoded, extent, None if only is None else sorted(only))
         )
 
     def heard_answer(self, edge: str, message: ProbeAnswer) -> None:
         line = self._by_number.get(message.number)
         if line is None or line.edge != edge:
-            return  # it was not needed any more
+            return  # it was cancelled
         self._tree.check_beyond(edge, (one.host for one in message.found))
         self._tree.check_beyond(edge, message.lost)
         if not all(one.items for one in message.found):
@@ -282,7 +284,7 @@ class Probing:
         self, line: EdgeProbe, found: list[HostResult], lost: frozenset[str], promise: bool
     ) -> None:
         if promise:
-            self._memory.remember(line.edge, line.pattern.key)
+            self._promises.remember(line.edge, line.pattern.key)
         answered, line.now = list(line.now), {}
         self._go_on(line)
         self._hand_out(line.edge, answered, found, lost)
@@ -301,11 +303,11 @@ class Probing:
             evaluation.lost |= lost
             self._finish_if_ready(evaluation)
 
-    # What happens meanwhile
+    # Events during a probe
 
     def passing(self, came_from: str, found: HostResult, matches: Matching) -> None:
-        """An update passes. It is part of what is evaluated, if the host that it comes from, or the
-        branch, has answered before; if not, it is older, and the answer will know better."""
+        """An update passes this broker. It is added to the probes for which its branch has answered
+        already; for the others, the answer of the branch will contain it."""
         me = self._tree.me
         for evaluation in list(self._running):
             if (
@@ -320,13 +322,13 @@ class Probing:
                 self._finish_if_ready(evaluation)
 
     def asks_no_more(self, edge: str, key: str) -> None:
-        """Promises for this key that are under way are void."""
+        """Ignore promises for this key in answers that are under way."""
         for line in self._by_number.values():
             if line.edge == edge and line.pattern.key == key:
                 line.trusts = False
 
     def cut(self, hosts: frozenset[str]) -> None:
-        """These hosts cannot answer any more, nor do they wait for answers."""
+        """These hosts are out of reach: cancel their probes, and do not wait for their answers."""
         self._cut |= hosts
         for (edge, number), evaluation in list(self._asked.items()):
             if edge in hosts:
@@ -346,7 +348,7 @@ class Probing:
         self._hand_out(line.edge, waiting, [], lost)
 
     def end(self) -> None:
-        """The membership is over: who asked here is told what there is."""
+        """The membership is over: end the probes of this host with the results so far."""
         for evaluation in self._asked.values():
             evaluation.done = lambda ended: None
         for line in list(self._lines.values()):

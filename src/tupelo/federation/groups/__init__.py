@@ -1,1 +1,2 @@
-"""Groups: all hosts that reach each other, also through others, and agree on who they are."""
+"""Groups: the hosts that reach each other, directly or through others, and their agreed
+membership."""

@@ -1,5 +1,4 @@
-"""A membership: who is in the group, what everyone must know of each, and the tree they talk
-along."""
+"""A membership: the hosts of a group, the metadata of each, and the tree for their messages."""
 
 from __future__ import annotations
 
@@ -9,7 +8,8 @@ from typing import Any
 import msgspec
 
 MembershipId = tuple[int, str]
-"""The round, and the life of the host that began it. Later memberships of a host are greater."""
+"""The number of the round, and the host and incarnation that began it. Each new membership of a
+host has a greater id than the one before."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -22,7 +22,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Membership:
-    """One state of a group, the same at all its members."""
+    """One agreed state of a group, the same at all its hosts. `edges` are those of the tree."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Membership:
         self._ways: dict[str, dict[str, str]] = {}
 
     def neighbours(self, host: str) -> list[str]:
-        """Those next to this host in the tree."""
+        """The neighbours of this host in the tree."""
         return self._neighbours.get(host, [])
 
     def toward(self, me: str, host: str) -> str | None:
-        """The neighbour of mine that leads to this host; None if it is not in the group, or me."""
+        """The neighbour of `me` on the path to this host; None for `me` and for unknown hosts."""
         if me not in self._ways:
             self._ways[me] = {
                 host: neighbour
@@ -55,7 +55,7 @@ class Membership:
         return self._ways[me].get(host)
 
     def beyond(self, me: str, neighbour: str) -> frozenset[str]:
-        """The hosts that I reach over this neighbour, itself included."""
+        """The hosts that `me` reaches over this neighbour, the neighbour included."""
         if me not in self._sides:
             self._sides[me] = {side: self._side(me, side) for side in self.neighbours(me)}
         return self._sides[me].get(neighbour, frozenset())
@@ -71,4 +71,4 @@ class Membership:
         return frozenset(found - {me})
 
     def __repr__(self) -> str:
-        return f"<the roster {self.id[0]} of {', '.join(self.members)}>"
+        return f"<Membership {self.id[0]} of {', '.join(self.members)}>"

@@ -1,23 +1,24 @@
-"""The round by which the hosts of a group agree on a membership.
+"""The protocol by which the hosts of a group agree on the next membership, and its messages.
 
-An echo algorithm with extinction. A host that knows of a change begins a round: Probe goes to all
-its neighbours, and from each on to its own; the first one who asks a host is its parent, and the
-parents make a tree. When all its neighbours have answered, and nothing is under way at it any more,
-a host sends its parent an Echo with all that is behind it. So the one who began hears of everyone,
-and sends the membership down the same tree. Of several rounds the one with the greatest id goes on:
-who hears of it leaves the one it was in.
+It is an echo algorithm with extinction. A host that knows of a change begins a round: Probe goes to
+all its neighbours, and from each of them to its own neighbours. The first neighbour that sends a
+Probe is the parent of a host; the parents form a tree. When all neighbours of a host have answered
+and no operation runs there any more, the host sends its parent an Echo that lists the hosts behind
+it. So the host that began the round learns of all hosts, and sends the membership (Commit) down the
+same tree. Of several rounds the one with the greatest id goes on: a host that hears of it leaves
+the round it was in.
 
-A round that loses a parent, a child or one whose answer it awaits cannot end; the host at that
-place begins a greater one. What comes too late for a round is for the next. So when nothing more
+A round that loses a parent, a child or an awaited neighbour cannot end; the host that notices this
+begins a greater round. News that come too late for a round are for the next. So when nothing more
 changes, the last round ends, and all hosts that reach each other have the same membership.
 
-Before a membership is put in force, everything that was said in the old one is driven through the
-old tree: a host tells a neighbour that nothing more comes, when it has heard so from all the
-others. So what an operation has said in a membership arrives in that membership, unless its way was
-cut.
+Before a host installs a membership, all messages of the old one are driven through the old tree: a
+host sends a neighbour Flush when all its other old neighbours have sent Flush. So a message that an
+operation has sent in a membership arrives in that membership, unless its path was cut. Settled
+comes back up the tree when the new membership is in force, and Resume lets operations go on.
 
-This is a machine without time and without a network. What happens is told by calling it; what is to
-be done about it stands in `outbox`, to be done in that order.
+`MembershipProtocol` is a state machine without time and without a network. Events are method calls;
+instructions to carry out are in `outbox`, in their order.
 """
 
 from __future__ import annotations
@@ -26,43 +27,120 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+import msgspec
 
 from tupelo.errors import BadFrame
 from tupelo.federation.groups.membership import Member, Membership, MembershipId
-from tupelo.federation.groups.messages import (
-    Commit,
-    Echo,
-    Flush,
-    FoundHost,
-    GroupMessage,
-    Join,
-    Leave,
-    OfWave,
-    Probe,
-    Resume,
-    Settled,
-    Unreachable,
-)
+
+RoundNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+RoundId = tuple[RoundNumber, str]
+
+
+class GroupMessage(msgspec.Struct, array_like=True):
+    """Base of all messages of the group."""
+
+
+# Meeting and parting
+
+
+class Join(GroupMessage, tag=1):
+    """The sender takes part, in this incarnation; this membership is in force there. `late`: the
+    link existed before, and the sender has missed earlier messages of the receiver."""
+
+    incarnation: str
+    membership: RoundId
+    late: bool = False
+
+
+class Leave(GroupMessage, tag=2):
+    """The sender takes part no more."""
+
+
+# The round
+
+
+class Probe(GroupMessage, tag=3):
+    """Halt operations, pass the probe on, and answer with the hosts behind you."""
+
+    round_id: RoundId
+
+
+class FoundHost(msgspec.Struct, array_like=True):
+    """A host that the round has found, its parent in the tree, and the membership it `was` in."""
+
+    member: Member
+    parent: str | None
+    was: RoundId
+
+
+class Echo(GroupMessage, tag=4):
+    """The sender and the hosts behind it; no operation runs there."""
+
+    round_id: RoundId
+    found: list[FoundHost]
+
+
+class Commit(GroupMessage, tag=5):
+    """The new membership: all hosts that were found."""
+
+    round_id: RoundId
+    found: list[FoundHost]
+
+
+class Flush(GroupMessage, tag=6):
+    """The sender will pass on no more messages of the old membership."""
+
+    round_id: RoundId
+
+
+class Settled(GroupMessage, tag=7):
+    """The new membership is in force and settled at the sender and all hosts behind it."""
+
+    round_id: RoundId
+
+
+class Resume(GroupMessage, tag=8):
+    """All hosts are settled: operations may begin again."""
+
+    round_id: RoundId
+
+
+# In a membership
+
+
+class Unreachable(GroupMessage, tag=9):
+    """The sender cannot reach these hosts any more, within this membership."""
+
+    membership: RoundId
+    hosts: list[str]
+
+
+ProtocolMessage = Join | Leave | Probe | Echo | Commit | Flush | Settled | Resume
+AnyGroupMessage = ProtocolMessage | Unreachable
+
 
 AHEAD_MAX = 2**32
-"""No host is so many rounds ahead of another."""
+"""A round number that is further ahead than this is refused."""
 CONTRADICTIONS_MAX = 10
-"""So many rounds in a row a neighbour may contradict others: it may have yet to hear of an end."""
+"""A neighbour that contradicts others for more rounds in a row than this is dropped. A few are
+allowed: it may not have heard yet of the end of a host."""
 
 
 class ProtocolPhase(Enum):
-    """How far a host is in the round of its `id`."""
+    """The progress of a host in the round with the id `MembershipProtocol.id`."""
 
-    IDLE = "it is over; operations go on"
-    GATHERING = "neighbours are asked, or something is still under way here"
-    ECHOED = "the parent knows of us"
-    FLUSHING = "the new roster is known, and the last words of the old one are awaited"
-    SETTLING = "the new roster is in force; this host, or some behind it, are not settled"
-    SETTLED = "this host and all behind it are settled"
-    BROKEN = "it cannot end; a greater one is to come"
+    IDLE = "the round is over; operations go on"
+    GATHERING = "neighbours have not answered, or operations still run here"
+    ECHOED = "the echo was sent to the parent"
+    FLUSHING = "the new membership is known; Flush of old neighbours is awaited"
+    SETTLING = "the new membership is in force; this host or one behind it is not settled"
+    SETTLED = "this host and all hosts behind it are settled"
+    BROKEN = "the round cannot end; a greater one must begin"
 
 
-# What is to be done
+# Instructions
 
 
 @dataclass(frozen=True)
@@ -73,44 +151,44 @@ class SendMessage:
 
 @dataclass(frozen=True)
 class DelayBegin:
-    """Call `begin` soon: what happens at once is for one round. The more rounds were in vain, the
-    later."""
+    """Call `begin` after a pause, so that several changes share a round. The pause grows with the
+    number of rounds that were in vain."""
 
 
 @dataclass(frozen=True)
 class HaltOperations:
-    """Let no operation begin, and call `quiet` when none is under way. What was done to settle a
-    membership is given up."""
+    """Let no operation begin, and call `quiet` when none is running. Cancel the settling of a
+    membership."""
 
 
 @dataclass(frozen=True)
 class MarkUnreachable:
-    """These hosts of the membership in force are out of reach."""
+    """These hosts of the current membership are out of reach."""
 
     hosts: frozenset[str]
 
 
 @dataclass(frozen=True)
 class InstallMembership:
-    """This membership is in force. Call `settled` when this host is."""
+    """Put this membership in force, and call `settled` when this host has settled it."""
 
     membership: Membership
 
 
 @dataclass(frozen=True)
 class ResumeOperations:
-    """Let operations begin."""
+    """Let operations begin again."""
 
 
 @dataclass(frozen=True)
 class DropNeighbour:
-    """End the link to this neighbour: what it says cannot be."""
+    """End the link to this neighbour: its messages contradict those of others."""
 
     neighbour: str
 
 
 Place = tuple[str | None, str, MembershipId]
-"""Where a host was found, in which life, and the membership in force there."""
+"""The parent of a host in the tree, its incarnation, and the membership it was in."""
 
 Instruction = (
     SendMessage
@@ -124,8 +202,8 @@ Instruction = (
 
 
 class MembershipProtocol:
-    """One host's part in the rounds of its group. `member` says how it is now, `busy` whether
-    something is under way that must end before a membership may change."""
+    """The state of one host in the rounds of its group. `member()` returns the current metadata of
+    this host; `busy()` whether an operation runs that must end before the membership may change."""
 
     def __init__(self, member: Callable[[], Member], busy: Callable[[], bool]) -> None:
         first = member()
@@ -139,17 +217,19 @@ class MembershipProtocol:
         self._member = member
         self._busy = busy
         self._links: dict[str, Join | None] = {}
-        self._round = 0
+        self._last_round = 0
         self._wanted = False
         self.vain = 0
-        """How many rounds in a row have found what cannot be, or not what is there."""
-        self._contradicted: Counter[str] = Counter()  # the same, by who has said it
+        """The number of rounds in a row that found contradictions, or missed a neighbour."""
+        self._contradicted: Counter[str] = (
+            Counter()
+        )  # contradictions, by the child that reported them
         self.membership = Membership((0, self._life), [first], [])
         self._severed: set[str] = set()
         self._enter(self.membership.id, None)
 
-    def _enter(self, protocol: MembershipId, parent: str | None) -> None:
-        self.id = protocol
+    def _enter(self, round_id: MembershipId, parent: str | None) -> None:
+        self.id = round_id
         self.coming: Membership | None = None
         self._parent = parent
         self._asked: dict[str, None] = {}
@@ -167,7 +247,7 @@ class MembershipProtocol:
 
     @property
     def neighbours(self) -> list[str]:
-        """The hosts next to us that take part, if we do."""
+        """The linked hosts that take part; none, if this host does not take part."""
         return [host for host, here in self._links.items() if here] if self.joined else []
 
     def _say(self, host: str, message: GroupMessage) -> None:
@@ -187,7 +267,7 @@ class MembershipProtocol:
     def _gone(self, host: str) -> None:
         was_neighbour = host in self.neighbours
         self._links[host] = None
-        self._asked.pop(host, None)  # If it comes back, it awaits an answer anew.
+        self._asked.pop(host, None)  # If it comes back, it awaits an answer again.
         if was_neighbour:
             self._lose([host])
 
@@ -200,13 +280,13 @@ class MembershipProtocol:
             self.want()
 
     def leave(self) -> None:
-        """Take part no more, as soon as this host has brought the group to rest."""
+        """Depart at the end of a round that this host has begun, when all operations have ended."""
         self.leaving = True
         if self.idle:
             self.want()
 
     def depart(self) -> None:
-        """Take part no more from now on."""
+        """Stop taking part at once."""
         lost = self.neighbours
         self.joined = self.leaving = False
         for host in self._links:
@@ -214,7 +294,7 @@ class MembershipProtocol:
         self._lose(lost)
 
     def want(self) -> None:
-        """There is a reason for a round after the one that is under way."""
+        """Request a round after the current one."""
         self._wanted = True
         if self.phase in (ProtocolPhase.IDLE, ProtocolPhase.BROKEN):
             if self.neighbours:
@@ -235,20 +315,20 @@ class MembershipProtocol:
             self._flush()
 
     def _sever(self, lost: str) -> None:
-        """An edge of the tree is gone, and with it all that is beyond."""
+        """An edge of the tree is lost, and with it all hosts beyond."""
         self._severed.add(lost)
         beyond = self.membership.beyond(self.me, lost)
         self.outbox.append(MarkUnreachable(beyond))
         self.tell_cut(lost, beyond)
 
     def tell_cut(self, where: str, hosts: frozenset[str]) -> None:
-        """Say along all other edges that these hosts are out of reach."""
+        """Tell the neighbours on all other edges that these hosts are out of reach."""
         for host in self.membership.neighbours(self.me):
             if host != where and host not in self._severed and host in self.neighbours:
                 self._say(host, Unreachable(self.membership.id, sorted(hosts)))
 
     def _needs(self, host: str) -> bool:
-        """Can the round under way not end without this host?"""
+        """Whether the current round cannot end without this host."""
         return host == self._parent or host in self._awaited or host in self._children
 
     def _break(self) -> None:
@@ -258,13 +338,13 @@ class MembershipProtocol:
     # A round begins
 
     def begin(self) -> None:
-        """Begin the round that is wanted, if none is under way."""
+        """Begin the requested round, unless a round is running."""
         if self._wanted and self.phase in (ProtocolPhase.IDLE, ProtocolPhase.BROKEN):
-            self._take_part((self._round + 1, self._life), None)
+            self._take_part((self._last_round + 1, self._life), None)
 
-    def _take_part(self, protocol: MembershipId, parent: str | None) -> None:
-        self._enter(protocol, parent)
-        self._round = max(self._round, protocol[0])
+    def _take_part(self, round_id: MembershipId, parent: str | None) -> None:
+        self._enter(round_id, parent)
+        self._last_round = max(self._last_round, round_id[0])
         self._wanted = False
         self.phase = ProtocolPhase.GATHERING
         self.outbox.append(HaltOperations())
@@ -277,23 +357,23 @@ class MembershipProtocol:
         self._asked[host] = self._awaited[host] = None
         self._say(host, Probe(self.id))
 
-    # What is said
+    # Messages
 
-    def heard(self, host: str, message: OfWave) -> None:
+    def heard(self, host: str, message: ProtocolMessage) -> None:
         if isinstance(message, Join | Probe):
-            ahead = message.membership if isinstance(message, Join) else message.protocol
-            if ahead[0] > self._round + AHEAD_MAX:
+            ahead = message.membership if isinstance(message, Join) else message.round_id
+            if ahead[0] > self._last_round + AHEAD_MAX:
                 raise BadFrame(f"the round {ahead[0]} is too far ahead")
         if isinstance(message, Join):
             self._here(host, message)
         elif isinstance(message, Leave):
             self._gone(host)
         elif host not in self.neighbours:
-            return  # It has not heard yet that we left.
+            return  # It does not know yet that this host has left.
         elif isinstance(message, Probe):
-            self._probed(host, message.protocol)
-        elif message.protocol != self.id:
-            return  # It has not heard yet of the round that we are in.
+            self._probed(host, message.round_id)
+        elif message.round_id != self.id:
+            return  # It does not know yet of the current round.
         elif isinstance(message, Echo):
             self._echoed(host, message.found)
         elif isinstance(message, Commit):
@@ -309,7 +389,7 @@ class MembershipProtocol:
 
     def _here(self, host: str, here: Join) -> None:
         self._links[host] = here
-        self._round = max(self._round, here.membership[0])
+        self._last_round = max(self._last_round, here.membership[0])
         if not self.joined:
             return
         if here.late:
@@ -320,7 +400,7 @@ class MembershipProtocol:
             self.want()
 
     def _knows(self, host: str) -> bool:
-        """Is this neighbour, in this life, in the membership that is in force?"""
+        """Whether the current membership has this neighbour in its current incarnation."""
         here, member = self._links.get(host), self.membership.members.get(host)
         return (
             here is not None
@@ -329,22 +409,24 @@ class MembershipProtocol:
             and here.membership <= self.membership.id
         )
 
-    def _probed(self, host: str, protocol: MembershipId) -> None:
-        if protocol > self.id:
-            self._take_part(protocol, host)
+    def _probed(self, host: str, round_id: MembershipId) -> None:
+        if round_id > self.id:
+            self._take_part(round_id, host)
         elif self.phase is ProtocolPhase.IDLE:
-            self.want()  # It cannot win, and its host must not wait for ever.
-        elif protocol == self.id:
-            if host not in self._asked:  # It came when all were asked, and awaits our answer.
+            self.want()  # That round cannot win, and its host must not wait for ever.
+        elif round_id == self.id:
+            if (
+                host not in self._asked
+            ):  # A neighbour that joined after the probes awaits an answer.
                 self._asked[host] = None
-                self._say(host, Probe(protocol))
+                self._say(host, Probe(round_id))
             self._awaited.pop(host, None)
             self._gathered()
 
     def _echoed(self, host: str, found: list[FoundHost]) -> None:
         if self.phase is ProtocolPhase.GATHERING and host in self._awaited:
             if not found or (found[0].member.host, found[0].parent) != (host, self.me):
-                raise BadFrame("this echo does not begin with the one who sends it")
+                raise BadFrame("this echo does not begin with its sender")
             _check_tree(found)
             self._check_lives(host, found)
             del self._awaited[host]
@@ -352,23 +434,24 @@ class MembershipProtocol:
             self._gathered()
 
     def _check_lives(self, host: str, found: list[FoundHost]) -> None:
-        """It lives the life that it told of, and those whose place in this round we know, in the
-        life that we know, are not behind it."""
+        """Raise BadFrame if the sender of an echo has another incarnation than in its Join, or
+        lists hosts behind it that have another place in this round."""
         lives = {near: here.incarnation for near, here in self._links.items() if here}
         for one in found[1:]:
             near, life = one.member.host, one.member.incarnation
             placed = near == self._parent or near in self._children
             if near == self.me or (placed and lives.get(near) == life):
-                raise BadFrame(f"{near!r} is not behind the one who says so")
+                raise BadFrame(f"{near!r} is not behind the sender of this echo")
         if found[0].member.incarnation != lives.get(host):
-            raise BadFrame("this echo is of another life")
+            raise BadFrame("this echo is of another incarnation")
 
     def quiet(self) -> None:
-        """Nothing is under way here any more."""
+        """No operation runs here any more."""
         self._gathered()
 
     def _gathered(self) -> None:
-        """Answer the parent, or all, if everyone has answered and nothing is under way here."""
+        """Send the parent an echo, or everybody the result, once all have answered and no operation
+        runs here."""
         if self.phase is not ProtocolPhase.GATHERING or self._awaited or self._busy():
             return
         found = [FoundHost(self._member(), self._parent, self.membership.id)]
@@ -383,7 +466,7 @@ class MembershipProtocol:
             self._agree(found)
 
     def _contradict(self, times: Counter[str]) -> None:
-        """One was found in two lives: somebody has yet to hear of its end, or lies."""
+        """A host was found twice: a host does not know yet of its end, or lies."""
         self.vain += 1
         for child, behind in self._children.items():
             if any(times[one.member.host] > 1 for one in behind[1:]):
@@ -393,18 +476,18 @@ class MembershipProtocol:
                     self.outbox.append(DropNeighbour(child))
         self._break()
 
-    # The membership is known
+    # The new membership
 
     def _committed(self, host: str, found: list[FoundHost]) -> None:
         if self.phase is ProtocolPhase.ECHOED and host == self._parent:
             _check_tree(found)
             places = {one.member.host: _place(one) for one in found}
-            told: dict[str, Place] = {self.me: (host, self._incarnation, self.membership.id)}
+            expected: dict[str, Place] = {self.me: (host, self._incarnation, self.membership.id)}
             for behind in self._children.values():
-                told.update((one.member.host, _place(one)) for one in behind)
-            here = {one for one, place in places.items() if one in told or place[0] in told}
-            if found[0].parent is not None or {one: places[one] for one in here} != told:
-                raise BadFrame("this roster has another tree than the wave has made")
+                expected.update((one.member.host, _place(one)) for one in behind)
+            here = {one for one, place in places.items() if one in expected or place[0] in expected}
+            if found[0].parent is not None or {one: places[one] for one in here} != expected:
+                raise BadFrame("this membership has another tree than the round has made")
             self._agree(found)
 
     def _agree(self, found: list[FoundHost]) -> None:
@@ -418,7 +501,7 @@ class MembershipProtocol:
         self._flush()
 
     def _old_neighbours(self) -> list[str]:
-        """Those next to us in the old tree, over edges that hold."""
+        """The neighbours in the old tree whose edges are not lost."""
         return [
             host
             for host in self.membership.neighbours(self.me)
@@ -445,7 +528,7 @@ class MembershipProtocol:
         self.outbox.append(InstallMembership(self.membership))
 
     def settled(self) -> None:
-        """What this host had to do for the membership is done."""
+        """This host has settled the membership."""
         if self.phase is ProtocolPhase.SETTLING:
             self._settled = True
             self._check_settled()
@@ -459,7 +542,7 @@ class MembershipProtocol:
                 self._say(self._parent, Settled(self.id))
                 return
             if self.leaving:
-                self.depart()  # Everyone halts, and nothing is under way anywhere.
+                self.depart()  # All hosts have halted, and no operation runs anywhere.
             if self.phase is ProtocolPhase.SETTLED:
                 self._finish()
 
@@ -481,9 +564,9 @@ def _place(one: FoundHost) -> Place:
 
 
 def _check_tree(found: list[FoundHost]) -> None:
-    """Each hangs on one that comes before it, but the first. BadFrame if not."""
+    """Raise BadFrame unless each host but the first has a parent that comes before it."""
     hosts: set[str] = set()
     for one in found:
         if one.member.host in hosts or (hosts and one.parent not in hosts):
-            raise BadFrame("these hosts are no tree")
+            raise BadFrame("these hosts form no tree")
         hosts.add(one.member.host)

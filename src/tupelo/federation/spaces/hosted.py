@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Set
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -127,7 +127,15 @@ def check_doubt(doubt: object) -> Doubt:
     return doubt
 
 
-def confirm(hosted: HostedSpace | None, delivery: Delivery) -> int:
+class DeliveringSpace(Protocol):
+    """A space whose deliveries may be in doubt: a HostedSpace, or a tuple store of LIME."""
+
+    doubt: Doubt
+
+    def flush_soon(self, position: int) -> None: ...
+
+
+def confirm(hosted: DeliveringSpace | None, delivery: Delivery) -> int:
     """Confirm a delivery, and return the position to flush. If the space is closed, the taker
     confirms again later."""
     with suppress(SpaceClosed, TransactionEnded):
@@ -138,7 +146,7 @@ def confirm(hosted: HostedSpace | None, delivery: Delivery) -> int:
     return 0
 
 
-def give_back(hosted: HostedSpace | None, delivery: Delivery) -> None:
+def give_back(hosted: DeliveringSpace | None, delivery: Delivery) -> None:
     """Return the entries of a delivery to the space. Errors are only logged, since other deliveries
     must be given back too."""
     try:
@@ -175,7 +183,7 @@ def _client_of(delivery: Delivery) -> ClientCall | None:
 class DoubtfulDeliveries:
     """The unconfirmed deliveries of holders that are away: by owner and by number of the call."""
 
-    def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
+    def __init__(self, space_of: Callable[[str], DeliveringSpace | None]) -> None:
         self._space_of = space_of
         self._away: dict[Hashable, dict[int, Delivery]] = {}
         self._timers: dict[Hashable, dict[float, asyncio.TimerHandle]] = {}

@@ -121,11 +121,11 @@ def stores(member: LimeHost) -> Iterator[tuple[str, Entry]]:
 def sharing(world: LimeSimulation) -> dict[tuple[str, str], LimeHost]:
     """The hosts of the agents that share a space, by agent and space."""
     return {
-        (agent.id, its.name): member
+        (agent.id, interface.name): member
         for member in world.members
         for agent in member.server.agents.values()
-        for its in agent.spaces.values()
-        if its.shared
+        for interface in agent.spaces.values()
+        if interface.shared
     }
 
 
@@ -189,11 +189,11 @@ def check_system(world: LimeSimulation) -> Iterator[Fault]:
         expected.add(("host", member.name, member.name))
         for agent in member.server.agents.values():
             expected.add(("agent", agent.id, member.name, agent.state))
-            for its in agent.spaces.values():
-                if its.shared:
-                    expected.add(("space", its.name, agent.id, member.name))
+            for interface in agent.spaces.values():
+                if interface.shared:
+                    expected.add(("space", interface.name, agent.id, member.name))
     for member in world.members:
-        said = [entry.fields for entry in member.server.system.tuple_store.port.entries()]
+        said = [entry.fields for entry in member.server.system.tuple_store.entries()]
         known = [fields for fields in said if not fields[0].startswith("departed")]
         if Counter(known) != Counter(expected) or any(
             (fields[0].removeprefix("departed "), fields[1]) in {one[:2] for one in expected}
@@ -211,8 +211,8 @@ def remains(host: LimeHost) -> dict[str, Any]:
     found: dict[str, Any] = {
         **host.server.group.under_way(),
         "questions": host.server.broker.under_way(),
-        "parked agents": list(host.host.journeys.parked),
-        "decisions about agents": list(host.host.journeys.decisions),
+        "parked agents": list(host.host.migrations.parked),
+        "decisions about agents": list(host.host.migrations.decisions),
         "tuples in doubt": [
             one for other in host.world.members for one in host.given_to(other.name)
         ],

@@ -46,12 +46,10 @@ from tupelo.models.lime import (
     ReactionEvent,
     UbiquitousReaction,
 )
-from tupelo.models.lime.directory import AgentCard, Directory
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
-from tupelo.models.lime.sharing import Relocated
-from tupelo.models.lime.spaces import AgentState
-from tupelo.models.lime.transfer import TupleBatch
+from tupelo.models.lime.spaces import AgentMetadata, AgentState, Directory
+from tupelo.models.lime.transfer import Relocated, TupleBatch
 
 WORLD: ContextVar[LimeSimulation] = ContextVar("world")
 """The simulation of an agent. An agent migrates as a value, so it cannot hold a reference to it."""
@@ -597,11 +595,11 @@ class LimeHost(SimulatedHost):
         self.moving: list[TupleBatch] = []
         send = self.server.moving.send
 
-        async def watched(parcels: list[TupleBatch]) -> None:
-            sent = list(parcels)
+        async def watched(batches: list[TupleBatch]) -> None:
+            sent = list(batches)
             self.moving += sent
             try:
-                await send(parcels)
+                await send(batches)
             finally:
                 self.moving = [batch for batch in self.moving if batch not in sent]
 
@@ -613,7 +611,7 @@ class LimeHost(SimulatedHost):
         install = server.sharing.install
 
         def watched(
-            agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentCard]
+            agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentMetadata]
         ) -> tuple[list[TupleBatch], Relocated]:
             installed = install(agents, metadata_of)
             note()
@@ -660,16 +658,16 @@ class LimeHost(SimulatedHost):
                 yield from (entry.fields for entry in hosted.port.entries_and_taken())
         for agent in server.agents.values():
             yield from _private(agent)
-        for parked in self.host.journeys.parked.values():
-            yield from _private(parked.life.state)
+        for parked in self.host.migrations.parked.values():
+            yield from _private(parked.runtime.state)
         for other in self.world.members:
             yield from self.given_to(other.name)
-        for batch in [*server.parcels, *self.moving]:
+        for batch in [*server.batches, *self.moving]:
             yield from (entry.fields for entry in batch.held.entries)
 
     def given_to(self, host: str) -> Iterator[Tuple]:
         """The tuples that were sent to another host, which has not confirmed them."""
-        for held in self.server.handover.put_aside_for(host):
+        for held in self.server.transfer.put_aside_for(host):
             yield from (entry.fields for entry in held.entries)
 
     def homes_away(self, space: str, kind: str) -> set[str]:
@@ -696,17 +694,17 @@ class LimeHost(SimulatedHost):
         history.sunk.update(self.tuples())
         history.gone.update(self.server.agents)
         history.gone.update(
-            one.life.state.id
-            for one in self.host.journeys.parked.values()
-            if one.life.state.id not in self.world.agents_of(one.source)
+            one.runtime.state.id
+            for one in self.host.migrations.parked.values()
+            if one.runtime.state.id not in self.world.agents_of(one.source)
         )
         for other in self.world.members:
             if other is self or not other.is_up:
                 continue
-            for parked in other.host.journeys.parked.values():
+            for parked in other.host.migrations.parked.values():
                 if parked.source == self.name:
-                    history.gone.add(parked.life.state.id)
-                    history.sunk.update(_private(parked.life.state))
+                    history.gone.add(parked.runtime.state.id)
+                    history.sunk.update(_private(parked.runtime.state))
             history.unsettled.update(other.given_to(self.name))
 
     async def leave(self) -> None:

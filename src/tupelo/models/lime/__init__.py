@@ -7,6 +7,7 @@
 | loading at a remote host           | Host.load_at(host, class): that host must know the class   |
 | interface tuple space (ITS)        | LimeTupleSpace(name): private until set_shared(True)       |
 | host-level tuple space             | the space of that name at the host                         |
+| ITupleSpace and its adapters       | TupleEngine, Host(engine=)                                 |
 | federated tuple space              | the spaces of that name of all hosts of the group          |
 | tuple, template                    | entry, template (formals are types, actuals are values)    |
 | out(t), out[λ](t)                  | out(t), out(t, destination): written to that agent         |
@@ -31,23 +32,26 @@ if an entry was written by another door than this one, its source is its host.
 """
 
 from tupelo.models.lime.agent import Agent
+from tupelo.models.lime.engine import EngineFactory, TupleEngine
 from tupelo.models.lime.host import Host
 from tupelo.models.lime.locations import UNSPECIFIED, AgentLocation, HostLocation
 from tupelo.models.lime.packages import AgentPackages, sign_package
-from tupelo.models.lime.reaction import (
+from tupelo.models.lime.reactions import (
+    ONCE,
+    ONCE_PER_TUPLE,
     LocalizedReaction,
     Reaction,
     ReactionEvent,
     RegisteredReaction,
     UbiquitousReaction,
 )
-from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, set_shared
 
 __all__ = [
     "Agent",
     "AgentLocation",
     "AgentPackages",
+    "EngineFactory",
     "Host",
     "HostLocation",
     "LimeSystemTupleSpace",
@@ -58,6 +62,7 @@ __all__ = [
     "Reaction",
     "ReactionEvent",
     "RegisteredReaction",
+    "TupleEngine",
     "UNSPECIFIED",
     "UbiquitousReaction",
     "set_shared",

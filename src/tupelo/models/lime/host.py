@@ -1,4 +1,4 @@
-"""A host of agents: LIME's server, on a host of Tupelo. One text for both doors."""
+"""A LIME host: agents at a host of Tupelo, by the blocking or the async door."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts import doors
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
-from tupelo.models.lime.agent import Agent
+from tupelo.models.lime.agent import (
+    Agent,
+    AgentRuntime,
+    act_for,
+    acting_as,
+    current_runtime,
+    require_outside_step,
+)
+from tupelo.models.lime.engine import EngineFactory
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.migrating import Migrations
 from tupelo.models.lime.packages import AgentPackages
-from tupelo.models.lime.runtime import (
-    AgentRuntime,
-    require_outside_step,
-    speak_for,
-    speaker,
-    speaking,
-)
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace
 from tupelo.space.dual_api import dual_api
@@ -34,17 +35,18 @@ A = TypeVar("A", bound=Agent)
 logger = logging.getLogger("tupelo")
 
 _on_core: WeakSet[HostCore] = WeakSet()
-"""The hosts of Tupelo on which one of LIME stands."""
+"""The hosts of Tupelo that have a LIME host."""
 
 
 class Host:
-    """Agents live here, and share their spaces with the agents of all hosts of the group: those
-    that this one is engaged with, directly or through others.
+    """A host of agents, which share their spaces with the agents of all hosts of the group: the
+    hosts that this host reaches, directly or through others.
 
-    It stands on a host that is given, `tupelo.Host` or `tupelo.aio.Host`, or on one of its own that
-    is made from a name and the options of `tupelo.Host`. `agents` are the classes of agents that
-    may come here; `packages`, if they are given, may have more of them. `over` says how operations
-    reach the other hosts: by "collect", or, to compare, by "publish" alone.
+    It uses a given `tupelo.Host` or `tupelo.aio.Host`, or makes one from a name and the options of
+    `tupelo.Host`. `agents` are the classes of agents that may migrate here; `packages` may contain
+    more classes. `over` is the transport of operations to other hosts: "collect" or, for
+    comparison, "publish". `engine` makes the
+    engines that keep the tuples, in place of the spaces of the host: see `TupleEngine`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Host:
         over: Literal["collect", "publish"] = "collect",
         agents: Iterable[type[Agent]] = (),
         packages: AgentPackages | None = None,
+        engine: EngineFactory | None = None,
         **options: Any,
     ) -> None:
         if over not in ("collect", "publish"):
@@ -75,12 +78,15 @@ class Host:
         self._classes: dict[str, type[Agent]] = {}
         self._class_names: dict[type[Agent], str] = {}
         self.lives: dict[str, AgentRuntime] = {}
-        """The agents that run here, by their ids: for the lab, and for whoever looks."""
+        """The agents at this host by id, for the lab and for diagnosis."""
         self._started: Server | None = None
         self._closed = False
         if packages is not None and not isinstance(packages, AgentPackages):
             raise BadArgument("packages", "AgentPackages, or None", packages)
+        if engine is not None and not callable(engine):
+            raise BadArgument("engine", "a function that makes a TupleEngine, or None", engine)
         self._packages = packages
+        self._engine = engine
         if not isinstance(agents, Iterable):
             raise BadArgument("agents", "classes that derive from Agent", agents)
         for cls in agents:
@@ -95,20 +101,20 @@ class Host:
                 raise
 
     async def start(self) -> Self:
-        """At the async door: begin. `async with` does it."""
+        """At the async door: start the host. `async with` does this."""
         await self._start()
         return self
 
     async def _start(self) -> None:
         core = getattr(self._door, "_core", None)
         if core is None:
-            raise BadInput("the host that it stands on has not started: use that as `async with`")
+            raise BadInput("the tupelo.aio.Host has not started: use it in an `async with`")
         if core in _on_core:
             raise BadInput(
-                f"there is LIME on {core.name!r} already: one for all its agents will do"
+                f"the host {core.name!r} has a lime.Host already: use that for all its agents"
             )
-        self._started = server = Server(core, over=self._over)
-        self.journeys = server.migrations = Migrations(self)
+        self._started = server = Server(core, over=self._over, engine=self._engine)
+        self.migrations = server.migrations = Migrations(self)
         _on_core.add(core)
         try:
             await server.start()
@@ -118,60 +124,63 @@ class Host:
 
     @property
     def server(self) -> Server:
-        """The engine of LIME at this host, on the host's loop. HostClosed if it was closed."""
+        """The server of LIME at this host, for its loop only. Raises HostClosed after `close`."""
         if self._closed:
             raise HostClosed("the host was closed")
         if self._started is None:
-            raise BadInput("this host is not there yet: use it as `async with`")
+            raise BadInput("this host has not started: use it in an `async with`")
         return self._started
 
     @property
     def host(self) -> Any:
-        """The host of Tupelo that it stands on."""
+        """The tupelo.Host or tupelo.aio.Host below."""
         return self._door
 
     @property
     def name(self) -> str:
+        """The name of the host."""
         name: str = self._door.name
         return name
 
     @property
     def location(self) -> HostLocation:
+        """The location of this host."""
         return self.server.here
 
     @property
     def hosts(self) -> list[HostLocation]:
-        """All hosts of the group, this one too."""
+        """The locations of all hosts of the group, this one included."""
         return [HostLocation(host) for host in sorted(self.server.directory.hosts)]
 
     @property
     def system(self) -> LimeSystemTupleSpace:
-        """LimeSystem, for the agent that runs here."""
-        life = speaker(self)
-        if life is None:
+        """LimeSystem, for the agent for which the running code acts."""
+        runtime = current_runtime(self)
+        if runtime is None:
             raise BadInput("no agent is running here: make one with host.agent(...)")
-        return LimeSystemTupleSpace(life.agent)
+        return LimeSystemTupleSpace(runtime.agent)
 
     # Groups
 
     @dual_api
     async def engage(self) -> None:
-        """Take part in the group of the hosts that this one can reach. It does so from the start,
-        until it disengages."""
+        """Take part in the group of the hosts that this host reaches, as it does from the start,
+        after `disengage`."""
         require_outside_step()
         await self._door.on_loop(self.server.engage())
 
     @dual_api
     async def disengage(self) -> None:
-        """Leave the group in an orderly way: what is under way is ended first, and nobody sees
-        half of it. Its agents are among themselves until it engages again."""
+        """Leave the group: operations that are running end first, and no host sees half of the
+        change. The agents of this host only see each other until `engage`."""
         require_outside_step()
         await self._door.on_loop(self.server.disengage())
 
     # Agents
 
     def register(self, cls: type[Agent], name: str | None = None) -> None:
-        """Agents of this class may come here. Other hosts know it by its name."""
+        """Let agents of this class migrate here. `name` is that of the class at all hosts; by
+        default the name in Python."""
         if not (isinstance(cls, type) and issubclass(cls, Agent)):
             raise BadArgument("agents", "classes that derive from Agent", cls)
         if iscoroutinefunction(cls.run) is not self.is_async and cls.run is not Agent.run:
@@ -186,7 +195,7 @@ class Host:
         self._class_names.setdefault(cls, name)
 
     def _class_named(self, name: str) -> type[Agent] | None:
-        """The class of this name of which agents may come; it is looked for in the packages."""
+        """The registered class of this name, or the one in the packages; None if there is none."""
         if name not in self._classes and self._packages is not None:
             found: Any = self._packages.find(name)
             try:
@@ -198,14 +207,15 @@ class Host:
 
     @dual_api
     async def agent(self, name: str) -> Agent:
-        """A stationary agent, for which whoever asks for it speaks: this thread, or this task."""
-        life = await self._enter(Agent(), name, None)
-        speak_for(life)
-        return life.agent
+        """Make a stationary agent, for which the calling thread or task acts."""
+        runtime = await self._enter(Agent(), name, None)
+        act_for(runtime)
+        return runtime.agent
 
     @dual_api
     async def load(self, cls: type[A], *args: Any, name: str | None = None) -> A:
-        """Make an agent of this class and let it run, on a thread (or task) of its own."""
+        """Make an agent of this class and start it on a thread (or task) of its own. `args` are for
+        its `__init__`."""
         if not isinstance(cls, type) or not issubclass(cls, Agent):
             raise BadArgument("cls", "a class that derives from Agent", cls)
         if cls not in self._class_names:
@@ -213,31 +223,31 @@ class Host:
         return await self._load("", cls, args, name)
 
     async def _load(self, source: str, cls: type[A], args: Iterable[Any], name: str | None) -> A:
-        """Load an agent of a class that is known, for this other host if there is one."""
+        """Load an agent of a registered class, for the other host `source` if it is not empty."""
         class_name = self._class_names[cls]
         agent = cls.__new__(cls)
-        life = await self._enter(agent, class_name if name is None else name, class_name)
-        life.state.source = source
+        runtime = await self._enter(agent, class_name if name is None else name, class_name)
+        runtime.state.source = source
         try:
-            with speaking(life):
+            with acting_as(runtime):
                 agent.__init__(*args)  # type: ignore[misc]
         except BaseException:
-            await self._door.on_loop(self._end(life))
+            await self._door.on_loop(self._end(runtime))
             raise
-        life.start()
+        runtime.start()
         return agent
 
     @dual_api
     async def load_at(
         self, host: HostLocation, cls: type[Agent] | str, *args: Any, name: str | None = None
     ) -> AgentLocation:
-        """Make an agent of this class at another host of the group, and let it run there; where it
-        is. That host must know the class, by the name that it has here or by this text, and `args`
-        must be values that could be written in a space. The agent may share spaces in which this
-        host may read, write and take.
+        """Make an agent of this class at another host of the group, start it there, and return its
+        location. That host must know the class, by its name here or by the given name, and `args`
+        must be values of entries. The agent may share spaces in which this host may read, write and
+        take.
 
-        LoadFailed if there is none: the class is not known there, or `__init__` has raised.
-        PeerLost if that host is lost before it is known whether there is one.
+        Raises LoadFailed if the class is not known there or `__init__` has raised; PeerLost if that
+        host is lost before the outcome is known.
         """
         require_outside_step()
         if isinstance(cls, type) and issubclass(cls, Agent):
@@ -248,7 +258,7 @@ class Host:
             raise BadArgument("name", "a text that is not empty, or None", name)
         if not isinstance(host, HostLocation) or host == self.server.here:
             raise BadArgument("host", "the HostLocation of another host", host)
-        work = self.journeys.load(host.id, cls, args, name)
+        work = self.migrations.load(host.id, cls, args, name)
         location: AgentLocation = await self._door.on_loop(work)
         return location
 
@@ -256,27 +266,27 @@ class Host:
         if not isinstance(name, str) or not name:
             raise BadArgument("name", "a text that is not empty", name)
         require_outside_step()
-        life = agent._life = AgentRuntime(self, agent)
+        runtime = agent._runtime = AgentRuntime(self, agent)
         server = self.server
 
         async def enter() -> None:
-            life.state = await server.enter(name, class_name)
-            self.lives[life.state.id] = life
+            runtime.state = await server.enter(name, class_name)
+            self.lives[runtime.state.id] = runtime
 
         await self._door.on_loop(enter())
-        return life
+        return runtime
 
-    async def _end(self, life: AgentRuntime) -> None:
-        if not life.ended:
-            life.end(asyncio.current_task())
-            del self.lives[life.state.id]
-            await self.server.depart(life.state)
+    async def _end(self, runtime: AgentRuntime) -> None:
+        if not runtime.ended:
+            runtime.end(asyncio.current_task())
+            del self.lives[runtime.state.id]
+            await self.server.depart(runtime.state)
 
-    # The end
+    # Closing
 
     @dual_api
     async def close(self) -> None:
-        """Leave the group, with all agents; a host of its own is closed as well."""
+        """End all agents and leave the group; a tupelo.Host that was made here is closed too."""
         require_outside_step()
         if self._closed:
             return
@@ -286,19 +296,19 @@ class Host:
                 await self._door.on_loop(self._stop(self._started))
             except HostClosed:
                 pass
-            except BaseException:  # It can be closed once more.
+            except BaseException:  # It can be closed again.
                 self._closed = False
                 raise
         self._close_owned()
 
     async def _stop(self, server: Server) -> None:
-        lives = list(self.lives.values())
-        for life in lives:
-            life.end(asyncio.current_task())
+        runtimes = list(self.lives.values())
+        for runtime in runtimes:
+            runtime.end(asyncio.current_task())
         await server.stop()
-        await self.journeys.stop()
-        for life in lives:
-            await life.gone()
+        await self.migrations.stop()
+        for runtime in runtimes:
+            await runtime.gone()
         _on_core.discard(server.core)
 
     def _close_owned(self) -> None:

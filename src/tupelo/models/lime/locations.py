@@ -1,8 +1,8 @@
-"""Locations: which part of a federated space an operation looks at (table I of the paper).
+"""Locations: the part of a federated space that an operation searches (table I of the paper).
 
-Every tuple has a current location, the agent that is responsible for it, and a destination, the
-agent that it is for, which is its writer if none was named. An operation may ask for tuples whose
-current location is an agent, or any agent of a host, and whose destination is an agent.
+Every tuple has a current location, the agent that is responsible for it, and a destination: the
+agent that it was written for, or else its writer. An operation can be limited to tuples whose
+current location is an agent, or any agent at a host, and whose destination is an agent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tupelo.values.kind import entry
 @entry("tupelo.lime.AgentLocation")
 @dataclass(frozen=True, slots=True)
 class AgentLocation:
-    """An agent, wherever it is."""
+    """An agent, by its id, wherever it is."""
 
     id: str
 
@@ -29,7 +29,7 @@ class AgentLocation:
 @entry("tupelo.lime.HostLocation")
 @dataclass(frozen=True, slots=True)
 class HostLocation:
-    """A host, and every agent that is there."""
+    """A host, by its id, with every agent there."""
 
     id: str
 
@@ -42,11 +42,11 @@ Location = AgentLocation | HostLocation
 Current = Location | None
 Destination = AgentLocation | None
 UNSPECIFIED: Final = None
-"""Any location will do."""
+"""Any location."""
 
 
 def _check_id(id: object) -> None:
-    """What is no text could be written here, but not be sent, nor kept."""
+    """Raise BadArgument for an id that could not be sent or stored."""
     if not isinstance(id, str):
         raise BadArgument("id", "a text", id)
     try:
@@ -68,5 +68,5 @@ def check_destination(destination: object) -> AgentLocation | None:
 
 
 def home_of(entry: Entry) -> str:
-    """The agent that this is for: its writer, if none was named."""
+    """The id of the agent that a tuple is for: its destination, or else its writer."""
     return entry.origin if entry.to is None else entry.to

@@ -1,6 +1,6 @@
-"""What hosts say to each other about LIME's spaces: patterns, tuples and requests.
+"""The messages between the hosts of LIME: patterns, tuples and requests.
 
-Tuples and templates go as bytes: whoever only passes them on need not know what is in them.
+Tuples and templates are encoded as bytes: hosts that only pass them on need not know their types.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tupelo.values.template import Template
 from tupelo.values.template_encoding import encode_template, read_template
 
 PAYLOAD_BYTES_MAX = 7 * 2**20
-"""The longest tuple that is sent. LIME writes no longer one in a shared space; what another door
-writes there stays where it is."""
+"""The longest tuple that is sent. `out` refuses longer ones in a shared space; those that another
+door writes stay at their host."""
 _TEMPLATES_MAX = 1_024
 _TEMPLATE_BYTES_MAX = 1_024
-"""So long may a template be that is remembered: who sends long ones shall not fill our memory."""
+"""Longer templates are not cached, so that other hosts cannot fill the memory."""
 
 
 class TuplePlace(msgspec.Struct, frozen=True, array_like=True):
-    """The locations that are asked for: the current one, ("agent" or "host", id), and the
-    destination, an agent."""
+    """The locations of an operation: the current one, ("agent" or "host", id), and the destination,
+    the id of an agent; None for any."""
 
     current: tuple[str, str] | None = None
     destination: str | None = None
@@ -36,7 +36,7 @@ class TuplePlace(msgspec.Struct, frozen=True, array_like=True):
         return self.current is None and self.destination is None
 
     def admits(self, entry: Entry, current: str, host: str) -> bool:
-        """Does it ask for a tuple that this agent (or host) holds, at this host?"""
+        """Whether a tuple that this agent (or host) holds, at this host, is in the locations."""
         if self.destination is not None and home_of(entry) != self.destination:
             return False
         if self.current is None:
@@ -48,7 +48,7 @@ class TuplePlace(msgspec.Struct, frozen=True, array_like=True):
 ANYWHERE = TuplePlace()
 
 
-def where_of(current: Location | None, destination: AgentLocation | None) -> TuplePlace:
+def place_of(current: Location | None, destination: AgentLocation | None) -> TuplePlace:
     kind = "host" if isinstance(current, HostLocation) else "agent"
     return TuplePlace(
         None if current is None else (kind, current.id),
@@ -57,8 +57,8 @@ def where_of(current: Location | None, destination: AgentLocation | None) -> Tup
 
 
 class TuplePattern(msgspec.Struct, frozen=True, array_like=True):
-    """What is looked for: a template in a space, and where; what may be read, or what one may
-    `take`; and whether `one` match will do."""
+    """A search: the template, the space and the locations; whether tuples are read or taken;
+    whether `one` match is enough."""
 
     space: str
     template: bytes
@@ -68,7 +68,8 @@ class TuplePattern(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> str:
-        """The same for those who read and those who take: what nobody can read, nobody can take."""
+        """The key for brokers, the same for reads and takes: what cannot be read cannot be
+        taken."""
         asked = (self.space, self.template, self.where)
         return msgspec.msgpack.encode(asked).decode("latin-1")
 
@@ -77,7 +78,7 @@ class TuplePattern(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CarriedTuple(msgspec.Struct, frozen=True, array_like=True):
-    """A tuple with its identity, as it is sent; it expires so many seconds from now."""
+    """A tuple with its identity, as it is sent; it expires after so many seconds."""
 
     payload: bytes
     origin: str
@@ -95,32 +96,32 @@ class CarriedTuple(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PlacedTuple(msgspec.Struct, frozen=True, array_like=True):
-    """A tuple, and who is responsible for it: an agent, or a host."""
+    """A tuple and its current location: the id of an agent, or of a host."""
 
     entry: CarriedTuple
     current: str
 
 
 class TupleUpdate(msgspec.Struct, frozen=True, array_like=True):
-    """A tuple has come into sight in a space."""
+    """A tuple has become visible in a space of a host."""
 
     space: str
     host: str
     placed: PlacedTuple
 
 
-class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
-    """What have you for this pattern? The answer is a list of Placed, and whether there are more:
-    who wants them asks again under the same number."""
+class LookRequest(msgspec.Struct, frozen=True, array_like=True, tag="look"):
+    """Asks for copies of the matches of a pattern. The answer is a list of PlacedTuple, and whether
+    there are more: the next request with the same number gets them."""
 
     number: int
     pattern: TuplePattern
 
 
-class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
-    """Reserve what you have for this pattern, and hand it to me under this token. The answer is a
-    list of Placed, and whether there are more: who wants them asks again, by the same number of
-    the listing and another token."""
+class TakeRequest(msgspec.Struct, frozen=True, array_like=True, tag="take"):
+    """Asks to reserve the matches of a pattern under this token, and to send them. The answer is a
+    list of PlacedTuple, and whether there are more: the next request with the same number and
+    another token gets them."""
 
     token: int
     number: int
@@ -128,20 +129,20 @@ class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
 
 
 class ConfirmTake(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
-    """I have received what I took under this number."""
+    """The tuples that were reserved under this token have arrived."""
 
     token: int
 
 
 class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
-    """I cannot use what I took under this number: put it back. Or: I need no more of this
-    listing."""
+    """Give back the tuples that were reserved under this token; or: end the listing with this
+    number."""
 
     token: int
 
 
 class MoveTuples(msgspec.Struct, frozen=True, array_like=True, tag="move"):
-    """These tuples are at home with you. The answer says whether you have let them in."""
+    """Moves tuples to the host of their agents. The answer: whether they were accepted."""
 
     token: int
     space: str
@@ -149,7 +150,7 @@ class MoveTuples(msgspec.Struct, frozen=True, array_like=True, tag="move"):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
-    """A move in doubt: its number, the life of the host that it went to, and one of its tuples."""
+    """A move in doubt: its token, the incarnation of the receiver, and one of its tuples."""
 
     token: int
     incarnation: str
@@ -158,46 +159,48 @@ class Moved(msgspec.Struct, frozen=True, array_like=True):
     n: int
 
 
-class Which(msgspec.Struct, frozen=True, array_like=True, tag="which"):
-    """Which of what I have handed over have you received? The answer is two lists of numbers."""
+class ReceivedQuery(msgspec.Struct, frozen=True, array_like=True, tag="which"):
+    """Asks which of these takes and moves have arrived. The answer is two lists of tokens."""
 
     taken: list[int]
     moved: list[Moved]
 
 
-class Answers(msgspec.Struct, frozen=True, array_like=True, tag="answers"):
-    """What I have for the query that you have published under this number."""
+class QueryAnswers(msgspec.Struct, frozen=True, array_like=True, tag="answers"):
+    """The matches for the published query with this number."""
 
     query: int
     found: list[PlacedTuple]
 
 
-class Journey(msgspec.Struct, frozen=True, array_like=True, tag="journey"):
-    """About an agent that migrates."""
+class MigrationRequest(msgspec.Struct, frozen=True, array_like=True, tag="journey"):
+    """A request about a migrating agent: see `migrating`."""
 
     body: Any
 
 
-class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed"):
-    """This is my metadata from now on. The answer says whether all is in place: the receiver knows
-    me, and has no tuples that must go to an agent of mine because of it."""
+class MetadataChanged(msgspec.Struct, frozen=True, array_like=True, tag="renewed"):
+    """New metadata of the sender. The answer is False if a new membership is needed: the receiver
+    does not know the sender, or has tuples that must move to one of its agents."""
 
     metadata: Any
 
 
-class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
-    """An agent that the addressee loads here was loaded, or was not: it may ask which. In answer:
-    it knows."""
+class LoadDone(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
+    """To the loading host: the outcome of a load is known, ask for it. From the loading host: it
+    has the outcome."""
 
     token: str
 
 
-Said = ConfirmTake | Release | Answers | Loaded
-Asked = Look | Take | MoveTuples | Which | Journey | Renewed
+LimeNotice = ConfirmTake | Release | QueryAnswers | LoadDone
+LimeRequest = (
+    LookRequest | TakeRequest | MoveTuples | ReceivedQuery | MigrationRequest | MetadataChanged
+)
 
 
 def encode(body: Any) -> Any:
-    """As it is sent: lists, texts, numbers and bytes."""
+    """A message as builtin values, for msgpack."""
     return msgspec.to_builtins(body, builtin_types=(bytes,))
 
 
@@ -205,7 +208,7 @@ def read(body: Any, as_type: Any) -> Any:
     try:
         return msgspec.convert(body, as_type)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise BadFrame(f"this is nothing that hosts say about LIME: {error}") from error
+        raise BadFrame(f"this is no message of LIME: {error}") from error
 
 
 def encoded_template(template: Any) -> bytes:
@@ -217,7 +220,7 @@ _read: dict[bytes, Template] = {}
 
 
 def read_encoded_template(encoded: bytes) -> Template:
-    """BadFrame if it is none. Each is read once, for it is asked again and again."""
+    """Decode a template, with a cache; raises BadFrame."""
     known = _read.get(encoded)
     if known is None:
         try:
@@ -232,7 +235,7 @@ def read_encoded_template(encoded: bytes) -> Template:
 
 
 def carried(entry: Entry, now: float) -> CarriedTuple:
-    """BadEntry if it has no encoding, or one that is too long."""
+    """A tuple as it is sent; raises BadEntry if it has no encoding or is too long."""
     payload = payload_of(entry.shape, entry.fields)
     expires = entry.expires
     seconds = None if expires is None else expires - now
@@ -240,7 +243,7 @@ def carried(entry: Entry, now: float) -> CarriedTuple:
 
 
 def payload_of(shape: Shape, fields: tuple[Any, ...]) -> bytes:
-    """A tuple as it is sent; BadEntry if it has no encoding, or one that is too long."""
+    """The encoding of a tuple; raises BadEntry if there is none or it is too long."""
     payload = encode_entry(shape, fields)
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise BadEntry(

@@ -1,25 +1,29 @@
 """Migration: an agent moves to another host in two phases, so that there is exactly one of it.
 
-The host that it leaves takes its spaces out of the group, sends everything over in pieces, and the
-other one makes an agent of it that is parked: it does nothing yet. Then, and only then, the first
-one decides. What it has decided it says: "go", and the parked agent begins; or "stay", if the link
-was lost before, and the parked one is dropped. A word that does not arrive is said again in every
-membership in which both hosts are, until it is answered.
+The leaving host makes the spaces of the agent private and sends everything in pieces. The arriving
+host makes the agent from them and parks it: it does not run yet. Then the leaving host decides:
+"go", and the parked agent starts; or "stay", if the link was lost before, and the parked agent is
+dropped. A decision that does not arrive is sent again in every membership that has both hosts,
+until it is answered.
 
     leaving host                                arriving host
-    Knows(class) ────────────────────────────►  refused if the class is unknown
-    Piece … Piece(last) ─────────────────────►  makes it, and parks it; refused if it cannot
-    decides; it is not here any more
-    Word(go) ────────────────────────────────►  shares its spaces, and runs it
+    ClassCheck ──────────────────────────────►  refused if the class is unknown
+    PackagePiece … PackagePiece(last) ───────►  makes and parks the agent; refused if it cannot
+    decides; the agent is not here any more
+    MigrationDecision(go) ───────────────────►  shares its spaces, and runs it
 
-If the leaving host is lost for good, or comes back with a new life, a parked agent never begins: it
-may have gone on there, and even have moved on, so this is the only way that there are never two.
+If the leaving host is lost for good, or comes back in a new incarnation, a parked agent never
+starts: it may have gone on there, and even have moved on. So there are never two.
+
+What migrates (`Packed`): the number of the agent, its spaces with their tuples, its reactions with
+the tuples for which they have fired, and the queued events of weak reactions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +33,7 @@ from tupelo.errors import (
     AgentEnded,
     BadArgument,
     BadEntry,
+    BadFrame,
     HostClosed,
     LoadFailed,
     MigrationFailed,
@@ -39,45 +44,64 @@ from tupelo.errors import (
     UnknownHost,
 )
 from tupelo.federation.groups.membership import Membership
-from tupelo.federation.links.encoding import encode_error, read_error
-from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.locations import AgentLocation, HostLocation
-from tupelo.models.lime.messages import Loaded, encode, payload_of, read
-from tupelo.models.lime.reaction import ReactionDelivery, RegisteredReaction
-from tupelo.models.lime.reactions import ReactionCall, ReactionRecord
-from tupelo.models.lime.runtime import AgentRuntime, Role, is_to_end, on_loop
-from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, held
+from tupelo.federation.links.encoding import encode_error, encode_seen, read_error
+from tupelo.models.lime.agent import Agent, AgentRuntime, Role, is_to_end, on_loop
+from tupelo.models.lime.locations import AgentLocation, HostLocation, Location
+from tupelo.models.lime.messages import (
+    CarriedTuple,
+    LoadDone,
+    TuplePlace,
+    carried,
+    encode,
+    encoded_template,
+    payload_of,
+    place_of,
+    read,
+    read_encoded_template,
+)
+from tupelo.models.lime.reactions import (
+    Mode,
+    ReactionCall,
+    ReactionDelivery,
+    ReactionRecord,
+    RegisteredReaction,
+)
+from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, InterfaceSpace
+from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, space_of_migrated
+from tupelo.space.session import Seen
 from tupelo.values.codec import decode_entry, encode_entry
-from tupelo.values.entry import freeze, thaw
+from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tupelo.models.lime.host import Host
 
+
 logger = logging.getLogger("tupelo")
 
 Outcome = str | list[Any] | None
 
 LOADS_MAX = 1_000
-"""So many outcomes are kept of what other hosts load here, and do not ask for."""
+"""The most outcomes of loads for other hosts that are kept until those hosts ask for them."""
 PIECE_BYTES = 256 * 1024
 PIECES_MAX = 256
-"""An agent with more luggage than so many pieces is refused."""
+"""An agent whose package has more pieces is refused."""
 
 HERE, MIGRATING = "here", "migrating"
-"""What LimeSystem says of an agent."""
+"""The states of an agent in LimeSystem."""
 
 
 class ClassCheck(msgspec.Struct, tag="knows", array_like=True, frozen=True):
-    """Do you know the class of this agent?"""
+    """Asks whether the receiver knows the class of this agent; an error if not."""
 
     agent: str
     class_name: str
 
 
 class PackagePiece(msgspec.Struct, tag="piece", array_like=True, frozen=True):
-    """A part of an agent's luggage; with the `last` one it is parked."""
+    """A piece of the package of an agent; the agent is parked when the `last` has arrived."""
 
     token: str
     agent: str
@@ -85,16 +109,16 @@ class PackagePiece(msgspec.Struct, tag="piece", array_like=True, frozen=True):
     last: bool
 
 
-class MigrationMessage(msgspec.Struct, tag="word", array_like=True, frozen=True):
-    """What was decided about a journey."""
+class MigrationDecision(msgspec.Struct, tag="word", array_like=True, frozen=True):
+    """The decision about a migration: the parked agent starts (`go`) or is dropped."""
 
     token: str
     go: bool
 
 
 class Load(msgspec.Struct, tag="load", array_like=True, frozen=True):
-    """Make an agent of this class, of this name, with these arguments. The answer is None while
-    that is under way; then the agent's id, or its error. Asked again with the same token it is not
+    """Asks to make an agent of this class with this name and these arguments. The answer is None
+    until that is done, then the id of the agent or its error. With the same token the agent is not
     made again."""
 
     token: str
@@ -104,8 +128,8 @@ class Load(msgspec.Struct, tag="load", array_like=True, frozen=True):
 
 
 class AgentPackage(msgspec.Struct, array_like=True, frozen=True):
-    """All that travels: what the engine has of the agent, and what the agent says itself. `handles`
-    are the names under which it keeps its spaces and registered reactions."""
+    """Everything that migrates: the agent as the engine knows it (`packed`), and the values of its
+    `state()`. `handles` are its attributes that are spaces (by name) or reactions (by index)."""
 
     class_name: str
     packed: Any
@@ -113,147 +137,149 @@ class AgentPackage(msgspec.Struct, array_like=True, frozen=True):
     handles: dict[str, str | int]
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """A word for a host that has not answered it yet."""
+class UnansweredDecision(msgspec.Struct, frozen=True):
+    """A decision that the arriving host has not answered yet."""
 
     host: str
     incarnation: str
     go: bool
 
 
-class WaitingMigration(msgspec.Struct, frozen=True):
-    """An agent that has come, and waits for a word from where it was."""
+class ParkedAgent(msgspec.Struct, frozen=True):
+    """An agent that has arrived and waits for the decision of the host that it left."""
 
     source: str
     incarnation: str
-    life: AgentRuntime
+    runtime: AgentRuntime
 
 
 class Migrations:
-    """The agents that leave this host, and those that come."""
+    """The agents that leave this host, that arrive, and that other hosts load here."""
 
     def __init__(self, host: Host) -> None:
-        self.parked: dict[str, WaitingMigration] = {}
-        self.decisions: dict[str, Decision] = {}
+        self.parked: dict[str, ParkedAgent] = {}
+        self.decisions: dict[str, UnansweredDecision] = {}
         self._host = host
         self._server = host.server
         self._pieces: dict[tuple[str, str], list[bytes]] = {}
         self._loads: dict[tuple[str, str], Outcome] = {}
-        """What other hosts load here, by host and token; None while it is under way."""
+        """The outcomes of loads for other hosts, by host and token; None until one is known."""
         self._news: dict[tuple[str, str], asyncio.Event] = {}
-        """Where this host loads agents: is it known there whether one was made?"""
+        """Set when the outcome of a load at another host is known there, by host and token."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # Leaving
 
-    async def leave(self, life: AgentRuntime, host: HostLocation, role: Role) -> None:
-        """Move an agent away. A journey that has begun is carried to its end, also if whoever waits
-        for it is cancelled."""
+    async def leave(self, runtime: AgentRuntime, host: HostLocation, role: Role) -> None:
+        """Move an agent to another host. A migration that has begun is completed even if the caller
+        is cancelled."""
         if not isinstance(host, HostLocation):
             raise BadArgument("host", "a HostLocation", host)
         if host == self._server.here:
             raise BadArgument("host", "another host than this one", host)
         if role == "owner":
-            raise MigrationFailed(life.state.id, host.id, "it is stationary: it has no run()")
-        if role == "listener" and life.running:
-            raise MigrationFailed(life.state.id, host.id, "run() is under way: only it can leave")
+            raise MigrationFailed(runtime.state.id, host.id, "it is stationary: it has no run()")
+        if role == "listener" and runtime.running:
+            raise MigrationFailed(runtime.state.id, host.id, "run() is running: only it can leave")
         caller = asyncio.current_task()
-        journey = asyncio.ensure_future(self._travel(life, host.id, role, caller))
+        migration = asyncio.ensure_future(self._travel(runtime, host.id, role, caller))
         try:
-            await asyncio.shield(journey)
+            await asyncio.shield(migration)
         except asyncio.CancelledError:
-            await asyncio.wait([journey])
+            await asyncio.wait([migration])
             raise
 
     async def _travel(
-        self, life: AgentRuntime, target: str, role: Role, caller: asyncio.Task[Any] | None
+        self, runtime: AgentRuntime, target: str, role: Role, caller: asyncio.Task[Any] | None
     ) -> None:
-        state, class_name = life.state, self._host._class_names[type(life.agent)]
+        state, class_name = runtime.state, self._host._class_names[type(runtime.agent)]
         try:
             async with self._server.group.operating():
                 await self._ask(target, ClassCheck(state.id, class_name))
-            await life.pause(role)
-            own, kept = _luggage_of(life, target)
+            await runtime.pause(role)
+            own, kept = _package_of(runtime, target)
             state.state = MIGRATING
-            packed = await self._server.pack(state, life.events)
+            packed = await self._server.pack(state, runtime.events)
         except Exception as error:
-            await self._stay(life)
+            await self._stay(runtime)
             raise _failed(state.id, target, error) from error
-        luggage = AgentPackage(class_name, packed, own, _handles(kept, state.reactions))
+        package = AgentPackage(class_name, packed, own, _handles(kept, state.reactions))
         token = self._server.core.new_id()
         try:
             async with self._server.group.operating():
-                await self._carry(token, life, target, luggage)
+                await self._carry(token, runtime, target, package)
                 self._server.forget(state)
                 self._host.lives.pop(state.id, None)
-                life.end(caller)
+                runtime.end(caller)
                 await self._say(token)
         except Exception as error:
-            await self._stay(life)
+            await self._stay(runtime)
             raise _failed(state.id, target, error) from error
 
     async def _carry(
-        self, token: str, life: AgentRuntime, target: str, luggage: AgentPackage
+        self, token: str, runtime: AgentRuntime, target: str, package: AgentPackage
     ) -> None:
-        """Bring the luggage over, and decide: until all of it is there, the agent stays."""
-        content = msgspec.msgpack.encode(luggage)
+        """Send the package, and decide: until all of it has arrived, the agent stays."""
+        content = msgspec.msgpack.encode(package)
         self.decisions[token] = self._decision(target, go=False)
         try:
             for start in range(0, len(content), PIECE_BYTES):
                 end = start + PIECE_BYTES
                 last = end >= len(content)
                 await self._ask(
-                    target, PackagePiece(token, life.state.id, content[start:end], last)
+                    target, PackagePiece(token, runtime.state.id, content[start:end], last)
                 )
-        except MigrationFailed:  # It was refused there, so nothing is parked.
+        except MigrationFailed:  # The other host has refused it, so nothing is parked there.
             del self.decisions[token]
             raise
-        if life.ended:
-            raise AgentEnded(life.state.id)
+        if runtime.ended:
+            raise AgentEnded(runtime.state.id)
         self.decisions[token] = self._decision(target, go=True)
 
-    async def _stay(self, life: AgentRuntime) -> None:
-        """It goes on here, as before."""
-        state = life.state
-        if state.state != HERE and not life.ended:
+    async def _stay(self, runtime: AgentRuntime) -> None:
+        """The migration has failed: let the agent go on here."""
+        state = runtime.state
+        if state.state != HERE and not runtime.ended:
             state.state = HERE
             if state.packed:
                 await self._server.resume(state)
             else:
                 await self._server.set_state(state, HERE)
-        life.go_on()
+        runtime.go_on()
 
-    def _decision(self, target: str, go: bool) -> Decision:
+    def _decision(self, target: str, go: bool) -> UnansweredDecision:
         member = self._server.group.membership.members.get(target)
         if member is None:
             raise UnknownHost(target)
-        return Decision(target, member.incarnation, go)
+        return UnansweredDecision(target, member.incarnation, go)
 
     async def _say(self, token: str) -> None:
-        """Tell the other host what was decided; if it is lost, in a later membership."""
+        """Send a decision; if the other host is lost, `settle` sends it again."""
         decision = self.decisions[token]
         try:
-            await self._ask(decision.host, MigrationMessage(token, decision.go))
+            await self._ask(decision.host, MigrationDecision(token, decision.go))
         except TupeloError as error:
-            logger.info("the word about an agent to %s is put off: %s", decision.host, error)
+            logger.info(
+                "the decision about an agent is not sent to %s yet: %s", decision.host, error
+            )
         else:
             del self.decisions[token]
 
     async def _ask(
-        self, target: str, body: ClassCheck | PackagePiece | MigrationMessage | Load
+        self, target: str, body: ClassCheck | PackagePiece | MigrationDecision | Load
     ) -> Any:
         return await self._server.ask(target, encode(body))
 
     # A new membership
 
     async def settle(self, membership: Membership) -> None:
-        """What is undecided between hosts that have met again is decided now."""
+        """In a new membership: send open decisions, and drop agents parked by lost incarnations."""
         self._pieces.clear()
         for token, parked in list(self.parked.items()):
             source = membership.members.get(parked.source)
             if source is not None and source.incarnation != parked.incarnation:
-                del self.parked[token]
+                self._drop_parked(token)
         for token, decision in list(self.decisions.items()):
             target = membership.members.get(decision.host)
             if target is not None and target.incarnation != decision.incarnation:
@@ -264,7 +290,7 @@ class Migrations:
     # Arriving
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:
-        match read(body, ClassCheck | PackagePiece | MigrationMessage | Load):
+        match read(body, ClassCheck | PackagePiece | MigrationDecision | Load):
             case Load() as load:
                 return self._load(source, load)
             case ClassCheck(agent, class_name):
@@ -274,18 +300,25 @@ class Migrations:
                 pieces.append(content)
                 if len(pieces) > PIECES_MAX:
                     del self._pieces[source, token]
-                    raise MigrationFailed(agent, self._host.name, "it has too much luggage")
+                    raise MigrationFailed(agent, self._host.name, "its package is too large")
                 if last:
                     del self._pieces[source, token]
                     self._park(neighbour, source, token, agent, b"".join(pieces))
-            case MigrationMessage(token, go):
+            case MigrationDecision(token, go):
                 parked = self.parked.get(token)
                 if parked is not None and parked.source == source:
-                    del self.parked[token]
                     if go:
-                        self._start(parked.life)
+                        del self.parked[token]
+                        self._start(parked.runtime)
+                    else:
+                        self._drop_parked(token)
 
         return None
+
+    def _drop_parked(self, token: str) -> None:
+        """Drop an agent that will not start here, and close its spaces."""
+        for interface in self.parked.pop(token).runtime.state.spaces.values():
+            interface.own.close()
 
     def _class_of(self, agent: str, class_name: str) -> type[Agent]:
         if self._closed:
@@ -298,46 +331,46 @@ class Migrations:
     def _park(self, neighbour: str, source: str, token: str, agent: str, content: bytes) -> None:
         incarnation = self._server.group.membership.members[source].incarnation
         try:
-            luggage = msgspec.msgpack.decode(content, type=AgentPackage)
-            life = self._unpack(
-                self._class_of(agent, luggage.class_name), luggage, neighbour, source
+            package = msgspec.msgpack.decode(content, type=AgentPackage)
+            runtime = self._unpack(
+                self._class_of(agent, package.class_name), package, neighbour, source
             )
         except MigrationFailed:
             raise
         except NotAllowed as refusal:
             raise MigrationFailed(agent, self._host.name, str(refusal)) from refusal
-        except Exception as error:  # restore() is the agent's own
-            reason = f"it cannot be made there again: {type(error).__name__}: {error}"
+        except Exception as error:  # restore() is code of the agent
+            reason = f"it cannot be restored there: {type(error).__name__}: {error}"
             raise MigrationFailed(agent, self._host.name, reason) from error
-        self.parked[token] = WaitingMigration(source, incarnation, life)
+        self.parked[token] = ParkedAgent(source, incarnation, runtime)
 
     def _unpack(
-        self, cls: type[Agent], luggage: AgentPackage, neighbour: str, source: str
+        self, cls: type[Agent], package: AgentPackage, neighbour: str, source: str
     ) -> AgentRuntime:
         agent = cls.__new__(cls)
-        life = agent._life = AgentRuntime(self._host, agent)
+        runtime = agent._runtime = AgentRuntime(self._host, agent)
 
         def deliver(registered: ReactionRecord) -> Callable[[ReactionCall], object]:
-            return ReactionDelivery(life, getattr(agent, registered.tag))
+            return ReactionDelivery(runtime, getattr(agent, registered.tag))
 
-        life.state = self._server.unpack(luggage.packed, deliver)
-        life.state.state = HERE
-        for its in life.state.packed:
-            self._server.spaces.require_sharable(its.name, neighbour, source)
-        kept = {name: _handle(life, key) for name, key in luggage.handles.items()}
-        names_and_values = thaw(*decode_entry(luggage.state))
+        runtime.state = self._server.unpack(package.packed, deliver)
+        runtime.state.state = HERE
+        for interface in runtime.state.packed:
+            self._server.spaces.require_sharable(interface.name, neighbour, source)
+        kept = {name: _handle(runtime, key) for name, key in package.handles.items()}
+        names_and_values = thaw(*decode_entry(package.state))
         own = dict(zip(names_and_values[::2], names_and_values[1::2], strict=True))
-        with on_loop(life.is_async):
+        with on_loop(runtime.is_async):
             agent.restore({**own, **kept})
-        return life
+        return runtime
 
-    def _start(self, life: AgentRuntime) -> None:
+    def _start(self, runtime: AgentRuntime) -> None:
         async def arrive() -> None:
-            self._host.lives[life.state.id] = life
-            await life.pause("run")  # No listener is called before its spaces are shared again.
-            await self._server.arrive(life.state)
-            life.go_on()
-            life.start()
+            self._host.lives[runtime.state.id] = runtime
+            await runtime.pause("run")  # No listener is called before its spaces are shared again.
+            await self._server.arrive(runtime.state)
+            runtime.go_on()
+            runtime.start()
 
         task = asyncio.ensure_future(arrive())
         self._tasks.add(task)
@@ -348,8 +381,8 @@ class Migrations:
     async def load(
         self, target: str, class_name: str, args: tuple[Any, ...], name: str | None
     ) -> AgentLocation:
-        """Have an agent made at another host. It is asked again when it has made one, and when the
-        group has changed: as it does when an agent comes."""
+        """Have an agent made at another host; returns its location. The outcome is asked for again
+        when that host reports it, and after a change of the membership."""
         try:
             encoded = payload_of(*freeze(args))
         except BadEntry as error:
@@ -360,7 +393,7 @@ class Migrations:
             outcome = await self._outcome(target, load, news)
         finally:
             del self._news[target, load.token]
-        self._server.voice.send(target, Loaded(load.token))
+        self._server.sender.send(target, LoadDone(load.token))
         if isinstance(outcome, str):
             return AgentLocation(outcome)
         raise read_error(*outcome)
@@ -428,14 +461,15 @@ class Migrations:
         async def tell() -> None:
             self._loads[key] = outcome
             if source in self._server.group.membership.members:
-                self._server.voice.send(source, Loaded(token))
+                self._server.sender.send(source, LoadDone(token))
 
         await self._host._door.on_loop(tell())
 
     async def stop(self) -> None:
-        """Nobody comes any more; whoever is parked here, or about to begin, is not to be."""
+        """Accept no more agents, and drop those that are parked or about to start."""
         self._closed = True
-        self.parked.clear()
+        for token in list(self.parked):
+            self._drop_parked(token)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -448,24 +482,28 @@ def _failed(agent: str, target: str, error: Exception) -> TupeloError:
     return MigrationFailed(agent, target, what)
 
 
-def _luggage_of(life: AgentRuntime, target: str) -> tuple[bytes, dict[str, str | ReactionRecord]]:
-    """What the agent says of itself: its values, encoded, and which of its attributes are its
-    spaces and reactions. MigrationFailed if it holds what cannot travel."""
-    state = life.state
-    for registered in [*state.reactions, *(event.registered for event in life.events)]:
+def _package_of(
+    runtime: AgentRuntime, target: str
+) -> tuple[bytes, dict[str, str | ReactionRecord]]:
+    """The values of `Agent.state()`, encoded, and its attributes that are spaces and reactions.
+    Raises MigrationFailed if something cannot migrate."""
+    state = runtime.state
+    for registered in [*state.reactions, *(event.registered for event in runtime.events)]:
         if registered.tag is None:
             what = f"the listener of its reaction to {registered.template!r} is not a method of it"
             raise MigrationFailed(state.id, target, what)
     kept: dict[str, str | ReactionRecord] = {}
     fields: list[Any] = []
-    with on_loop(life.is_async):
-        own: object = type(life.agent).state(life.agent)
+    with on_loop(runtime.is_async):
+        own: object = type(runtime.agent).state(runtime.agent)
     if not isinstance(own, dict):
         raise MigrationFailed(state.id, target, f"its state() must be a dict, not {own!r}")
     for name, value in own.items():
-        if isinstance(value, RegisteredReaction) and value._life is life:
+        if isinstance(value, RegisteredReaction) and value._runtime is runtime:
             kept[name] = value._registered
-        elif isinstance(value, (LimeTupleSpace, LimeSystemTupleSpace)) and value._life is life:
+        elif (
+            isinstance(value, (LimeTupleSpace, LimeSystemTupleSpace)) and value._runtime is runtime
+        ):
             kept[name] = value.name
         else:
             fields += [name, _value(state.id, target, name, value)]
@@ -475,8 +513,8 @@ def _luggage_of(life: AgentRuntime, target: str) -> tuple[bytes, dict[str, str |
 def _handles(
     kept: dict[str, str | ReactionRecord], reactions: list[ReactionRecord]
 ) -> dict[str, str | int]:
-    """The same by the places of the reactions, as they were packed: one that was there before may
-    have fired once for all meanwhile."""
+    """The kept attributes, with the indexes of reactions in the package; without ONCE reactions
+    that have fired meanwhile."""
     places = {one: place for place, one in enumerate(reactions)}
     return {
         name: key if isinstance(key, str) else places[key]
@@ -489,12 +527,187 @@ def _value(agent: str, target: str, name: str, value: Any) -> Any:
     try:
         freeze((value,))
     except BadEntry as error:
-        what = f"its attribute {name!r} is not a value, and cannot travel ({error})"
+        what = f"its attribute {name!r} is not a value that can be sent ({error})"
         raise MigrationFailed(agent, target, what) from error
     return value
 
 
-def _handle(life: AgentRuntime, key: str | int) -> Any:
+def _handle(runtime: AgentRuntime, key: str | int) -> Any:
     if isinstance(key, int):
-        return RegisteredReaction(life, life.state.reactions[key])
-    return held(life, life.host.server.space(life.state, key))
+        return RegisteredReaction(runtime, runtime.state.reactions[key])
+    return space_of_migrated(runtime, runtime.host.server.space(runtime.state, key))
+
+
+Deliver = Callable[[ReactionCall], object]
+DeliverOf = Callable[[ReactionRecord], Deliver]
+
+
+class PackedSpace(msgspec.Struct, frozen=True, array_like=True):
+    """An interface tuple space with its tuples."""
+
+    name: str
+    shared: bool
+    entries: list[CarriedTuple]
+
+
+class PackedReaction(msgspec.Struct, frozen=True, array_like=True):
+    """A reaction, with the tuples for which it has fired."""
+
+    space: str
+    template: bytes
+    mode: Mode
+    weak: bool
+    where: TuplePlace
+    enabled: bool
+    registered: bool
+    fired: dict[str, bytes]
+    tag: Any
+
+
+class PackedEvent(msgspec.Struct, frozen=True, array_like=True):
+    """A queued event: the index of its reaction, the tuple, and the agent or host that held it."""
+
+    reaction: int
+    entry: CarriedTuple
+    source: tuple[str, str]
+
+
+class Packed(msgspec.Struct, frozen=True, array_like=True):
+    """An agent as the engine knows it, encoded."""
+
+    id: str
+    name: str
+    class_name: str | None
+    state: str
+    number: int
+    spaces: list[PackedSpace]
+    reactions: list[PackedReaction]
+    pending: list[PackedEvent]
+
+
+def pack(agent: AgentState, pending: Iterable[ReactionCall], now: float) -> Any:
+    """Encode an agent. Raises BadEntry or BadTemplate if something has no encoding."""
+    pending = list(pending)
+    reactions = agent.reactions
+    fired = [event.registered for event in pending if event.registered not in reactions]
+    reactions += dict.fromkeys(fired)
+    return encode(
+        Packed(
+            agent.id,
+            agent.name,
+            agent.class_name,
+            agent.state,
+            agent.number,
+            [
+                _pack_space(interface, interface in agent.packed, now)
+                for interface in agent.spaces.values()
+            ],
+            [_pack_reaction(one) for one in reactions],
+            [
+                PackedEvent(
+                    reactions.index(event.registered),
+                    carried(event.entry, now),
+                    _encode_location(event.source),
+                )
+                for event in pending
+            ],
+        )
+    )
+
+
+def _pack_space(interface: InterfaceSpace, shared: bool, now: float) -> PackedSpace:
+    entries = interface.own.look(ANY, TuplePlace(), one=False, known=False)
+    return PackedSpace(interface.name, shared, [carried(entry, now) for entry in entries])
+
+
+def _pack_reaction(one: ReactionRecord) -> PackedReaction:
+    return PackedReaction(
+        one.interface.name,
+        encoded_template(one.template),
+        one.mode,
+        one.weak,
+        one.where,
+        one.enabled,
+        one.registered,
+        encode_seen(one.fired),
+        one.tag,
+    )
+
+
+def unpack(
+    packed: Any,
+    make: Callable[[AgentState, str], InterfaceSpace],
+    deliver_of: DeliverOf,
+    now: float,
+) -> AgentState:
+    """Decode an agent; it is not active yet. Raises BadFrame."""
+    read_in: Packed = read(packed, Packed)
+    agent = AgentState(read_in.id, read_in.name, read_in.class_name, read_in.state, read_in.number)
+    agent.system = make(agent, SYSTEM_NAME)
+    contents: list[tuple[InterfaceSpace, list[Entry]]] = []
+    for space in read_in.spaces:
+        interface = agent.spaces[space.name] = make(agent, space.name)
+        contents.append((interface, [one.read(now) for one in space.entries]))
+        if space.shared:
+            agent.packed.append(interface)
+    reactions = [_unpack_reaction(agent, one, deliver_of) for one in read_in.reactions]
+    for one, encoded in zip(reactions, read_in.reactions, strict=True):
+        if encoded.registered:
+            agent.add(one)
+    for event in read_in.pending:
+        if event.reaction not in range(len(reactions)):
+            raise BadFrame("an event of no reaction")
+        source = _read_location(event.source)
+        agent.pending.append(ReactionCall(reactions[event.reaction], event.entry.read(now), source))
+    for interface, entries in contents:
+        interface.own.put(entries)
+    return agent
+
+
+def _unpack_reaction(
+    agent: AgentState, packed: PackedReaction, deliver: DeliverOf
+) -> ReactionRecord:
+    interface = agent.system if packed.space == SYSTEM_NAME else agent.spaces.get(packed.space)
+    if interface is None:
+        raise BadFrame("a reaction in an unknown space")
+    current = None if packed.where.current is None else _read_location(packed.where.current)
+    destination = packed.where.destination
+    one = ReactionRecord(
+        interface,
+        read_encoded_template(packed.template),
+        packed.mode,
+        packed.weak,
+        current,
+        None if destination is None else AgentLocation(destination),
+        _undelivered,
+        packed.tag,
+    )
+    one.deliver = deliver(one)
+    one.enabled = packed.enabled
+    one.fired = _read_seen(packed.fired)
+    return one
+
+
+def _undelivered(event: ReactionCall) -> None:
+    """A placeholder until the delivery is known."""
+
+
+def _read_seen(packed: dict[str, bytes]) -> Seen:
+    seen = Seen()
+    try:
+        for origin, numbers in packed.items():
+            seen.merge(origin, numbers)
+    except ValueError as error:
+        raise BadFrame(f"this is no set of numbers: {error}") from error
+    return seen
+
+
+def _encode_location(location: Location) -> tuple[str, str]:
+    encoded = place_of(location, None).current
+    assert encoded is not None
+    return encoded
+
+
+def _read_location(encoded: tuple[str, str]) -> Location:
+    kind, name = encoded
+    return HostLocation(name) if kind == "host" else AgentLocation(name)

@@ -1,12 +1,12 @@
-"""Operations: out, in, rd, inp, rdp, ing and rdg on an interface tuple space.
+"""The operations out, in, rd, inp, rdp, ing and rdg on an interface tuple space.
 
-What the host itself has is looked at first. What is answered by that is one step of its space, and
-waits for no change of the group; nor does a tuple that stays here. The rest is one operation of the
-group: no change of the group comes between. If a host is lost before it has answered, the operation
-is done again when the group has changed, so that it never misses the hosts behind the lost one.
-Those that wait do so outside, and look again afterwards. What is asked of one host, or agent, is
-asked there and nowhere else.
-"""
+An operation first looks at the tuples of its own host. If it finds a match there, or the tuple of
+an `out` stays there, the operation is one step of the space and does not wait for a change of the
+membership. Otherwise it is one operation of the group: the membership does not change meanwhile. If
+a host is lost before it has answered, the operation runs again in the next membership, so that it
+never misses the hosts behind the lost one. Waiting operations wait outside of the group's
+operations and search again afterwards. An operation on one host or agent sends its request only
+there."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed
-from tupelo.federation.groups.group import Group
-from tupelo.federation.groups.routing import PartSender
+from tupelo.federation.groups.group import Group, PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.models.lime.directory import Directory
 from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.messages import (
     ANYWHERE,
@@ -32,13 +30,11 @@ from tupelo.models.lime.messages import (
     encoded_template,
 )
 from tupelo.models.lime.reactions import Detected, ReactionWatch, mark_of
-from tupelo.models.lime.sharing import TuplesToMove
-from tupelo.models.lime.spaces import InterfaceSpace, TupleStore
-from tupelo.models.lime.transfer import TupleTransfer
-from tupelo.models.lime.transport import FoundTuples, Transport
-from tupelo.models.lime.windows import WindowedRead
+from tupelo.models.lime.spaces import Directory, InterfaceSpace, LimeSystem, TupleStore
+from tupelo.models.lime.transfer import TuplesToMove, TupleTransfer
+from tupelo.models.lime.transport import FoundTuple, Transport, WindowedRead
 from tupelo.space.query import Query, deadline_of
-from tupelo.space.tasks import TaskSignal, timeout_at
+from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import Entry, freeze, require_known, thaw
 
 NOWHERE = ""
@@ -49,101 +45,103 @@ logger = logging.getLogger("tupelo")
 
 
 class Operations:
-    """The operations of the agents at one host: a part of its `Server`, which has the rest."""
+    """The operations of the agents at one host; the base class of `Server`, which has the rest."""
 
     core: HostCore
     group: Group
-    voice: PartSender
-    carriage: Transport
-    handover: TupleTransfer
+    sender: PartSender
+    transport: Transport
+    transfer: TupleTransfer
     moving: TuplesToMove
     looking: WindowedRead
+    system: LimeSystem
 
     @property
     def directory(self) -> Directory:
         raise NotImplementedError
 
-    async def speak(self, tuple_store: TupleStore) -> None:
-        """Tell of what has come into sight on a tuple store."""
+    async def announce_fresh(self, tuple_store: TupleStore) -> None:
+        """Announce the tuples that have become visible in a tuple store."""
         raise NotImplementedError
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Have this done, though perhaps nobody waits for it."""
+        """Start a task that runs to its end even if nobody awaits it."""
         raise NotImplementedError
 
     # Writing
 
     async def out(
-        self, its: InterfaceSpace, value: object, destination: AgentLocation | None = None
+        self, space: InterfaceSpace, value: object, destination: AgentLocation | None = None
     ) -> None:
-        """Write a tuple. What is for an agent in the group that shares the space is with it when
-        this returns, and was never seen elsewhere. BadEntry if the space is shared and the tuple
-        could not be sent to another host."""
-        its.require_writable("write")
+        """Write a tuple. If it is for an agent in the group that shares the space, it is at the
+        host of that agent when this returns, and was never visible elsewhere. Raises BadEntry if
+        the space is shared and the tuple cannot be sent."""
+        space.require_writable("write")
         item = freeze(value)
-        await self._finish(self._out(its, item, destination))
+        await self._finish(self._out(space, item, destination))
 
-    async def _out(self, its: InterfaceSpace, item: Any, destination: AgentLocation | None) -> None:
-        _require_alive(its)
-        its.require_sendable(item)
-        mark = mark_of(its.agent, destination)
+    async def _out(
+        self, space: InterfaceSpace, item: Any, destination: AgentLocation | None
+    ) -> None:
+        _require_alive(space)
+        space.require_sendable(item)
+        mark = mark_of(space.agent, destination)
         shape, fields = item
-        entry = Entry(fields, shape, its.agent.id, mark.n or 0, 0, to=mark.to)
-        if its.shared and its.tuple_store.away(entry) is not None:
+        entry = Entry(fields, shape, space.agent.id, mark.n or 0, 0, to=mark.to)
+        if space.shared and space.tuple_store.away(entry) is not None:
             async with self.group.operating():
-                _require_alive(its)
-                _, parcels = self.moving.pass_on(its.tuple_store, [entry] if its.shared else [])
-                if parcels:
-                    await self.moving.send(parcels)
+                _require_alive(space)
+                _, batches = self.moving.pass_on(space.tuple_store, [entry] if space.shared else [])
+                if batches:
+                    await self.moving.send(batches)
                     return
-        tuple_store = its.tuple_store
-        _, position = tuple_store.port.write_items([item], None, None, None, TaskSignal, 0, mark)
-        await tuple_store.hosted.flush(position)
-        await self.speak(tuple_store)
+        tuple_store = space.tuple_store
+        await tuple_store.flush(tuple_store.engine.write(item, mark))
+        await self.announce_fresh(tuple_store)
 
     # Reading
 
-    async def rdp(self, its: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE) -> Any:
-        seen = await self._read(its, template, where, one=True)
+    async def rdp(self, space: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE) -> Any:
+        seen = await self._read(space, template, where, one=True)
         return value_of(seen[0]) if seen else None
 
     async def rdg(
-        self, its: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
+        self, space: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
     ) -> list[Any]:
-        seen = await self._read(its, template, where, one=False)
+        seen = await self._read(space, template, where, one=False)
         return [value_of(entry) for entry in seen]
 
     async def _read(
-        self, its: InterfaceSpace, template: Any, where: TuplePlace, *, one: bool
+        self, space: InterfaceSpace, template: Any, where: TuplePlace, *, one: bool
     ) -> list[Entry]:
-        _require_alive(its)
-        if one or not its.shared:
-            seen = its.tuple_store.look(template, where, one=one)
-            if seen or not its.shared:
+        _require_alive(space)
+        if one or not space.shared:
+            seen = space.tuple_store.look(template, where, one=one)
+            if seen or not space.shared:
                 return seen
-        return await self._in_one_membership(lambda: self._read_now(its, template, where, one))
+        return await self._in_one_membership(lambda: self._read_now(space, template, where, one))
 
     async def _read_now(
-        self, its: InterfaceSpace, template: Any, where: TuplePlace, one: bool
+        self, space: InterfaceSpace, template: Any, where: TuplePlace, one: bool
     ) -> list[Entry]:
-        _require_alive(its)
-        seen = its.tuple_store.look(template, where, one=one)
-        if not its.shared or (one and seen):
+        _require_alive(space)
+        seen = space.tuple_store.look(template, where, one=one)
+        if not space.shared or (one and seen):
             return seen
         target = self.target(where)
         if target == self.core.id or target == NOWHERE:
             return seen
-        pattern = TuplePattern(its.name, encoded_template(template), where, False, one)
+        pattern = TuplePattern(space.name, encoded_template(template), where, False, one)
         if target is not None:
             return _distinct(seen, await self.looking.look(target, pattern), one)
-        elsewhere, lost = await self.carriage.probe(pattern, every=not one)
+        elsewhere, lost = await self.transport.probe(pattern, every=not one)
         for host in sorted(lost):
             if not (one and elsewhere):
                 elsewhere += await self.looking.look(host, pattern)
         return _distinct(seen, elsewhere, one)
 
     def target(self, where: TuplePlace) -> str | None:
-        """The one host to ask; NOWHERE if it is not in the group; None if it could be any."""
+        """The only host to search; NOWHERE if it is not in the group; None for all hosts."""
         if where.current is None:
             return None
         kind, name = where.current
@@ -154,122 +152,121 @@ class Operations:
 
     async def rd(
         self,
-        its: InterfaceSpace,
+        space: InterfaceSpace,
         template: Any,
         where: TuplePlace = ANYWHERE,
         wait: float | None = None,
     ) -> Any:
-        """None if its time has run out."""
+        """A matching tuple; None after `wait` seconds without one."""
         deadline = deadline_of(self.core.clock, wait)
-        _require_waitable(its, "rd")
-        _require_alive(its)
-        tuple_store = its.tuple_store
-        seen = tuple_store.look(template, where, one=True)
-        if not seen and its.shared and self.target(where) not in (None, NOWHERE, self.core.id):
+        _require_waitable(space, "rd")
+        _require_alive(space)
+        seen = space.tuple_store.look(template, where, one=True)
+        if not seen and space.shared and self.target(where) not in (None, NOWHERE, self.core.id):
             async with self.group.operating():
-                with suppress(PeerLost):  # Then it is waited for.
-                    seen = await self._read_now(its, template, where, one=True)
+                with suppress(PeerLost):  # Then wait.
+                    seen = await self._read_now(space, template, where, one=True)
         if seen:
             return value_of(seen[0])
-        if its.is_system:
-            watch = partial(self._watch_system, tuple_store, template)
+        if space.is_system:
+            watch = partial(self._watch_system, template)
         else:
-            pattern = TuplePattern(its.name, encoded_template(template), where, False, True)
-            watch = partial(self.carriage.watch, pattern)
-        came = await self._wait(its, watch, "rd", deadline)
+            pattern = TuplePattern(space.name, encoded_template(template), where, False, True)
+            watch = partial(self.transport.watch, pattern)
+        came = await self._wait(space, watch, "rd", deadline)
         if came is None:
             return None
         require_known(came.entry)
         return value_of(came.entry)
 
-    def _watch_system(
-        self, tuple_store: TupleStore, template: Any, told: Detected
-    ) -> ReactionWatch:
+    def _watch_system(self, template: Any, deliver: Detected) -> ReactionWatch:
         async def look() -> None:
             query = Query(template, deadline=None, known=False)
-            for entry in await tuple_store.port.fetch(query):
-                told(entry, self.core.id, self.core.id)
+            for entry in await self.system.port.fetch(query):
+                deliver(entry, self.core.id, self.core.id)
 
         return self.spawn(look())
 
     # Taking
 
-    async def inp(self, its: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE) -> Any:
-        its.require_writable("take")
-        taken = await self._finish_taking(its, self._inp(its, template, where))
+    async def inp(self, space: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE) -> Any:
+        space.require_writable("take")
+        taken = await self._finish_taking(space, self._inp(space, template, where))
         return value_of(taken[0]) if taken else None
 
     async def ing(
-        self, its: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
+        self, space: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
     ) -> list[Any]:
-        its.require_writable("take")
-        taken = await self._finish_taking(its, self._ing(its, template, where))
+        space.require_writable("take")
+        taken = await self._finish_taking(space, self._ing(space, template, where))
         return [value_of(entry) for entry in taken]
 
     async def in_(
         self,
-        its: InterfaceSpace,
+        space: InterfaceSpace,
         template: Any,
         where: TuplePlace = ANYWHERE,
         wait: float | None = None,
     ) -> Any:
-        """None if its time has run out."""
+        """A matching tuple; None after `wait` seconds without one."""
         deadline = deadline_of(self.core.clock, wait)
-        its.require_writable("take")
-        _require_waitable(its, "in_")
-        pattern = TuplePattern(its.name, encoded_template(template), where, True, True)
-        watch = partial(self.carriage.watch, pattern)
+        space.require_writable("take")
+        _require_waitable(space, "in_")
+        pattern = TuplePattern(space.name, encoded_template(template), where, True, True)
+        watch = partial(self.transport.watch, pattern)
         host = self.target(where) or self.core.id
         while True:
-            work = self._take_at(its, template, pattern, host)
-            taken = await self._finish_taking(its, work)
+            work = self._take_at(space, template, pattern, host)
+            taken = await self._finish_taking(space, work)
             if taken:
                 return value_of(taken[0])
-            came = await self._wait(its, watch, "in_", deadline)
+            came = await self._wait(space, watch, "in_", deadline)
             if came is None:
                 return None
             host = came.host
 
-    async def _inp(self, its: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
-        _require_alive(its)
-        taken = await its.tuple_store.take(template, where, one=True)
-        if taken or not its.shared:
+    async def _inp(self, space: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
+        _require_alive(space)
+        taken = await space.tuple_store.take(template, where, one=True)
+        if taken or not space.shared:
             return taken
-        return await self._in_one_membership(lambda: self._inp_now(its, template, where))
+        return await self._in_one_membership(lambda: self._inp_now(space, template, where))
 
-    async def _inp_now(self, its: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
-        _require_alive(its)
-        taken = await its.tuple_store.take(template, where, one=True)
+    async def _inp_now(
+        self, space: InterfaceSpace, template: Any, where: TuplePlace
+    ) -> list[Entry]:
+        _require_alive(space)
+        taken = await space.tuple_store.take(template, where, one=True)
         target = self.target(where)
-        if taken or not its.shared or target == self.core.id or target == NOWHERE:
+        if taken or not space.shared or target == self.core.id or target == NOWHERE:
             return taken
-        pattern = TuplePattern(its.name, encoded_template(template), where, True, True)
+        pattern = TuplePattern(space.name, encoded_template(template), where, True, True)
         if target is not None:
-            return await self._take_from(target, its.tuple_store, template, pattern)
-        while True:  # Someone else may take what was found, before us.
-            sighted, lost = await self.carriage.probe(pattern, every=False)
-            for host in [sighted[0].host] if sighted else sorted(lost):
-                taken = await self._take_from(host, its.tuple_store, template, pattern)
+            return await self._take_from(target, space.tuple_store, template, pattern)
+        while True:  # Another taker may be faster.
+            found_elsewhere, lost = await self.transport.probe(pattern, every=False)
+            for host in [found_elsewhere[0].host] if found_elsewhere else sorted(lost):
+                taken = await self._take_from(host, space.tuple_store, template, pattern)
                 if taken:
                     return taken
-            if not sighted:
+            if not found_elsewhere:
                 return []
 
     async def _take_at(
-        self, its: InterfaceSpace, template: Any, pattern: TuplePattern, host: str
+        self, space: InterfaceSpace, template: Any, pattern: TuplePattern, host: str
     ) -> list[Entry]:
-        """Take one here or else at this host, where one was seen, or must be."""
-        _require_alive(its)
-        _require_waitable(its, "in_")
-        taken = await its.tuple_store.take(template, pattern.where, one=True)
+        """Take a match here or else at this host, where one was seen or must be."""
+        _require_alive(space)
+        _require_waitable(space, "in_")
+        taken = await space.tuple_store.take(template, pattern.where, one=True)
         if taken or host == self.core.id:
             return taken
         async with self.group.operating():
-            _require_alive(its)
-            _require_waitable(its, "in_")
+            _require_alive(space)
+            _require_waitable(space, "in_")
             if host in self.directory.hosts:
-                with suppress(PeerLost):  # What it gave will return there, and be seen again.
-                    taken = await self._take_from(host, its.tuple_store, template, pattern)
+                with suppress(PeerLost):  # Tuples that it reserved return there.
+                    taken = await self._take_from(host, space.tuple_store, template, pattern)
             return taken
 
     async def _take_from(
@@ -278,81 +275,81 @@ class Operations:
         if host == self.core.id:
             return await tuple_store.take(template, pattern.where, one=True)
         taken: list[Entry] = []
-        await self.handover.take(host, pattern, taken)
+        await self.transfer.take(host, pattern, taken)
         return taken
 
-    async def _ing(self, its: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
-        """What was taken before a host was lost stays taken; the rest is taken when the group has
-        changed."""
-        _require_alive(its)
-        tuple_store = its.tuple_store
-        if not its.shared:
+    async def _ing(self, space: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
+        """Tuples that were taken before a host was lost stay taken; the others are taken in the
+        next membership."""
+        _require_alive(space)
+        tuple_store = space.tuple_store
+        if not space.shared:
             return await tuple_store.take(template, where, one=False)
         taken: list[Entry] = []
         try:
-            await self._in_one_membership(lambda: self._ing_now(its, template, where, taken))
+            await self._in_one_membership(lambda: self._ing_now(space, template, where, taken))
         except BaseException:
             tuple_store.put(taken)
             raise
         return taken
 
     async def _ing_now(
-        self, its: InterfaceSpace, template: Any, where: TuplePlace, taken: list[Entry]
+        self, space: InterfaceSpace, template: Any, where: TuplePlace, taken: list[Entry]
     ) -> None:
-        _require_alive(its)
-        taken += await its.tuple_store.take(template, where, one=False)
+        _require_alive(space)
+        taken += await space.tuple_store.take(template, where, one=False)
         target = self.target(where)
-        if not its.shared or target == self.core.id or target == NOWHERE:
+        if not space.shared or target == self.core.id or target == NOWHERE:
             return
-        pattern = TuplePattern(its.name, encoded_template(template), where, True, False)
+        pattern = TuplePattern(space.name, encoded_template(template), where, True, False)
         if target is None:
             some = msgspec.structs.replace(pattern, one=True)
-            sighted, lost = await self.carriage.probe(some, every=True)
-            hosts = {one.host for one in sighted if one.host != self.core.id} | lost
+            found_elsewhere, lost = await self.transport.probe(some, every=True)
+            hosts = {one.host for one in found_elsewhere if one.host != self.core.id} | lost
         else:
             hosts = {target}
         ended = await asyncio.gather(
-            *(self.handover.take(host, pattern, taken) for host in sorted(hosts)),
+            *(self.transfer.take(host, pattern, taken) for host in sorted(hosts)),
             return_exceptions=True,
         )
         errors = [error for error in ended if error is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, PeerLost)):
             raise error
 
-    # Waiting, and carrying through
+    # Waiting and completion
 
     async def _in_one_membership(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do this as one operation of the group. If a host is lost before it has answered, do it
-        again when the group has changed: nobody sees half of a change."""
+        """Run `work` as one operation of the group. If a host is lost before it has answered, run
+        it again in the next membership: no operation sees half of a change."""
         while True:
             async with self.group.operating():
                 membership = self.group.membership
                 try:
                     return await work()
                 except PeerLost as error:
-                    logger.debug("an operation is done again in the next roster: %s", error)
+                    logger.debug("an operation runs again in the next membership: %s", error)
             await self.group.changed(membership)
 
     async def _wait(
         self,
-        its: InterfaceSpace,
+        space: InterfaceSpace,
         watch: Callable[[Detected], ReactionWatch],
         operation: str,
         deadline: float | None,
-    ) -> FoundTuples | None:
-        """Wait, outside of operations, until something is seen or the deadline is past."""
+    ) -> FoundTuple | None:
+        """Wait, outside of operations of the group, for a match; None at the deadline."""
         if deadline is not None and deadline <= self.core.clock.now():
             return None
-        seen: asyncio.Future[FoundTuples] = asyncio.get_running_loop().create_future()
+        seen: asyncio.Future[FoundTuple] = asyncio.get_running_loop().create_future()
 
-        def told(entry: Entry, current: str, host: str) -> None:
+        def deliver(entry: Entry, current: str, host: str) -> None:
             if not seen.done():
-                seen.set_result(FoundTuples(entry, current, host))
+                seen.set_result(FoundTuple(entry, current, host))
 
-        _require_alive(its)
-        _require_waitable(its, operation)
-        its.waiting[seen] = operation
-        watching = watch(told)
+        _require_alive(space)
+        _require_waitable(space, operation)
+        space.waiting[seen] = operation
+        watching = watch(deliver)
         try:
             async with timeout_at(self.core.clock, deadline):
                 return await seen
@@ -360,17 +357,17 @@ class Operations:
             return None
         finally:
             watching.cancel()
-            its.waiting.pop(seen, None)
+            space.waiting.pop(seen, None)
 
     async def _finish(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Carry this through, even if nobody waits for it any more."""
+        """Run `work` to its end, even if the caller is cancelled."""
         return await asyncio.shield(self.spawn(work))
 
     async def _finish_taking(
-        self, its: InterfaceSpace, work: Coroutine[Any, Any, list[Entry]]
+        self, space: InterfaceSpace, work: Coroutine[Any, Any, list[Entry]]
     ) -> list[Entry]:
-        """The same. What was taken for someone who does not wait any more goes back."""
-        tuple_store = its.tuple_store
+        """Run `work` to its end; if the caller is cancelled, put the taken tuples back."""
+        tuple_store = space.tuple_store
         task: asyncio.Task[list[Entry]] = self.spawn(work)
         try:
             return await asyncio.shield(task)
@@ -385,11 +382,11 @@ def _return(tuple_store: TupleStore, done: asyncio.Task[list[Entry]]) -> None:
             tuple_store.put(done.result())
 
 
-def _distinct(seen: list[Entry], elsewhere: list[FoundTuples], one: bool) -> list[Entry]:
-    """What was found here and elsewhere, each once, though it was told twice."""
+def _distinct(seen: list[Entry], elsewhere: list[FoundTuple], one: bool) -> list[Entry]:
+    """The matches of this host and of others, without duplicates."""
     known = {(entry.origin, entry.n) for entry in seen}
-    for sighted in elsewhere:
-        entry = sighted.entry
+    for found_elsewhere in elsewhere:
+        entry = found_elsewhere.entry
         if (entry.origin, entry.n) not in known:
             known.add((entry.origin, entry.n))
             require_known(entry)
@@ -401,11 +398,11 @@ def value_of(entry: Entry) -> Any:
     return thaw(entry.shape, entry.fields)
 
 
-def _require_alive(its: InterfaceSpace) -> None:
-    if its.agent.ended:
-        raise AgentEnded(its.agent.id)
+def _require_alive(space: InterfaceSpace) -> None:
+    if space.agent.ended:
+        raise AgentEnded(space.agent.id)
 
 
-def _require_waitable(its: InterfaceSpace, operation: str) -> None:
-    if not its.shared and not its.is_system:
-        raise PrivateSpace(operation, its.name)
+def _require_waitable(space: InterfaceSpace, operation: str) -> None:
+    if not space.shared and not space.is_system:
+        raise PrivateSpace(operation, space.name)

@@ -1,8 +1,8 @@
-"""Classes of agents in packages: zip files or wheels in a folder, signed by keys that are allowed.
+"""Classes of agents in packages: zip files or wheels in a folder, signed by allowed keys.
 
-The owner of a host puts them there. Nothing is sent: an agent whose class the host has not met can
-come if a package in the folder has it. A package names its classes in `entry_points.txt`, as wheels
-do (in their `.dist-info`; in a zip file at the top):
+The owner of a host puts packages there; code is never sent. An agent whose class is not registered
+can migrate to the host if a package in the folder has it. A package lists its classes in
+`entry_points.txt`, as wheels do (in their `.dist-info`; in a zip file at the top):
 
     [tupelo.agents]
     Traveller = travelling.agents:Traveller
@@ -38,7 +38,7 @@ logger = logging.getLogger("tupelo")
 
 
 def sign_package(path: str | os.PathLike[str], identity: Identity) -> Path:
-    """Sign a package: a file beside it, of its name with `.sig`, has the signature."""
+    """Sign a package. Returns the path of the signature, a file beside it that ends in `.sig`."""
     package = Path(path)
     signature = _signature_of(package)
     signature.write_bytes(identity.sign(_SIGNED + package.read_bytes()))
@@ -46,8 +46,8 @@ def sign_package(path: str | os.PathLike[str], identity: Identity) -> Path:
 
 
 class AgentPackages:
-    """The packages in a folder that are signed by one of these keys (`Identity.key`). Their code is
-    run with all the rights of this program, when an agent of one of their classes comes."""
+    """The packages in a folder that are signed by one of these keys (`Identity.key`). Their code
+    runs with all the rights of this program when an agent of one of their classes comes."""
 
     def __init__(self, folder: str | os.PathLike[str], keys: Iterable[str]) -> None:
         self.folder = Path(folder)
@@ -57,41 +57,44 @@ class AgentPackages:
             raise BadArgument("keys", "the keys of those who may sign packages", keys)
         self.keys = frozenset(check_key(key, "keys") for key in keys)
         self._seen: dict[Path, tuple[object, dict[str, str]]] = {}
-        """Which classes a file has, as long as it and its signature stay the same."""
+        """The classes of each file, with the version of the file and its signature."""
 
     def find(self, class_name: str) -> object | None:
-        """What a package names so; None if none does. A package that is not signed, or cannot be
-        used, is left out with a warning."""
+        """The class of this name in one of the packages; None if there is none. A package that is
+        not signed or cannot be read is ignored with a warning."""
         for path in sorted(self.folder.iterdir()):
             if path.suffix in _ENDINGS:
                 try:
                     if class_name in self._names(path):
                         return self._load(path, class_name)
-                except Exception as error:  # Its code is its own.
+                except Exception as error:  # Importing it runs its code.
                     logger.warning("the package %s of agents is not used: %s", path, error)
         return None
+
+    def __repr__(self) -> str:
+        return f"<AgentPackages in {str(self.folder)!r}, {len(self.keys)} keys>"
 
     def _names(self, path: Path) -> dict[str, str]:
         version = tuple(
             (one.st_mtime_ns, one.st_size) for one in (path.stat(), _signature_of(path).stat())
         )
         if path not in self._seen or self._seen[path][0] != version:
-            self._seen[path] = version, {}  # It is not looked at again if it cannot be used.
+            self._seen[path] = version, {}  # It is not read again if it cannot be used.
             self._seen[path] = version, _classes_in(self._verified(path))
         return self._seen[path][1]
 
     def _verified(self, path: Path) -> bytes:
-        """What is in a file, if one who may has signed it."""
+        """The content of a file; raises ValueError unless one of the keys has signed it."""
         if path.stat().st_size > PACKAGE_BYTES_MAX:
             raise ValueError(f"it has more than {PACKAGE_BYTES_MAX:,} bytes")
         content = path.read_bytes()
         signature = _signature_of(path).read_bytes()
         if not any(verify(key, _SIGNED + content, signature) for key in self.keys):
-            raise ValueError("none of the keys that may has signed it")
+            raise ValueError("it is not signed by one of the allowed keys")
         return content
 
     def _load(self, path: Path, class_name: str) -> object:
-        """Import it from a copy of what was verified: the file may be changed meanwhile."""
+        """Import a class from a copy of the verified content: the file may change meanwhile."""
         content = self._verified(path)
         module_name, _, attribute = _classes_in(content)[class_name].partition(":")
         copy = _copies() / f"{hashlib.sha256(content).hexdigest()}{path.suffix}"
@@ -111,7 +114,7 @@ class AgentPackages:
 
 @cache
 def _copies() -> Path:
-    """Where packages are that this program has imported; only it can write there."""
+    """The folder for copies of imported packages; only this program can write there."""
     folder = tempfile.mkdtemp(prefix="tupelo-agents-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -127,7 +130,7 @@ class _EntryPoints(ConfigParser):
 
 
 def _classes_in(content: bytes) -> dict[str, str]:
-    """The classes that a package names, and where they are in it."""
+    """The names of the classes in a package, and their modules."""
     with zipfile.ZipFile(BytesIO(content)) as archive:
         for name in archive.namelist():
             folder, _, file = name.rpartition("/")

@@ -1,20 +1,31 @@
-"""Reactions: strong ones in the step in which a tuple comes into sight here, weak ones afterwards,
-wherever in the group it is.
+"""Reactions: the classes of users (figure 5 of the paper), and the engine that runs them.
 
-A strong reaction is one of the tuple store on which its interface tuple space is, and moves with
-it. A weak one watches all hosts through the carriage while its space is shared, and its own
-tuple store while it is private. What it has reacted to is remembered with it, and travels with
-its agent."""
+A strong reaction runs in the atomic step in which a tuple becomes visible at its host. It is
+registered with the engine of the tuple store of its space, and moves with the space. A weak
+reaction runs afterwards, for tuples of all hosts: it watches the group through the transport while
+its space is shared, and the private tuple store otherwise. The tuples for which a reaction has
+fired are remembered with it, and migrate with its agent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, Protocol
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import Any, Final, Literal, Protocol, cast
 
 import msgspec
 
-from tupelo.errors import LimeError
+from tupelo.errors import AgentEnded, BadArgument, LimeError, NotOwner
+from tupelo.models.lime.agent import (
+    AgentRuntime,
+    inside_step,
+    on_loop,
+    require_outside_step,
+    role_for,
+)
+from tupelo.models.lime.engine import OLDEST_FIRST, EngineReaction, EngineStep
 from tupelo.models.lime.locations import (
+    UNSPECIFIED,
     AgentLocation,
     Current,
     Destination,
@@ -23,40 +34,39 @@ from tupelo.models.lime.locations import (
     check_current,
     check_destination,
 )
-from tupelo.models.lime.messages import ANYWHERE, TuplePattern, encoded_template, where_of
-from tupelo.models.lime.spaces import OLDEST_FIRST, AgentState, InterfaceSpace, TupleStore
-from tupelo.space import reaction
-from tupelo.space.reaction import ReactionState
+from tupelo.models.lime.messages import ANYWHERE, TuplePattern, encoded_template, place_of
+from tupelo.models.lime.spaces import AgentState, InterfaceSpace, TupleStore
+from tupelo.space.dual_api import dual_api
 from tupelo.space.session import Seen
 from tupelo.space.waiting import WriteOutcome
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.parts import ANY
-from tupelo.values.template import as_template
+from tupelo.values.template import Template, as_template
 
 Mode = Literal["once", "once per tuple"]
 ONCE: Final = "once"
-"""It fires one time, and is then no longer registered."""
+"""The reaction fires once, and is then no longer registered."""
 ONCE_PER_TUPLE: Final = "once per tuple"
-"""It fires for every tuple that matches, and never twice for the same."""
+"""The reaction fires for every matching tuple, never twice for the same."""
 
 Detected = Callable[[Entry, str, str], None]
-"""Told of a tuple, who is responsible for it, and the host where it is."""
+"""Called with a tuple, its current location, and its host."""
 
 
 class ReactionWatch(Protocol):
-    """Something that looks out for tuples in the group."""
+    """A running search for tuples in the group."""
 
     def cancel(self) -> object: ...
 
 
 class ReactionRecord:
-    """A reaction that was registered with an interface tuple space. `deliver` is called when it
-    fires: of a strong one in the step, of a weak one on the loop, in order. `tag` is the caller's,
-    and travels."""
+    """A registered reaction, as the engine knows it. `deliver` is called when it fires: in the step
+    for a strong reaction, on the loop in order for a weak one. `tag` is a value of the caller that
+    migrates with the reaction."""
 
     def __init__(
         self,
-        its: InterfaceSpace,
+        interface: InterfaceSpace,
         template: Any,
         mode: Mode,
         weak: bool,
@@ -65,7 +75,7 @@ class ReactionRecord:
         deliver: Callable[[ReactionCall], object],
         tag: Any = None,
     ) -> None:
-        self.its = its
+        self.interface = interface
         self.template = template
         self.mode = mode
         self.weak = weak
@@ -73,77 +83,79 @@ class ReactionRecord:
         self.destination = destination
         self.deliver = deliver
         self.tag = tag
-        self.where = where_of(current, destination)
+        self.where = place_of(current, destination)
         self.enabled = True
         self.fired = Seen()
         self.watch: ReactionWatch | None = None
         self.watches_own = False
-        self._leaving = False
-        """Was it removed in a step that is not over?"""
+        self._removing = False
+        """Whether it was removed in a step that has not ended."""
         self._removed = False
-        self._state: ReactionState | None = None
+        self._state: EngineReaction | None = None
         self._tuple_store: TupleStore | None = None
 
     @property
     def registered(self) -> bool:
-        """Has it not been removed, nor fired once for all?"""
-        if self._removed or self._leaving:
+        """False if it was removed, or is a ONCE reaction that has fired."""
+        if self._removed or self._removing:
             return False
         return self._state is None or not self._state.ended
 
     @property
     def error(self) -> Exception | None:
-        """What its listener raised in a step, which was undone."""
+        """The last exception of its listener in a step, which was undone."""
         return None if self._state is None else self._state.error
 
     def pattern(self) -> TuplePattern:
-        """What a weak one looks out for. BadTemplate if it cannot be sent."""
+        """The search of a weak reaction. Raises BadTemplate if the template cannot be sent."""
         once = self.mode == ONCE
-        return TuplePattern(self.its.name, encoded_template(self.template), self.where, False, once)
+        return TuplePattern(
+            self.interface.name, encoded_template(self.template), self.where, False, once
+        )
 
     def forget(self) -> None:
-        """It is as if it had never fired."""
+        """Forget the tuples for which the reaction has fired."""
         self.fired = Seen()
 
     def remove(self) -> None:
         self._removed = True
         self.displace()
 
-    # Strong ones
+    # Strong reactions
 
     def place(
-        self, here: str, existing: bool, seconds_max: float, within: reaction.Step | None = None
+        self, here: str, existing: bool, seconds_max: float, within: EngineStep | None = None
     ) -> None:
-        """Let a strong one react on the tuple store where its space is now, if it is one for this
-        host: it may wait for its agent to come to another. Its listener may run for so many
-        seconds. `within` is the step of the listener that registers it."""
+        """Register a strong reaction with the engine of its current tuple store, unless it is for
+        another host. `existing`: it fires for existing tuples too. A listener that runs longer than
+        `seconds_max` fails. `within` is the step of the listener that registers it."""
         if isinstance(self.current, HostLocation) and self.current.id != here:
             return
-        tuple_store = self.its.tuple_store
+        tuple_store = self.interface.tuple_store
 
-        def react(entry: Entry, step: reaction.Step) -> None:
+        def react(entry: Entry, step: EngineStep) -> None:
             source = location_of(tuple_store.current(entry), here)
-            begin = tuple_store.hosted.clock.now()
+            begin = tuple_store.clock.now()
             self.deliver(
-                ReactionCall(self, entry, source, ReactionStep(self.its, tuple_store, step))
+                ReactionCall(self, entry, source, ReactionStep(self.interface, tuple_store, step))
             )
-            seconds = tuple_store.hosted.clock.now() - begin
+            seconds = tuple_store.clock.now() - begin
             if seconds > seconds_max:
-                self.enabled = False  # or it would hold the host again, for the next tuple
+                self.enabled = False  # or it would block the host again, for the next tuple
                 raise LimeError(
                     f"this strong listener took {seconds:.1f} s, and {seconds_max:.1f} s is the "
-                    "most: its host does nothing else meanwhile, and others take it for lost. The "
+                    "most: its host does nothing else meanwhile, and other hosts drop it. The "
                     "reaction was disabled. Let its listener not wait, or make it a weak reaction"
                 )
 
-        react.__name__ = getattr(self.deliver, "__name__", react.__name__)  # for who is told
+        react.__name__ = getattr(self.deliver, "__name__", react.__name__)  # for error messages
         accept = tuple_store.accept(self.where)
 
-        is_system = self.its.is_system
+        is_system = self.interface.is_system
 
         def only(entry: Entry) -> bool:
-            """What is at home at another host goes there first."""
-            if not self.enabled or self._removed or self._leaving:
+            """Misplaced tuples move to their host first."""
+            if not self.enabled or self._removed or self._removing:
                 return False
             if is_system:
                 return True
@@ -154,41 +166,42 @@ class ReactionRecord:
         if within is not None:
             self._state = within.add_reaction(template, react, once, only, True, self.fired)
             return
-        self._state, position = tuple_store.port.react(
-            template, react, once, existing, only=only, whole=True, fired=self.fired
+        self._state, position = tuple_store.engine.react(
+            template, react, once, existing, only, self.fired
         )
-        tuple_store.hosted.flush_soon(position)
-        if self._removed:  # by its own listener, for something that was there
+        tuple_store.flush_soon(position)
+        if self._removed:  # by its own listener, for an existing tuple
             self.displace()
 
-    def end_within(self, step: reaction.Step) -> None:
-        """It is removed, unless this step is undone; it reacts no more from now on."""
+    def end_within(self, step: EngineStep) -> None:
+        """Remove the reaction in a step of a listener: it stops now, and is back if the step is
+        undone."""
 
         def over(holds: bool) -> None:
-            self._leaving = False
+            self._removing = False
             self._removed = self._removed or holds
-            if holds and not self.weak:  # What a weak one watches is for the loop to end.
+            if holds and not self.weak:  # The watch of a weak reaction is ended on the loop.
                 self.displace()
 
         step.when_over(over)
-        self._leaving = True
+        self._removing = True
 
     def displace(self) -> None:
-        """Let it react no more."""
+        """Stop the reaction: unregister it from the engine, or end its watch."""
         if self.watch is not None:
             self.watch.cancel()
             self.watch = None
         self.watches_own = False
         if self._state is not None and self._tuple_store is not None:
             fired_for_all = self._state.ended
-            self._tuple_store.port.end_reaction(self._state)
+            self._tuple_store.engine.end_reaction(self._state)
             self._removed = self._removed or fired_for_all
             self._state = self._tuple_store = None
 
-    # Weak ones
+    # Weak reactions
 
     def detected(self, entry: Entry, current: str, host: str) -> None:
-        """A weak one learns of a tuple, perhaps for the second time."""
+        """Fire a weak reaction for a tuple, unless it has fired for it before."""
         if not (self.enabled and self.registered) or entry in self.fired:
             return
         if self.mode == ONCE:
@@ -197,15 +210,17 @@ class ReactionRecord:
         self.deliver(ReactionCall(self, entry, location_of(current, host)))
 
     def wants(self, tuple_store: TupleStore, entry: Entry, here: str) -> bool:
-        """Is a tuple of its own tuple store one for this weak reaction?"""
+        """Whether a tuple of the own tuple store matches this weak reaction."""
         if not as_template(self.template).admits(entry.shape, entry.fields):
             return False
-        return self.its.is_system or self.where.admits(entry, tuple_store.current(entry), here)
+        return self.interface.is_system or self.where.admits(
+            entry, tuple_store.current(entry), here
+        )
 
 
 class ReactionCall(msgspec.Struct, frozen=True, eq=False):
-    """A reaction has fired for an entry; `source` is who holds it: an agent, or a host if no agent
-    does. A strong one is in a `step`."""
+    """One firing of a reaction for an entry. `source` is the agent that holds the tuple, or the
+    host if no agent does; `step` is the atomic step of a strong reaction."""
 
     registered: ReactionRecord
     entry: Entry
@@ -214,44 +229,50 @@ class ReactionCall(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def tuple(self) -> Any:
-        """The tuple, the listener's own; UnknownType if its class is not known here."""
+        """A copy of the tuple; raises UnknownType if its class is not known here."""
         return thaw(self.entry.shape, self.entry.fields)
 
 
 class ReactionStep:
-    """What a strong listener may do: the operations that do not wait, on the tuples that are at
-    this host, within the atomic step."""
+    """The operations of a strong listener within the atomic step, on the tuples of this host. None
+    of them waits."""
 
-    def __init__(self, its: InterfaceSpace, tuple_store: TupleStore, step: reaction.Step) -> None:
-        self._its = its
+    def __init__(
+        self, interface: InterfaceSpace, tuple_store: TupleStore, step: EngineStep
+    ) -> None:
+        self._interface = interface
         self._tuple_store = tuple_store
         self._step = step
 
     def out(self, tuple: object, destination: AgentLocation | None = None) -> None:
-        """What is for an agent elsewhere goes there when the step is over."""
-        self._its.require_writable("write")
-        self._its.require_sendable(freeze(tuple))
-        mark = mark_of(self._its.agent, check_destination(destination))
+        """Write a tuple. If it is for an agent at another host it moves there after the step."""
+        self._interface.require_writable("write")
+        self._interface.require_sendable(freeze(tuple))
+        mark = mark_of(self._interface.agent, check_destination(destination))
         self._step.write_marked(tuple, mark)
 
     def inp(
         self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> Any:
+        """Remove a matching tuple, or return None."""
         return _first(self._get(template, current, destination, True, 1))
 
     def rdp(
         self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> Any:
+        """Copy a matching tuple, or return None."""
         return _first(self._get(template, current, destination, False, 1))
 
     def ing(
         self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> list[Any]:
+        """Remove all matching tuples."""
         return self._get(template, current, destination, True, None)
 
     def rdg(
         self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> list[Any]:
+        """Copy all matching tuples."""
         return self._get(template, current, destination, False, None)
 
     def _get(
@@ -263,14 +284,14 @@ class ReactionStep:
         limit: int | None,
     ) -> list[Any]:
         if take:
-            self._its.require_writable("take")
-        where = where_of(check_current(current), check_destination(destination))
+            self._interface.require_writable("take")
+        where = place_of(check_current(current), check_destination(destination))
         only = self._tuple_store.accept(where)
         return self._step.get(template, take=take, limit=limit, only=only, order=OLDEST_FIRST)
 
 
 class Reactions:
-    """All reactions of the agents at one host."""
+    """Starts and stops the reactions of the agents at one host."""
 
     def __init__(
         self,
@@ -283,20 +304,20 @@ class Reactions:
         self._listener_seconds_max = listener_seconds_max
 
     def add(self, reactions: list[ReactionRecord]) -> None:
-        """Register these, all or none; strong ones react to what is there."""
+        """Register reactions, all or none; strong ones fire for existing tuples at once."""
         _check_watchable(reactions)
         try:
             for one in reactions:
-                one.its.agent.add(one)
+                one.interface.agent.add(one)
                 self._put_in_force(one, existing=True)
         except BaseException:
             for one in reactions:
                 one.remove()
             raise
 
-    def add_within(self, step: reaction.Step, reactions: list[ReactionRecord]) -> None:
-        """The same in the step of a strong listener, on any thread. Strong ones react within it;
-        weak ones are to be watched for when the step is over."""
+    def add_within(self, step: EngineStep, reactions: list[ReactionRecord]) -> None:
+        """Register reactions in the step of a strong listener, on any thread. Strong ones fire
+        within the step; weak ones must be started with `watch` after it."""
         _check_watchable(reactions)
         try:
             for one in reactions:
@@ -310,14 +331,14 @@ class Reactions:
         def over(holds: bool) -> None:
             for one in reactions:
                 if holds:
-                    one.its.agent.add(one)
+                    one.interface.agent.add(one)
                 else:
                     one.remove()
 
         step.when_over(over)
 
     def enable(self, one: ReactionRecord) -> None:
-        """It may fire again, as if it never had."""
+        """Enable a disabled reaction; it forgets the tuples for which it has fired."""
         if not one.enabled and one.registered:
             one.displace()
             one.enabled = True
@@ -337,18 +358,18 @@ class Reactions:
             self.watch(one)
 
     def watch(self, one: ReactionRecord) -> None:
-        """Let a weak one look out where its space is now."""
+        """Start the watch of a weak reaction in the group, or in its private tuple store."""
         if not (one.enabled and one.registered):
             return
-        if one.its.shared and one.watch is None:
+        if one.interface.shared and one.watch is None:
             watch = self._watch(one.pattern(), one.detected)
             if one.registered:
                 one.watch = watch
-            else:  # It was told of one at once, and that was all.
+            else:  # A ONCE reaction has fired at once.
                 watch.cancel()
-        elif not one.its.shared and not one.watches_own:
+        elif not one.interface.shared and not one.watches_own:
             one.watches_own = True
-            tuple_store = one.its.tuple_store
+            tuple_store = one.interface.tuple_store
             entries = tuple_store.look(one.template, ANYWHERE, one=False, known=False)
             self._tell(one, tuple_store, entries)
 
@@ -360,36 +381,39 @@ class Reactions:
     def feed(
         self, tuple_store: TupleStore, agents: Iterable[AgentState], entries: list[Entry]
     ) -> None:
-        """These have come into sight on a tuple store that is private, or LimeSystem."""
+        """Pass new tuples of a private tuple store, or of LimeSystem, to the weak reactions
+        there."""
         for agent in agents:
             for one in agent.reactions:
-                if one.weak and one.watches_own and one.its.tuple_store is tuple_store:
+                if one.weak and one.watches_own and one.interface.tuple_store is tuple_store:
                     self._tell(one, tuple_store, entries)
 
-    # When the tuple store of a space changes
+    # Changes of the tuple store of a space
 
-    def displace(self, its: InterfaceSpace) -> None:
-        for one in its.agent.reactions:
-            if one.its is its:
+    def displace(self, interface: InterfaceSpace) -> None:
+        for one in interface.agent.reactions:
+            if one.interface is interface:
                 one.displace()
 
-    def replace(self, its: InterfaceSpace) -> None:
-        """Strong ones react on the new tuple store, to what is there and they did not see before.
-        Weak ones are seen to by `settle`."""
-        strong = [one for one in its.agent.reactions if one.its is its and not one.weak]
+    def replace(self, interface: InterfaceSpace) -> None:
+        """Register the strong reactions of a space with its new tuple store; they fire for existing
+        tuples that are new to them. `settle` starts the weak ones."""
+        strong = [
+            one for one in interface.agent.reactions if one.interface is interface and not one.weak
+        ]
         for one in strong:
             self._put_in_force(one, existing=False)
         if strong:
-            tuple_store = its.tuple_store
+            tuple_store = interface.tuple_store
             self.catch_up(tuple_store, tuple_store.look(ANY, ANYWHERE, one=False, known=False))
 
     @staticmethod
     def catch_up(tuple_store: TupleStore, entries: list[Entry]) -> None:
-        if entries and tuple_store.port.has_reactions:
-            tuple_store.hosted.flush_soon(tuple_store.port.catch_up(entries))
+        if entries:
+            tuple_store.flush_soon(tuple_store.engine.catch_up(entries))
 
     def settle(self, agents: Iterable[AgentState]) -> None:
-        """Weak ones look out where their spaces are now."""
+        """Start the weak reactions of these agents where their spaces are now."""
         for agent in agents:
             for one in agent.reactions:
                 if one.weak:
@@ -397,9 +421,9 @@ class Reactions:
 
 
 def _check_watchable(reactions: list[ReactionRecord]) -> None:
-    """BadTemplate if one of the weak ones could not be watched for."""
+    """Raise BadTemplate if the template of a weak reaction cannot be sent."""
     for one in reactions:
-        if one.weak and not one.its.is_system:
+        if one.weak and not one.interface.is_system:
             one.pattern()
 
 
@@ -408,10 +432,267 @@ def location_of(current: str, host: str) -> Location:
 
 
 def mark_of(agent: AgentState, destination: AgentLocation | None) -> WriteOutcome:
-    """Who writes a tuple, its number, and whom it is for, if not for its writer."""
+    """The origin, number and destination of a new tuple of an agent."""
     to = None if destination is None or destination.id == agent.id else destination.id
     return WriteOutcome(agent.id, agent.next_number(), to)
 
 
 def _first(found: list[Any]) -> Any:
     return found[0] if found else None
+
+
+class Reaction:
+    """A listener that is called when a tuple matches a template; use a subclass.
+
+    `listener` is a function of a ReactionEvent, or an object with a method `reacts_to`. `mode` is
+    ONCE, or ONCE_PER_TUPLE: never twice for the same tuple. `current` and `destination` limit the
+    locations of the tuples.
+    """
+
+    def __init__(
+        self,
+        current: Location | None,
+        destination: AgentLocation | None,
+        template: object,
+        listener: Any,
+        mode: Mode,
+    ) -> None:
+        Template(template)  # refuses what is no template
+        if mode not in (ONCE, ONCE_PER_TUPLE):
+            raise BadArgument("mode", "ONCE or ONCE_PER_TUPLE", mode)
+        if not (callable(listener) or callable(getattr(listener, "reacts_to", None))):
+            raise BadArgument("listener", "a function of an event, or have reacts_to()", listener)
+        self.current = check_current(current)
+        self.destination = check_destination(destination)
+        self.template = template
+        self.listener = listener
+        self.mode = mode
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} to {self.template!r}, {self.mode}>"
+
+
+class UbiquitousReaction(Reaction):
+    """A reaction to tuples anywhere in the federated space."""
+
+    def __init__(self, template: object, listener: Any, mode: Mode) -> None:
+        super().__init__(UNSPECIFIED, UNSPECIFIED, template, listener, mode)
+
+
+class LocalizedReaction(Reaction):
+    """A reaction to tuples whose current location is an agent or host, or whose destination is an
+    agent."""
+
+
+@dataclass(frozen=True)
+class ReactionEvent:
+    """The argument of a listener: the `tuple`, the `reaction` that has fired, and the `source`, the
+    agent that holds the tuple, or the host if no agent does.
+
+    `step` is None for a weak reaction. For a strong one it has the operations of the atomic step:
+    out, inp, rdp, ing and rdg, and methods to register and remove reactions."""
+
+    tuple: Any
+    reaction: RegisteredReaction
+    source: AgentLocation | HostLocation
+    step: ListenerStep | None
+
+
+class RegisteredReaction(Reaction):
+    """A reaction that was registered with an interface tuple space of an agent."""
+
+    def __init__(self, runtime: AgentRuntime, registered: ReactionRecord) -> None:
+        self.current = registered.current
+        self.destination = registered.destination
+        self.template = registered.template
+        self.listener = cast(ReactionDelivery, registered.deliver).listener
+        self.mode = registered.mode
+        self.is_async = runtime.is_async
+        self._runtime = runtime
+        self._registered = registered
+
+    @property
+    def tuple_space_name(self) -> str:
+        """The name of the space with which the reaction is registered."""
+        return self._registered.interface.name
+
+    @property
+    def subscriber(self) -> AgentLocation:
+        """The agent that has registered the reaction."""
+        return self._runtime.state.location
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the reaction is weak."""
+        return self._registered.weak
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the reaction can fire. False if it was disabled or removed, for a ONCE reaction
+        that has fired, and for a strong one whose listener took too long (see `error`)."""
+        return self._registered.registered and self._registered.enabled
+
+    @property
+    def error(self) -> Exception | None:
+        """The last exception of the listener of a strong reaction; that step was undone."""
+        return self._registered.error
+
+    @dual_api
+    async def enable(self) -> None:
+        """Let the reaction fire again. It forgets the tuples for which it has fired."""
+        await self._do(self._runtime.host.server.enable)
+
+    @dual_api
+    async def disable(self) -> None:
+        """Let the reaction not fire until it is enabled again."""
+        await self._do(self._disable)
+
+    async def _disable(self, registered: ReactionRecord) -> None:
+        await self._runtime.host.server.disable(registered)
+        self._runtime.drop(registered)
+
+    async def _do(self, change: Callable[[ReactionRecord], Coroutine[Any, Any, None]]) -> None:
+        check_owner(self._runtime, self.tuple_space_name)
+        if not self._registered.registered:
+            raise BadArgument("reaction", "a registered one: it was removed, or has fired", self)
+        await self._runtime.host._door.on_loop(self._runtime.operate(change, self._registered))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RegisteredReaction) and self._registered is other._registered
+
+    def __hash__(self) -> int:
+        return hash(id(self._registered))
+
+
+class ReactionDelivery:
+    """Delivers the events of one registered reaction to its listener."""
+
+    def __init__(self, runtime: AgentRuntime, listener: Any) -> None:
+        self.listener = listener
+        self._runtime = runtime
+        self._function: Callable[[ReactionEvent], object] = function_of(listener)
+        self.__name__ = getattr(self._function, "__name__", type(listener).__name__)
+
+    def __call__(self, event: ReactionCall) -> None:
+        if event.registered.weak:
+            self._runtime.deliver(event)
+        else:
+            with inside_step(), on_loop(self._runtime.is_async):
+                self.listen(event)
+
+    def listen(self, event: ReactionCall) -> object:
+        reaction = RegisteredReaction(self._runtime, event.registered)
+        step = None if event.step is None else ListenerStep(self._runtime, event.step)
+        return self._function(ReactionEvent(event.tuple, reaction, event.source, step))
+
+
+class ListenerStep(ReactionStep):
+    """The operations of a strong listener (`event.step`). It registers and removes reactions of the
+    space of its own reaction. All of it is undone if the step is."""
+
+    def __init__(self, runtime: AgentRuntime, step: ReactionStep) -> None:
+        super().__init__(step._interface, step._tuple_store, step._step)
+        self._runtime = runtime
+
+    def add_strong_reaction(self, *reactions: LocalizedReaction) -> list[RegisteredReaction]:
+        """Register strong reactions. They fire for existing tuples when the listener has returned,
+        still within the step."""
+        return self._add(reactions, weak=False)
+
+    def add_weak_reaction(self, *reactions: Reaction) -> list[RegisteredReaction]:
+        """Register weak reactions. They fire for existing tuples soon after the step."""
+        return self._add(reactions, weak=True)
+
+    def _add(self, reactions: Iterable[Reaction], weak: bool) -> list[RegisteredReaction]:
+        new = new_records(self._runtime, self._interface, reactions, weak)
+        server = self._runtime.host.server
+        server.reactions.add_within(self._step, new)
+        if weak:
+            server.change_reactions(self._step, lambda: server.watch_soon(new))
+        return [RegisteredReaction(self._runtime, registered) for registered in new]
+
+    def remove_reaction(self, *reactions: RegisteredReaction) -> None:
+        """Remove reactions: strong ones at once, also within the step; weak ones after it. A
+        reaction that was removed before is ignored."""
+        gone = registered_with(self._interface, reactions)
+        for registered in gone:
+            registered.end_within(self._step)
+
+        def remove() -> None:
+            for registered in gone:
+                registered.remove()
+                self._runtime.drop(registered)
+
+        self._runtime.host.server.change_reactions(self._step, remove)
+
+
+def new_records(
+    runtime: AgentRuntime, interface: InterfaceSpace, reactions: Iterable[Reaction], weak: bool
+) -> list[ReactionRecord]:
+    """Records for reactions of an agent. Raises BadArgument for a reaction of the wrong kind."""
+    new = []
+    for reaction in reactions:
+        if not weak and (not isinstance(reaction, LocalizedReaction) or reaction.current is None):
+            raise BadArgument(
+                "reaction", "a LocalizedReaction at an agent or a host, to be strong", reaction
+            )
+        if not isinstance(reaction, Reaction):
+            raise BadArgument("reaction", "a UbiquitousReaction or a LocalizedReaction", reaction)
+        check_listener(reaction.listener, weak, runtime.is_async)
+        new.append(
+            ReactionRecord(
+                interface,
+                reaction.template,
+                reaction.mode,
+                weak,
+                reaction.current,
+                reaction.destination,
+                ReactionDelivery(runtime, reaction.listener),
+                method_name_of(runtime, reaction.listener),
+            )
+        )
+    return new
+
+
+def registered_with(
+    interface: InterfaceSpace, reactions: Iterable[RegisteredReaction]
+) -> list[ReactionRecord]:
+    """The records of reactions. Raises BadArgument for a reaction of another space."""
+    for reaction in reactions:
+        if (
+            not isinstance(reaction, RegisteredReaction)
+            or reaction._registered.interface is not interface
+        ):
+            raise BadArgument("reaction", "one that was registered with this space", reaction)
+    return [reaction._registered for reaction in reactions]
+
+
+def function_of(listener: Any) -> Callable[[ReactionEvent], object]:
+    function: Callable[[ReactionEvent], object] = (
+        listener if callable(listener) else listener.reacts_to
+    )
+    return function
+
+
+def check_listener(listener: Any, weak: bool, is_async: bool) -> None:
+    if iscoroutinefunction(function_of(listener)) and not (weak and is_async):
+        where = "at the blocking door" if weak else "in a strong reaction, which cannot wait"
+        raise BadArgument("listener", f"a plain function {where}", listener)
+
+
+def method_name_of(runtime: AgentRuntime, listener: Any) -> str | None:
+    """The name of a listener that is a method of the agent; None for other functions, which cannot
+    migrate."""
+    function = function_of(listener)
+    name = getattr(function, "__name__", "")
+    own = getattr(function, "__self__", None) is runtime.agent
+    return name if own and getattr(runtime.agent, name, None) == function else None
+
+
+def check_owner(runtime: AgentRuntime, space: str) -> None:
+    """Raise NotOwner unless the running code acts for this agent, AgentEnded if it has ended."""
+    require_outside_step()
+    if role_for(runtime) is None:
+        raise NotOwner(space, runtime.state.id)
+    if runtime.ended:
+        raise AgentEnded(runtime.state.id)

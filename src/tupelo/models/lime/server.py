@@ -1,10 +1,10 @@
-"""The server: LIME at one host. It takes part in the group, and keeps the agents that are here.
+"""The server: LIME at one host. It is a part of the group, and keeps the agents of the host.
 
-The metadata of a host says which agents are there and what each wants to share. When it changes,
-that is put in force here, in one step, and told to everyone, while operations go on. If tuples must
-change hosts because of it, the membership changes: when a membership is in force, exactly what its
-metadata say is so, everywhere at once; then what is misplaced goes home, and what was left open
-between hosts is settled, before operations go on."""
+The metadata of a host lists its agents and the spaces that each shares. When it changes, the change
+takes effect here in one step and is sent to all hosts, while operations go on. If tuples must move
+to other hosts because of it, a new membership is needed: when that is installed, the metadata of
+all hosts takes effect everywhere at once; then misplaced tuples move, and deliveries in doubt
+between hosts are settled, before operations go on."""
 
 from __future__ import annotations
 
@@ -22,42 +22,47 @@ from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.spaces.hosted import give_back
-from tupelo.models.lime import packing
-from tupelo.models.lime.directory import AgentCard, Directory
+from tupelo.models.lime import migrating
+from tupelo.models.lime.engine import EngineFactory, EngineStep
 from tupelo.models.lime.locations import HostLocation
 from tupelo.models.lime.messages import (
-    Answers,
-    Asked,
     ConfirmTake,
-    Journey,
-    Loaded,
-    Look,
+    LimeNotice,
+    LimeRequest,
+    LoadDone,
+    LookRequest,
+    MetadataChanged,
+    MigrationRequest,
     MoveTuples,
+    QueryAnswers,
+    ReceivedQuery,
     Release,
-    Renewed,
-    Said,
-    Take,
+    TakeRequest,
     TuplePattern,
-    Which,
     encode,
     read,
 )
 from tupelo.models.lime.operations import Operations
-from tupelo.models.lime.publishing import PublishedTuples, PublishTransport
 from tupelo.models.lime.reactions import ReactionCall, ReactionRecord, Reactions
-from tupelo.models.lime.sharing import Sharing, TuplesToMove, coming
 from tupelo.models.lime.spaces import (
     SYSTEM_NAME,
+    AgentMetadata,
     AgentState,
+    Directory,
     InterfaceSpace,
     LimeSystem,
     Spaces,
     TupleStore,
 )
-from tupelo.models.lime.transfer import TupleBatch, TupleTransfer
-from tupelo.models.lime.transport import CollectTransport, Transport, VisibleTuples
-from tupelo.models.lime.windows import WindowedRead
-from tupelo.space.reaction import Step
+from tupelo.models.lime.transfer import Sharing, TupleBatch, TuplesToMove, TupleTransfer, to_share
+from tupelo.models.lime.transport import (
+    CollectTransport,
+    PublishedTuples,
+    PublishTransport,
+    Transport,
+    VisibleTuples,
+    WindowedRead,
+)
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -68,13 +73,22 @@ logger = logging.getLogger("tupelo")
 Over = Literal["collect", "publish"]
 
 LISTENER_HEARTBEATS = 2
-"""So long may a strong listener run: others drop a host that is silent for three of them."""
+"""The most heartbeats that a strong listener may run: other hosts drop a host that misses three."""
 
 
 class Server(Operations):
-    """LIME at one host; `over` says how its operations reach the others."""
+    """LIME at one host. `over` is the transport of operations to other hosts, `engine` makes the
+    engines that keep the tuples (by default, the spaces of the host). It runs on the host's
+    loop."""
 
-    def __init__(self, core: HostCore, *, over: Over = "collect", prune: bool = True) -> None:
+    def __init__(
+        self,
+        core: HostCore,
+        *,
+        over: Over = "collect",
+        prune: bool = True,
+        engine: EngineFactory | None = None,
+    ) -> None:
         if over not in ("collect", "publish"):
             raise BadArgument("over", '"collect" or "publish"', over)
         self.core = core
@@ -82,50 +96,50 @@ class Server(Operations):
         self.group = group_of(core)
         self.agents: dict[str, AgentState] = {}
         self.migrations: Migrations | None = None
-        self.spaces = Spaces(core, self._soon)
-        self.system = LimeSystem(core, self._soon)
+        self.spaces = Spaces(core, self._on_news, engine)
+        self.system = LimeSystem(core, self._on_news)
         self.name = f"lime.{over}"
         self._known: dict[str, AgentState] = {}
-        self.parcels: list[TupleBatch] = []
+        self.batches: list[TupleBatch] = []
         self._relocated: dict[TupleStore, list[Entry]] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
-        self._telling = asyncio.Lock()
-        self._told = True  # Does everyone know the metadata that is in force here?
+        self._sending_metadata = asyncio.Lock()
+        self._metadata_known = True  # whether all hosts know the current metadata of this host
         self._closed = False
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
-        self.voice = self.group.part(self.name, self, Said, Asked)
-        self.handover = TupleTransfer(core, self.voice, self.spaces, self._speak_for_others)
-        self.looking = WindowedRead(core, self.voice, self.spaces, self.handover.next_token)
-        self.moving = TuplesToMove(self.spaces, self.handover)
+        self.sender = self.group.part(self.name, self, LimeNotice, LimeRequest)
+        self.transfer = TupleTransfer(core, self.sender, self.spaces, self._announce_within_request)
+        self.looking = WindowedRead(core, self.sender, self.spaces, self.transfer.next_token)
+        self.moving = TuplesToMove(self.spaces, self.transfer)
         self._publishing: PublishTransport | None = None
-        self.broker, self.carriage = self._carriage(over, prune)
+        self.broker, self.transport = self._transport(over, prune)
         listener_seconds_max = LISTENER_HEARTBEATS * core.heartbeat
-        self.reactions = Reactions(core.id, self.carriage.watch, listener_seconds_max)
-        self.sharing = Sharing(self.spaces, self.reactions, self.handover, self.moving)
+        self.reactions = Reactions(core.id, self.transport.watch, listener_seconds_max)
+        self.sharing = Sharing(self.spaces, self.reactions, self.transfer, self.moving)
 
-    def _carriage(self, over: Over, prune: bool) -> tuple[Broker, Transport]:
-        now, may = self.core.clock.now, self.handover.may
+    def _transport(self, over: Over, prune: bool) -> tuple[Broker, Transport]:
+        now, may = self.core.clock.now, self.transfer.may
         name = f"{self.name}.tuples"
         if over == "collect":
-            sight = VisibleTuples(self.spaces, may, now)
+            application = VisibleTuples(self.spaces, may, now)
             broker = Broker(
                 self.group,
                 name,
-                sight,
+                application,
                 prune=prune,
                 asks_again=False,
-                # An agent that is not known here yet may be anywhere.
+                # An agent that is not known here yet may be at any host.
                 only_at=lambda pattern: self.target(read(pattern, TuplePattern).where) or None,
-                is_empty=sight.is_empty,
+                is_empty=application.is_empty,
             )
             look, spawn = self.looking.look, self._spawn_apart
             return broker, CollectTransport(broker, self.group, now, look, spawn)
-        sight = PublishedTuples(self.spaces, may, now)
-        broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
+        application = PublishedTuples(self.spaces, may, now)
+        broker = Broker(self.group, name, application, prune=prune, asks_again=False)
         self._publishing = PublishTransport(
-            broker, self.group, self.voice, self.spaces, may, self.core, self._spawn_apart
+            broker, self.group, self.sender, self.spaces, may, self.core, self._spawn_apart
         )
         return broker, self._publishing
 
@@ -133,36 +147,38 @@ class Server(Operations):
     def directory(self) -> Directory:
         return self.spaces.directory
 
-    # Coming and going
+    # Start and stop
 
     async def start(self) -> None:
         await self.group.join()
         await self.group.renew()
 
     async def stop(self) -> None:
-        """All agents end, and LIME is at this host no more. It stays in the group for others."""
+        """End all agents and take part no more. The host stays in the group for other parts."""
         self._closed = True
         for agent in list(self.agents.values()):
             self._end(agent)
         with suppress(HostClosed):
             await self.group.renew()
-        self.carriage.close()
+        self.transport.close()
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        for parcel in self.parcels:
-            give_back(parcel.hosted, parcel.held)
-        self.handover.close()
+        for batch in self.batches:
+            give_back(batch.tuple_store, batch.held)
+        self.transfer.close()
+        for agent_id in list(self._known):
+            self._drop(agent_id)
         for tuple_store in self.spaces:
             tuple_store.close()
         self.system.close()
 
     async def engage(self) -> None:
-        """Take part in the group again, after we left."""
+        """Take part in the group again, after `disengage`."""
         await self.group.join()
 
     async def disengage(self) -> None:
-        """Leave the group, with a word to everyone."""
+        """Leave the group in an orderly way."""
         await self.group.leave()
 
     # Agents
@@ -170,7 +186,7 @@ class Server(Operations):
     async def enter(
         self, name: str, class_name: str | None = None, state: str = "here"
     ) -> AgentState:
-        """A new agent; everyone knows of it when this returns."""
+        """Make an agent; all hosts know of it when this returns."""
         agent = AgentState(f"{name}#{self.core.new_id()}", name, class_name, state)
         agent.system = self._make(agent, SYSTEM_NAME)
         self._add(agent)
@@ -193,7 +209,7 @@ class Server(Operations):
         await self._finish(self._renew())
 
     async def depart(self, agent: AgentState) -> None:
-        """The agent ends; its spaces and reactions go with it."""
+        """End an agent, with its spaces and reactions."""
         self._require_here(agent)
         self._end(agent)
         await self._finish(self._renew())
@@ -201,14 +217,20 @@ class Server(Operations):
     def _end(self, agent: AgentState) -> None:
         agent.ended = True
         self.agents.pop(agent.id, None)
-        for its in [agent.system, *agent.spaces.values()]:
-            its.wanted = False
-            its.end_waiting()
+        for interface in [agent.system, *agent.spaces.values()]:
+            interface.wanted = False
+            interface.end_waiting()
         for one in agent.reactions:
             one.remove()
 
+    def _drop(self, agent_id: str) -> None:
+        """Close the private spaces of an agent that has ended, or gone on to another host."""
+        agent = self._known.pop(agent_id, None)
+        for interface in () if agent is None else agent.spaces.values():
+            interface.own.close()
+
     def find(self, agent_id: str) -> HostLocation | None:
-        """The host in the group where an agent is."""
+        """The host of an agent; None if the agent is not in the group."""
         host = self.directory.host_of(agent_id)
         return None if host is None else HostLocation(host)
 
@@ -219,7 +241,7 @@ class Server(Operations):
     # Spaces
 
     def space(self, agent: AgentState, name: str) -> InterfaceSpace:
-        """The agent's interface tuple space of this name; a new one is private, and empty."""
+        """The interface tuple space of an agent with this name; a new one is private and empty."""
         if name == SYSTEM_NAME:
             return agent.system
         if name not in agent.spaces:
@@ -232,62 +254,71 @@ class Server(Operations):
         return InterfaceSpace(agent, name, self.spaces.private(agent.id, name))
 
     async def set_shared(self, spaces: list[InterfaceSpace], shared: bool) -> None:
-        """Share these, or share them no more, in one step."""
-        for its in spaces:
-            self._require_here(its.agent)
-            if its.is_system:
-                raise BadArgument("space", "one of the agent's own", its.name)
+        """Share these spaces, or make them private, in one step."""
+        for interface in spaces:
+            self._require_here(interface.agent)
+            if interface.is_system:
+                raise BadArgument("space", "one of the agent's own", interface.name)
             if shared:
-                self.spaces.require_sharable(its.name, source=its.agent.source)
-                if not its.shared:
-                    its.own.require_sendable()
-        changes = any(shared is not its.wanted or shared is not its.shared for its in spaces)
-        for its in spaces:
-            its.wanted = shared
+                self.spaces.require_sharable(interface.name, source=interface.agent.source)
+                if not interface.shared:
+                    interface.own.require_sendable()
+        changes = any(
+            shared is not interface.wanted or shared is not interface.shared for interface in spaces
+        )
+        for interface in spaces:
+            interface.wanted = shared
         if changes:
             await self._finish(self._renew())
 
     async def _renew(self) -> None:
-        """Put in force what the metadata of this host says now, and let everyone know. If tuples
-        must change hosts because of it, or a host does not answer, this needs a new membership."""
-        if not await self._tell_metadata():
+        """Let changed metadata of this host take effect here and at all hosts. If tuples must move
+        because of it, or a host does not answer, this needs a new membership."""
+        if not await self._send_metadata():
             await self.group.renew()
 
-    async def _tell_metadata(self) -> bool:
-        here, voice = self.core.id, self.voice
-        async with self._telling, self.group.operating():
+    async def _send_metadata(self) -> bool:
+        here, sender = self.core.id, self.sender
+        async with self._sending_metadata, self.group.operating():
             metadata = self.metadata()
             if metadata is None or here not in self.directory.hosts:
                 return False
             directory = self.directory.with_metadata(here, metadata)
             if directory.metadata_of[here] == self.directory.metadata_of[here]:
-                return self._told
-            shared = coming(self._known, directory.metadata_of[here])
+                return self._metadata_known
+            shared = to_share(self._known, directory.metadata_of[here])
             if any(
-                self.spaces.away(its.name, it) for its in shared for it in its.own.port.entries()
+                self.spaces.away(interface.name, it)
+                for interface in shared
+                for it in interface.own.entries()
             ):
                 return False
-            for its in shared:
-                self.carriage.serve(self.spaces.tuple_store(its.name))
-            self._told = False
+            for interface in shared:
+                self.transport.serve(self.spaces.tuple_store(interface.name))
+            self._metadata_known = False
             others = [host for host in directory.hosts if host != here]
-            told = asyncio.gather(
-                *(voice.ask(host, Renewed(metadata)) for host in others), return_exceptions=True
+            answers = asyncio.gather(
+                *(sender.ask(host, MetadataChanged(metadata)) for host in others),
+                return_exceptions=True,
             )
-            # Said before it is so: who sends a tuple too late knows why when it is refused.
+            # Sent before it takes effect: a host whose tuple comes too late knows why it is
+            # refused.
             await asyncio.sleep(0)
             self.spaces.directory = self.directory.with_metadata(here, metadata)
             self._put_in_force()
             self.reactions.settle(list(self.agents.values()))
             relocated, self._relocated = self._relocated, {}
             for tuple_store in [*self.spaces, self.system.tuple_store]:
-                await self._tell(tuple_store, relocated.pop(tuple_store, []) + tuple_store.fresh())
-            settled = all(answer is True for answer in await told)
-            self._told = settled and not self.handover.unsettled(others)
-            return self._told
+                await self._move_and_announce(
+                    tuple_store, relocated.pop(tuple_store, []) + tuple_store.fresh()
+                )
+            settled = all(answer is True for answer in await answers)
+            self._metadata_known = settled and not self.transfer.unsettled(others)
+            return self._metadata_known
 
     def _renewed(self, source: str, metadata: Any) -> bool:
-        """The metadata of another host has changed. Does nothing have to go there because of it?"""
+        """Use new metadata of another host. Returns False if tuples must move there because of
+        it."""
         before = self.directory
         if source not in before.hosts:
             return False
@@ -299,27 +330,27 @@ class Server(Operations):
             for space in one.shared
             if before.sharers(space).get(agent) != source
         }
-        grounds = [tuple_store for tuple_store in self.spaces if tuple_store.name in shared]
+        stores = [tuple_store for tuple_store in self.spaces if tuple_store.name in shared]
         return not any(
             tuple_store.away(entry) == source
-            for tuple_store in grounds
-            for entry in tuple_store.port.entries()
+            for tuple_store in stores
+            for entry in tuple_store.entries()
         )
 
     # Reactions
 
     async def add_reactions(self, reactions: list[ReactionRecord]) -> None:
         for one in reactions:
-            self._require_here(one.its.agent)
+            self._require_here(one.interface.agent)
         self.reactions.add(reactions)
-        await self._speak_all(reactions)
+        await self._announce_all_fresh(reactions)
 
     async def remove_reaction(self, registered: ReactionRecord) -> None:
         registered.remove()
 
-    def change_reactions(self, step: Step, change: Callable[[], None]) -> None:
-        """When the step of a strong listener is over, and was not undone, make a change of
-        reactions: at once, or soon if the listener runs on another thread than the host."""
+    def change_reactions(self, step: EngineStep, change: Callable[[], None]) -> None:
+        """Call `change` on the loop when the step of a strong listener has ended and was not
+        undone."""
 
         def over(holds: bool) -> None:
             if holds and get_ident() == self._thread:
@@ -331,7 +362,7 @@ class Server(Operations):
         step.when_over(over)
 
     def watch_soon(self, reactions: list[ReactionRecord]) -> None:
-        """Let weak ones look out, as an operation of its own."""
+        """Start weak reactions that a strong listener has registered."""
 
         async def watch() -> None:
             async with self.group.operating():
@@ -342,82 +373,84 @@ class Server(Operations):
             self._spawn_apart(watch())
 
     async def enable(self, registered: ReactionRecord) -> None:
-        """It may fire again; it has forgotten what it has reacted to."""
-        self._require_here(registered.its.agent)
+        """Enable a reaction; it forgets the tuples for which it has fired."""
+        self._require_here(registered.interface.agent)
         self.reactions.enable(registered)
-        await self._speak_all([registered])
+        await self._announce_all_fresh([registered])
 
     async def disable(self, registered: ReactionRecord) -> None:
         self.reactions.disable(registered)
 
-    async def _speak_all(self, reactions: Iterable[ReactionRecord]) -> None:
-        """Strong ones may have written something."""
-        for tuple_store in dict.fromkeys(one.its.tuple_store for one in reactions):
-            await self.speak(tuple_store)
+    async def _announce_all_fresh(self, reactions: Iterable[ReactionRecord]) -> None:
+        """Announce the tuples that strong reactions have written."""
+        for tuple_store in dict.fromkeys(one.interface.tuple_store for one in reactions):
+            await self.announce_fresh(tuple_store)
 
     # Migration
 
     async def pack(self, agent: AgentState, pending: Iterable[ReactionCall] = ()) -> Any:
-        """Take all its spaces out of the group, and tell what it takes along. BadEntry or
-        BadTemplate if something cannot travel: then everything is as it was before."""
+        """Make all spaces of an agent private, and encode what migrates with it. Raises BadEntry or
+        BadTemplate if something cannot be sent; then the spaces are shared again."""
         self._require_here(agent)
-        agent.packed = [its for its in agent.spaces.values() if its.wanted]
-        for its in agent.packed:
-            its.wanted = False
+        agent.packed = [interface for interface in agent.spaces.values() if interface.wanted]
+        for interface in agent.packed:
+            interface.wanted = False
         await self._renew()
         try:
-            return packing.pack(agent, pending, self.core.clock.now())
+            return migrating.pack(agent, pending, self.core.clock.now())
         except BaseException:
             await self.resume(agent)
             raise
 
     async def resume(self, agent: AgentState) -> None:
-        """The journey is off: what was shared is shared again."""
+        """The migration has failed: share the spaces of the agent again."""
         packed, agent.packed = agent.packed, []
         await self.set_shared(packed, True)
 
     def forget(self, agent: AgentState) -> None:
-        """The journey is decided: it is not here any more. Everyone knows with the next
-        membership."""
+        """The migration is decided: the agent is not here any more. Other hosts learn that with
+        the next membership."""
         self._end(agent)
-        self._known.pop(agent.id, None)
+        self._drop(agent.id)
 
-    def unpack(self, packed: Any, deliver: packing.DeliverOf) -> AgentState:
-        """An agent that has come. It does nothing, and nobody knows of it, until it arrives."""
-        agent = packing.unpack(packed, self._make, deliver, self.core.clock.now())
-        for its in agent.packed:
-            self.spaces.require_sharable(its.name)
+    def unpack(self, packed: Any, deliver: migrating.DeliverOf) -> AgentState:
+        """Decode an agent that has come. It is not active, or known to others, until `arrive`."""
+        agent = migrating.unpack(packed, self._make, deliver, self.core.clock.now())
+        for interface in agent.packed:
+            self.spaces.require_sharable(interface.name)
         return agent
 
     async def arrive(self, agent: AgentState) -> None:
-        """It is here: what was shared is shared again, its reactions are in force, in one step."""
+        """Activate an agent that has come: share its spaces and start its reactions in one step."""
         self._add(agent)
         packed, agent.packed = agent.packed, []
-        for its in packed:
-            its.wanted = True
+        for interface in packed:
+            interface.wanted = True
         pending, agent.pending = agent.pending, []
         for event in pending:
             event.registered.deliver(event)
-        for its in [agent.system, *agent.spaces.values()]:
-            if not its.wanted:
-                self.reactions.replace(its)
+        for interface in [agent.system, *agent.spaces.values()]:
+            if not interface.wanted:
+                self.reactions.replace(interface)
         await self.group.renew()
 
     async def ask(self, host: str, body: Any) -> Any:
-        """Ask whoever moves agents at another host."""
-        return await self.voice.ask(host, Journey(body))
+        """Send a request of `Migrations` to another host."""
+        return await self.sender.ask(host, MigrationRequest(body))
 
-    # As a part of the group
+    # As a part of the group: see `GroupPart`
 
     def metadata(self) -> Any:
         if self._closed:
             return None
         return encode(
             {
-                agent.id: AgentCard(
+                agent.id: AgentMetadata(
                     agent.class_name,
                     agent.state,
-                    sorted(its.name for its in agent.spaces.values() if its.wanted),
+                    sorted(
+                        interface.name for interface in agent.spaces.values() if interface.wanted
+                    ),
                 )
                 for agent in self.agents.values()
             }
@@ -426,39 +459,39 @@ class Server(Operations):
     def install(self, membership: Membership) -> None:
         directory = Directory(membership, self.name)
         self.spaces.install(directory)
-        self.handover.install(directory.hosts)
-        parcels, self.parcels = self.parcels, []
-        for parcel in parcels:  # A membership that never was settled.
-            give_back(parcel.hosted, parcel.held)
-        self._told = True
-        self.parcels = self._put_in_force() + self.moving.gather()
+        self.transfer.install(directory.hosts)
+        batches, self.batches = self.batches, []
+        for batch in batches:  # of a membership that was replaced before it was settled
+            give_back(batch.tuple_store, batch.held)
+        self._metadata_known = True
+        self.batches = self._put_in_force() + self.moving.gather()
 
     def _put_in_force(self) -> list[TupleBatch]:
-        """Let that be so here what the directory says. What has to go elsewhere because of it is
-        returned."""
+        """Let the metadata of this host in the directory take effect. Returns the tuples that must
+        move to other hosts because of it."""
         metadata_of = self.directory.metadata_of.get(self.core.id, {})
-        parcels, relocated = self.sharing.install(self._known, metadata_of)
+        batches, relocated = self.sharing.install(self._known, metadata_of)
         for tuple_store, entries in relocated.items():
             self._relocated.setdefault(tuple_store, []).extend(entries)
         for agent in [
             one for one in self._known if one not in metadata_of and one not in self.agents
         ]:
-            del self._known[agent]
+            self._drop(agent)
         self.system.install(self.directory)
-        return parcels
+        return batches
 
     async def settle(self, membership: Membership) -> None:
         async with self.group.within_change():
             for tuple_store in self.spaces:
-                self.carriage.serve(tuple_store)
+                self.transport.serve(tuple_store)
             self.reactions.settle(list(self.agents.values()))
             hosts = [host for host in self.directory.hosts if host != self.core.id]
-            unsettled = self.handover.unsettled(hosts)
-            await asyncio.gather(*map(self.handover.ask_which, unsettled))
+            unsettled = self.transfer.unsettled(hosts)
+            await asyncio.gather(*map(self.transfer.settle_with, unsettled))
             if unsettled:
-                self.parcels += self.moving.gather()
-            parcels, self.parcels = self.parcels, []
-            await self.moving.send(parcels)
+                self.batches += self.moving.gather()
+            batches, self.batches = self.batches, []
+            await self.moving.send(batches)
             relocated, self._relocated = self._relocated, {}
             for tuple_store in [*self.spaces, self.system.tuple_store]:
                 await self._announce(
@@ -466,109 +499,109 @@ class Server(Operations):
                 )
             if self.migrations is not None:
                 await self.migrations.settle(membership)
-        self.carriage.settled()
+        self.transport.settled()
 
-    def heard(self, neighbour: str, source: str, message: Said) -> None:
+    def heard(self, neighbour: str, source: str, message: LimeNotice) -> None:
         match message:
             case ConfirmTake():
-                self.handover.confirmed(source, message)
+                self.transfer.confirmed(source, message)
             case Release():
-                self.handover.released(source, message)
-            case Answers():
+                self.transfer.released(source, message)
+            case QueryAnswers():
                 if self._publishing is not None:
                     self._publishing.answered(source, message)
-            case Loaded(token):
+            case LoadDone(token):
                 if self.migrations is not None:
                     self.migrations.heard_loaded(source, token)
 
-    async def asked(self, neighbour: str, source: str, message: Asked) -> Any:
+    async def asked(self, neighbour: str, source: str, message: LimeRequest) -> Any:
         match message:
-            case Look():
+            case LookRequest():
                 return self._look(neighbour, source, message)
-            case Take():
-                return await self.handover.give(neighbour, source, message)
+            case TakeRequest():
+                return await self.transfer.give(neighbour, source, message)
             case MoveTuples():
-                return await self.handover.arrive(neighbour, source, message)
-            case Which():
-                return self.handover.which(source, message)
-            case Renewed(metadata):
+                return await self.transfer.arrive(neighbour, source, message)
+            case ReceivedQuery():
+                return self.transfer.received(source, message)
+            case MetadataChanged(metadata):
                 return self._renewed(source, metadata)
-            case Journey(about):
+            case MigrationRequest(about):
                 if self.migrations is None:
-                    raise BadFrame("no agents come here")
+                    raise BadFrame("this host accepts no agents")
                 return await self.migrations.asked(neighbour, source, about)
 
-    def _look(self, neighbour: str, source: str, message: Look) -> Any:
+    def _look(self, neighbour: str, source: str, message: LookRequest) -> Any:
         tuple_store = self.spaces.find(message.pattern.space)
-        if tuple_store is None or not self.handover.may(neighbour, "read", tuple_store, source):
+        if tuple_store is None or not self.transfer.may(neighbour, "read", tuple_store, source):
             return [[], False]
-        listings = self.handover.listings
+        listings = self.transfer.listings
         window, more = listings.window(source, message.number, tuple_store, message.pattern)
         return encode([list(window.values()), more])
 
     def cut(self, hosts: frozenset[str]) -> None:
         self.spaces.cut |= hosts
-        self.handover.cut(hosts)
+        self.transfer.cut(hosts)
 
-    # What has come into sight
+    # Announcing tuples
 
     def _is_hosts(self, tuple_store: TupleStore) -> bool:
-        """Is it the host's, and not private or LimeSystem?"""
+        """Whether a tuple store is shared, and not private or LimeSystem."""
         return self.spaces.find(tuple_store.name) is tuple_store
 
     async def _announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
-        """Tell everyone, or on other grounds those who watch there."""
+        """Announce tuples to the group, or for other stores to the weak reactions there."""
         if entries and self._is_hosts(tuple_store):
-            await self.carriage.announce(tuple_store, entries)
+            await self.transport.announce(tuple_store, entries)
         elif entries:
             self.reactions.feed(tuple_store, list(self.agents.values()), entries)
 
-    async def speak(self, tuple_store: TupleStore) -> None:
-        """Tell of what has come into sight. What a strong reaction has written for an agent
-        elsewhere goes there. What cannot be said now is said in the next membership, before which
-        nobody looks from elsewhere."""
+    async def announce_fresh(self, tuple_store: TupleStore) -> None:
+        """Announce the tuples that have become visible, and move those for agents elsewhere. If the
+        membership is about to change, this happens in the next one, before which no other host
+        searches here."""
         if self.group.is_flushing:
-            self._soon(tuple_store)
+            self._on_news(tuple_store)
         else:
-            await self._tell(tuple_store, tuple_store.fresh())
+            await self._move_and_announce(tuple_store, tuple_store.fresh())
 
-    async def _speak_for_others(self, tuple_store: TupleStore) -> None:
-        """Within what another host asks. What goes on from here is not waited for: reactions that
-        feed each other would never let it end."""
+    async def _announce_within_request(self, tuple_store: TupleStore) -> None:
+        """`announce_fresh` within a request of another host. The moves that follow are not awaited:
+        reactions that trigger each other would never let the request end."""
         entries = tuple_store.fresh()
         await self._announce(tuple_store, entries)
-        self._spawn_apart(self._tidy(tuple_store, entries))
+        self._spawn_apart(self._move_misplaced(tuple_store, entries))
 
-    async def _tidy(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+    async def _move_misplaced(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
         async with self.group.operating():
-            await self.moving.tidy(tuple_store, entries)
+            await self.moving.move_misplaced(tuple_store, entries)
 
-    def _soon(self, tuple_store: TupleStore) -> None:
-        """Something was written by another door, or has returned."""
+    def _on_news(self, tuple_store: TupleStore) -> None:
+        """Another door has written tuples, or reserved tuples have returned."""
         entries = tuple_store.fresh()
         if entries and not self._closed:
-            self._spawn_apart(self._tell(tuple_store, entries))
+            self._spawn_apart(self._move_and_announce(tuple_store, entries))
 
-    async def _tell(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+    async def _move_and_announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
         if self._is_hosts(tuple_store) and any(map(tuple_store.away, entries)):
             async with self.group.operating():
-                await self.moving.tidy(tuple_store, entries)
+                await self.moving.move_misplaced(tuple_store, entries)
         await self._announce(tuple_store, entries)
 
     def spawn(
         self, work: Coroutine[Any, Any, Any], context: Context | None = None
     ) -> asyncio.Task[Any]:
-        """Have this done, though perhaps nobody waits for it."""
+        """Start a task that runs to its end even if nobody awaits it."""
         task = asyncio.get_running_loop().create_task(work, context=context)
         self.tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
     def _spawn_apart(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Have this done as an operation of its own, not as a part of the one that is under way."""
+        """Start a task that is not part of the current operation of the group."""
         self.spawn(work, self._context.copy())
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.debug("something that was begun has failed: %r", error)
+            logger.debug("a background task of LIME has failed: %r", error)

@@ -1,22 +1,25 @@
-"""Spaces: agents, their interface tuple spaces, and the tuple store on which the tuples are.
+"""The tuples of LIME at one host: agents, their interface tuple spaces, and the tuple stores.
 
-A private space is a tuple store of its own. The shared ones of a name, of all agents at a host, are
-one tuple store: the host's own space of that name, where other doors see them as well."""
+Each private space has a tuple store of its own. The shared spaces of one name, of all agents at a
+host, have one tuple store together: the space of that name at the host, which other doors see as
+well. `Directory` knows the agents of all hosts, `LimeSystem` shows them as tuples.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import AgentEnded, BadEntry, NotAllowed, PrivateSpace, SpaceClosed
+import msgspec
+
+from tupelo.errors import AgentEnded, BadEntry, NotAllowed, PrivateSpace
+from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.access import Access
-from tupelo.federation.spaces.hosted import Doubt, HostedSpace
-from tupelo.models.lime.directory import Directory
+from tupelo.federation.spaces.hosted import Doubt
+from tupelo.models.lime.engine import EngineFactory, SpaceEngine, TupleEngine
 from tupelo.models.lime.locations import AgentLocation, home_of
 from tupelo.models.lime.messages import (
     PlacedTuple,
@@ -27,27 +30,101 @@ from tupelo.models.lime.messages import (
     read_encoded_template,
 )
 from tupelo.space import blocking
-from tupelo.space.order import Fifo
-from tupelo.space.query import Query
+from tupelo.space.port import Port, port_of
 from tupelo.space.transaction import may_take
 from tupelo.store.index import Accept
-from tupelo.values.change import Notice
 from tupelo.values.entry import Entry, Shape, freeze
 from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
     from tupelo.models.lime.reactions import ReactionCall, ReactionRecord
 
+
+class AgentMetadata(msgspec.Struct, frozen=True, array_like=True):
+    """The metadata of an agent: its class, its state, and the names of its shared spaces."""
+
+    class_name: str | None
+    state: str
+    shared: list[str]
+
+
+class Directory:
+    """The hosts of a membership that take part under a name, with their agents and shared spaces. A
+    host whose metadata cannot be read has no agents."""
+
+    def __init__(self, membership: Membership | None = None, part: str = "") -> None:
+        members = {} if membership is None else membership.members
+        metadata_of = {host: one.metadata_of.get(part) for host, one in members.items()}
+        self.metadata_of = {
+            host: _read(metadata) for host, metadata in metadata_of.items() if metadata is not None
+        }
+        self.hosts = {host: members[host].name for host in self.metadata_of}
+        self._incarnations = {host: members[host].incarnation for host in self.metadata_of}
+        self._index()
+
+    def with_metadata(self, host: str, metadata: Any) -> Directory:
+        """A copy with new metadata of this host, which takes part."""
+        renewed = Directory()
+        renewed.metadata_of = {**self.metadata_of, host: _read(metadata)}
+        renewed.hosts, renewed._incarnations = self.hosts, self._incarnations
+        renewed._index()
+        return renewed
+
+    def _index(self) -> None:
+        self._where: dict[str, str] = {}
+        self._sharers: dict[str, dict[str, str]] = {}
+        for host, agents in self.metadata_of.items():
+            for agent, metadata in agents.items():
+                self._where[agent] = host
+                for space in metadata.shared:
+                    self._sharers.setdefault(space, {})[agent] = host
+
+    def incarnation_of(self, host: str) -> str:
+        """The incarnation of this host; "" if it is not in the group."""
+        return self._incarnations.get(host, "")
+
+    def host_of(self, agent: str) -> str | None:
+        """The host where an agent is."""
+        return self._where.get(agent)
+
+    @property
+    def agents(self) -> Mapping[str, str]:
+        """The hosts of all agents."""
+        return self._where
+
+    def sharers(self, space: str) -> Mapping[str, str]:
+        """The hosts of all agents that share this space."""
+        return self._sharers.get(space, {})
+
+    def tuples(self) -> list[tuple[str, ...]]:
+        """The tuples of LimeSystem."""
+        said: list[tuple[str, ...]] = [("host", host, self.hosts[host]) for host in self.hosts]
+        for host, agents in self.metadata_of.items():
+            for agent, metadata in agents.items():
+                said.append(("agent", agent, host, metadata.state))
+                said += [("space", space, agent, host) for space in metadata.shared]
+        return said
+
+    def departures(self) -> list[tuple[str, ...]]:
+        """The tuples of LimeSystem for all hosts and agents of this directory once they
+        departed."""
+        hosts = [("departed host", host, name) for host, name in self.hosts.items()]
+        return [*hosts, *(("departed agent", agent, host) for agent, host in self._where.items())]
+
+
+def _read(metadata: Any) -> dict[str, AgentMetadata]:
+    try:
+        return msgspec.convert(metadata, dict[str, AgentMetadata])
+    except msgspec.ValidationError:
+        return {}
+
+
 SYSTEM_NAME = "LimeSystem"
-BACKLOG_MAX = 100_000
-OLDEST_FIRST = Fifo()
-"""LIME looks at every tuple, whatever the order of the space shows: an agent must find all that it
-takes along."""
 
 
 class AgentState:
-    """An agent at this host. `state` is what LimeSystem says of it; `number` the last that it has
-    given to a tuple, which travels with it, so that no two tuples are ever the same."""
+    """An agent at this host, as the engine knows it. `state` is the word for it in LimeSystem.
+    `number` is that of its last tuple; it migrates with the agent, so that numbers are unique."""
 
     def __init__(
         self, agent_id: str, name: str, class_name: str | None, state: str, number: int = 0
@@ -61,12 +138,13 @@ class AgentState:
         self.system: InterfaceSpace
         self._registered: list[ReactionRecord] = []
         self.packed: list[InterfaceSpace] = []
-        """What was shared when it packed up."""
+        """The spaces that were shared before the agent was packed."""
         self.pending: list[ReactionCall] = []
-        """What its weak reactions have fired for, and its listeners were not told of on the way."""
+        """Events of weak reactions that were not delivered before the agent migrated."""
         self.ended = False
         self.source = ""
-        """The other host that has loaded it here; what that host may not do, it may not either."""
+        """The other host that has loaded the agent here; the agent has no more rights than that
+        host."""
         self._lock = threading.Lock()
 
     @property
@@ -75,25 +153,25 @@ class AgentState:
 
     @property
     def reactions(self) -> list[ReactionRecord]:
-        """Those that are registered, enabled or not. What has fired once for all is not."""
+        """The registered reactions, enabled or not. ONCE reactions that have fired are not."""
         with self._lock:
             self._registered = [one for one in self._registered if one.registered]
             return list(self._registered)
 
     def add(self, reaction: ReactionRecord) -> None:
-        """It is registered from now on: on any thread, if a strong listener registers it."""
+        """Register a reaction; strong listeners do this on any thread."""
         with self._lock:
             self._registered.append(reaction)
 
     def next_number(self) -> int:
-        with self._lock:  # A strong reaction may write on the thread of whoever it reacts to.
+        with self._lock:  # A strong reaction writes on the thread of the writer that it reacts to.
             self.number += 1
             return self.number
 
 
 class InterfaceSpace:
-    """One interface tuple space of one agent. It is to be shared if `wanted` says so, which is in
-    force, for everyone in the group at once, with the next membership."""
+    """One interface tuple space of one agent. `own` is its private tuple store, `tuple_store` the
+    current one. `wanted`: it is to be shared, which takes effect in the whole group at once."""
 
     def __init__(self, agent: AgentState, name: str, own: TupleStore) -> None:
         self.agent = agent
@@ -102,7 +180,7 @@ class InterfaceSpace:
         self.tuple_store = own
         self.wanted = False
         self.waiting: dict[asyncio.Future[Any], str] = {}
-        """Who waits here for a tuple, and by which operation."""
+        """The waiting operations here, with the names of the operations."""
 
     @property
     def shared(self) -> bool:
@@ -117,12 +195,12 @@ class InterfaceSpace:
             raise NotAllowed(operation, self.name, "an agent")
 
     def require_sendable(self, item: tuple[Shape, tuple[Any, ...]]) -> None:
-        """BadEntry if this is shared, or about to be, and no other host could have the tuple."""
+        """Raise BadEntry if the space is, or will be, shared and the tuple cannot be sent."""
         if self.shared or self.wanted:
             payload_of(*item)
 
     def end_waiting(self) -> None:
-        """Nobody waits here any more: it is private, or its agent is not here."""
+        """End the waiting operations, since the space is private now or its agent has ended."""
         for one, operation in list(self.waiting.items()):
             if not one.done():
                 ended = self.agent.ended
@@ -131,37 +209,40 @@ class InterfaceSpace:
 
 
 class TupleStore:
-    """A space in which tuples are, and what has come into sight there and was not spoken of yet.
+    """The tuples of one space at this host, in an engine, with their locations.
 
-    `current` says who is responsible for a tuple here, and `away` to which other host it is about
-    to go. `soon` is called, on the loop, when there is something that nobody has asked for with
-    `fresh`.
+    `current(entry)` is the agent (or host) that is responsible for a tuple; `away(entry)` the other
+    host that the tuple is about to move to, if any. `news(store)` is called on the loop when there
+    are tuples that `fresh` has not returned yet. `doubt` decides about tuples whose delivery to
+    another host is in doubt.
     """
 
     def __init__(
         self,
-        hosted: HostedSpace,
-        here: str,
+        core: HostCore,
+        name: str,
+        engine: TupleEngine,
         current: Callable[[Entry], str],
-        soon: Callable[[TupleStore], object],
+        news: Callable[[TupleStore], object],
         away: Callable[[Entry], str | None] = lambda entry: None,
+        doubt: Doubt = Doubt(),  # noqa: B008
     ) -> None:
-        self.hosted = hosted
-        self.name = hosted.name
-        self.port = hosted.port
+        self.engine = engine
+        self.name = name
+        self.clock = core.clock
+        self.doubt = doubt
         self.current = current
         self.away = away
-        self._here = here
-        self._news = self.port.subscribe(
-            ANY, None, None, None, None, backlog_max=BACKLOG_MAX, available=True
-        )
-        self._waking = _Waking(lambda: soon(self))
-        self.fresh()
-
-    # Looking and taking
+        self.entries = engine.entries
+        self.flush = engine.flushed
+        self.flush_soon = engine.flush_soon
+        self.fresh = engine.fresh
+        self.close = engine.close
+        self._here = core.id
+        engine.listen(lambda: news(self))
 
     def accept(self, where: TuplePlace, take: bool = False) -> Accept | None:
-        """Which matches are in these locations (and may be taken); None for all."""
+        """A filter for the tuples in these locations (that may be taken); None for all tuples."""
         if where.is_anywhere and not take:
             return None
         here, current = self._here, self.current
@@ -176,42 +257,33 @@ class TupleStore:
     def look(
         self, template: Any, where: TuplePlace, *, one: bool, take: bool = False, known: bool = True
     ) -> list[Entry]:
-        """What is here now, for those who read, or what those who `take` could have."""
-        limit, only = 1 if one else None, self.accept(where, take)
-        found, position = self.port.get_now(
-            Query(template, many=True, limit=limit, order=OLDEST_FIRST, known=known, only=only)
-        )
-        if position:  # What a reader has seen must not vanish in a crash.
-            self.port.flush(position)
-        return found
+        """The tuples here that can be read, or with `take` that could be taken."""
+        return self.engine.find(template, 1 if one else None, self.accept(where, take), known)
 
     async def take(self, template: Any, where: TuplePlace, *, one: bool) -> list[Entry]:
-        """Take what is here now, for good."""
-        limit, only = 1 if one else None, self.accept(where)
-        taken, position = self.port.get_now(
-            Query(template, take=True, many=True, limit=limit, order=OLDEST_FIRST, only=only)
+        """Remove matching tuples for good."""
+        taken, position = self.engine.take(
+            template, 1 if one else None, self.accept(where), known=True
         )
-        await self.hosted.flush(position)
+        await self.flush(position)
         return taken
 
     def take_out(self, wanted: Accept) -> list[Entry]:
-        """Take all that is wanted, and nobody holds, out of here, to be elsewhere from now on."""
-        everything = Query(
-            take=True, many=True, limit=None, order=OLDEST_FIRST, known=False, only=wanted
-        )
-        taken, position = self.port.get_now(everything)
-        self.hosted.flush_soon(position)
+        """Remove all tuples that are wanted and not held, to put them in another store."""
+        taken, position = self.engine.take(ANY, None, wanted, known=False)
+        self.flush_soon(position)
         return taken
 
     def put(self, entries: list[Entry]) -> None:
-        """Let these be here, as they are, whatever the rules of the space."""
+        """Add tuples with their identity, whatever the rules of the space."""
         if entries:
-            self.hosted.flush_soon(self.port.let_in(entries))
+            self.flush_soon(self.engine.let_in(entries))
 
     def sendable(self, pattern: TuplePattern) -> Iterator[tuple[Entry, PlacedTuple]]:
-        """What is here for a pattern and can be sent; one, if one will do."""
+        """The tuples that match a pattern and can be sent; at most one, if it wants one."""
         template = read_encoded_template(pattern.template)
-        for one in (True, False) if pattern.one else (False,):  # Perhaps not the first, but others.
+        # If the first match cannot be sent, look for others.
+        for one in (True, False) if pattern.one else (False,):
             for entry in self.look(
                 template, pattern.where, one=one, take=pattern.take, known=False
             ):
@@ -222,75 +294,37 @@ class TupleStore:
                         return
 
     def require_sendable(self) -> None:
-        """BadEntry if there is something here that could not be sent to another host."""
-        for entry in self.port.entries():
+        """Raise BadEntry if a tuple here could not be sent to another host."""
+        for entry in self.entries():
             payload_of(entry.shape, entry.fields)
 
     def placed(self, entry: Entry) -> PlacedTuple | None:
+        """A tuple with its location, as it is sent; None if it cannot be sent."""
         try:
-            return PlacedTuple(carried(entry, self.hosted.clock.now()), self.current(entry))
-        except BadEntry:  # It stays where it is.
+            return PlacedTuple(carried(entry, self.clock.now()), self.current(entry))
+        except BadEntry:
             return None
-
-    # What has come into sight
-
-    def fresh(self) -> list[Entry]:
-        """What has come into sight, or may be taken again, since this was asked the last time."""
-        found: dict[Entry, None] = {}
-        while True:
-            wait = 0 if self._waking.armed else None
-            try:
-                notice, _ = self.port.next_notice(self._news, self._waking.arm, wait)
-            except SpaceClosed:
-                return []
-            if not isinstance(notice, Notice):
-                return [entry for entry in found if not entry.gone]
-            found[notice.subject] = None
-            if notice.missed:
-                found.update(dict.fromkeys(self.port.entries()))
-
-    def close(self) -> None:
-        self.port.end_subscription(self._news)
-
-
-class _Waking:
-    """Wakes the loop, from whichever thread, when there is news."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.armed = False
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
-
-    def arm(self) -> _Waking:
-        self.armed = True
-        return self
-
-    def wake(self) -> bool:
-        self.armed = False
-        try:
-            if get_ident() == self._thread:
-                self._loop.call_soon(self._call)
-            else:
-                self._loop.call_soon_threadsafe(self._call)
-        except RuntimeError:  # The loop is closed.
-            return False
-        return True
 
 
 class Spaces:
-    """The grounds of one host, and who shares them there now."""
+    """The tuple stores of one host, and the agents that share them there now."""
 
-    def __init__(self, core: HostCore, soon: Callable[[TupleStore], object]) -> None:
+    def __init__(
+        self,
+        core: HostCore,
+        news: Callable[[TupleStore], object],
+        engine: EngineFactory | None = None,
+    ) -> None:
         self._core = core
-        self._soon = soon
-        self._grounds: dict[str, TupleStore] = {}
+        self._news = news
+        self._engine = engine
+        self._stores: dict[str, TupleStore] = {}
         self.sharing: dict[str, dict[str, InterfaceSpace]] = {}
         self.directory = Directory()
         self.cut: set[str] = set()
-        """The hosts of the membership in force that are out of reach."""
+        """The hosts of the current membership that are out of reach."""
         self.refused: set[tuple[str, str]] = set()
-        """The spaces, and the hosts that did not let tuples in there, in this membership."""
+        """Pairs (space, host): that host has refused tuples for that space in this membership."""
 
     def install(self, directory: Directory) -> None:
         """A new membership is in force."""
@@ -299,17 +333,22 @@ class Spaces:
         self.refused.clear()
 
     def private(self, agent_id: str, name: str) -> TupleStore:
-        """An agent's own tuple store, where it is responsible for everything."""
-        space = blocking.Space(
-            name, clock=self._core.clock, agent=agent_id, new_id=self._core.new_id
+        """A new tuple store for a private space; its agent is responsible for all tuples there."""
+        engine = self._make_engine(name, agent_id)
+        return TupleStore(self._core, name, engine, lambda entry: agent_id, self._news)
+
+    def _make_engine(self, name: str, agent: str | None) -> TupleEngine:
+        core = self._core
+        if self._engine is not None:
+            return self._engine(name, agent, core.clock)
+        return SpaceEngine(
+            core.make_space(name).port if agent is None else private_port(core, name, agent)
         )
-        hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
-        return TupleStore(hosted, self._core.id, lambda entry: agent_id, self._soon)
 
     def require_sharable(self, name: str, neighbour: str = "", source: str = "") -> None:
-        """NotAllowed for a space that is not for everybody. It is made if there is none. An agent
-        that comes from another host, its `source`, brings tuples and uses those that are here: that
-        host, and the `neighbour` that speaks for it as it comes, must be allowed to."""
+        """Raise NotAllowed if the space of this name, which is made if needed, is not shared with
+        other hosts. For an agent of another host (`source`) that host, and the `neighbour` over
+        which the agent comes, must be allowed to read, write and take."""
         hosted = self._core.make_space(name)
         if not hosted.shared:
             raise NotAllowed("share", name, "an agent of LIME")
@@ -320,27 +359,45 @@ class Spaces:
                 raise NotAllowed(operation, name, f"the host {source}")
 
     def tuple_store(self, name: str) -> TupleStore:
-        """The host's tuple store of this name, from now on."""
-        tuple_store = self._grounds.get(name)
-        if tuple_store is None:
-            hosted = self._core.make_space(name)
-            tuple_store = self._grounds[name] = TupleStore(
-                hosted,
-                self._core.id,
+        """The tuple store of this name that the agents of the host share; it is made if needed."""
+        store = self._stores.get(name)
+        if store is None:
+            store = self._stores[name] = TupleStore(
+                self._core,
+                name,
+                self._make_engine(name, None),
                 partial(self.current, name),
-                self._soon,
+                self._news,
                 partial(self.away, name),
+                self._core.make_space(name).doubt,
             )
-        return tuple_store
+        return store
+
+    def was_accepted(self, space: str, origin: str, n: int) -> bool:
+        """Whether a durable engine has, or once had, a tuple that another host has sent."""
+        store = self._stores.get(space)
+        hosted = self._core.spaces.get(space)
+        engine: TupleEngine | Port
+        if store is not None:
+            engine = store.engine
+        elif hosted is not None and self._engine is None:
+            engine = hosted.port
+        else:
+            return False
+        if not engine.durable:
+            return False
+        here = any((entry.origin, entry.n) == (origin, n) for entry in engine.entries())
+        return here or (origin, n) in engine.accepted()
 
     def find(self, name: str) -> TupleStore | None:
-        return self._grounds.get(name)
+        return self._stores.get(name)
 
     def __iter__(self) -> Iterator[TupleStore]:
-        return iter(list(self._grounds.values()))
+        return iter(list(self._stores.values()))
 
     def current(self, name: str, entry: Entry) -> str:
-        """The agent that is responsible for this here, or else the host."""
+        """The agent here that is responsible for a tuple: its destination or writer; else the
+        host."""
         sharing = self.sharing.get(name, {})
         home = home_of(entry)
         if home in sharing:
@@ -348,8 +405,8 @@ class Spaces:
         return entry.origin if entry.origin in sharing else self._core.id
 
     def away(self, name: str, entry: Entry) -> str | None:
-        """The other host of the group where this is at home; None if it is at home here, or cannot
-        go there now. Whatever others say of their agents, those that are here are here."""
+        """The other host to which a misplaced tuple must move; None if it belongs here or cannot
+        move now. Agents at this host count as here, whatever other hosts claim."""
         home = home_of(entry)
         if home in self.sharing.get(name, {}):
             return None
@@ -358,54 +415,65 @@ class Spaces:
             return None
         return None if (name, host) in self.refused else host
 
-    def share(self, its: InterfaceSpace) -> None:
-        """From now on this is a part of the host's tuple store."""
-        its.tuple_store = self.tuple_store(its.name)
-        self.sharing.setdefault(its.name, {})[its.agent.id] = its
+    def share(self, interface: InterfaceSpace) -> None:
+        """Let a space use the shared tuple store of the host."""
+        interface.tuple_store = self.tuple_store(interface.name)
+        self.sharing.setdefault(interface.name, {})[interface.agent.id] = interface
 
-    def unshare(self, its: InterfaceSpace) -> None:
-        """Everything for which its agent is responsible is its own again."""
-        agent = its.agent.id
-        taken = its.tuple_store.take_out(lambda entry: self.current(its.name, entry) == agent)
-        del self.sharing[its.name][agent]
-        its.tuple_store = its.own
-        its.own.put(taken)
+    def unshare(self, interface: InterfaceSpace) -> None:
+        """Make a space private again, with all tuples for which its agent is responsible."""
+        agent = interface.agent.id
+        taken = interface.tuple_store.take_out(
+            lambda entry: self.current(interface.name, entry) == agent
+        )
+        del self.sharing[interface.name][agent]
+        interface.tuple_store = interface.own
+        interface.own.put(taken)
+
+
+def private_port(core: HostCore, name: str, agent: str) -> Port:
+    """The port of a new space in memory that no other door sees."""
+    space = blocking.Space(name, clock=core.clock, agent=agent, new_id=core.new_id)
+    port = port_of(space)
+    port.commit_in_place()
+    return port
 
 
 DEPARTED_MAX = 1_000
-"""So many departures of hosts and agents are remembered; the oldest are forgotten first."""
+"""The most departures of hosts and agents that are remembered; the oldest are forgotten first."""
 
 
 class LimeSystem:
-    """LimeSystem at one host: who is in the group and what they share, as `Directory.tuples` says,
-    to read and to react to. Every host keeps it for itself, from the metadata of all: so it is the
-    same everywhere in a group when whoever has changed something is told that it has.
+    """LimeSystem at one host: a space with the tuples of `Directory.tuples`, to read and to react
+    to. Each host makes it from the metadata of all hosts; so it is the same at all hosts of a group
+    when an operation that changes metadata returns.
 
-    Beside it each host says which hosts and agents it has seen depart and not come back:
-    ("departed host", id, name) and ("departed agent", id, the host where it was).
+    It also has the hosts and agents that this host has seen depart and not come back:
+    ("departed host", id, name) and ("departed agent", id, host id).
     """
 
-    def __init__(self, core: HostCore, soon: Callable[[TupleStore], object]) -> None:
-        # Tuples are told apart by it and a number, which begins anew in every life of the host.
+    def __init__(self, core: HostCore, news: Callable[[TupleStore], object]) -> None:
+        # Numbers begin anew in each incarnation of the host.
         self._origin = f"{core.id}:{core.incarnation}"
-        space = blocking.Space(SYSTEM_NAME, clock=core.clock, agent=core.id, new_id=core.new_id)
-        hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
-        self.tuple_store = TupleStore(hosted, core.id, lambda entry: core.id, soon)
+        self.port = private_port(core, SYSTEM_NAME, core.id)
+        self.tuple_store = TupleStore(
+            core, SYSTEM_NAME, SpaceEngine(self.port), lambda entry: core.id, news
+        )
         self._number = 0
         self._before = Directory()
-        self._said: dict[tuple[str, ...], None] = {}
+        self._shown: dict[tuple[str, ...], None] = {}
         self._departed: dict[tuple[str, ...], None] = {}
 
     def install(self, directory: Directory) -> None:
-        """Say what is so now, all at once; what has not changed stays the same tuple."""
+        """Change the tuples to those of a new directory in one step; unchanged ones stay."""
         self._note_departures(directory)
-        before, self._said = self._said, dict.fromkeys([*directory.tuples(), *self._departed])
-        gone = before.keys() - self._said.keys()
-        with self.tuple_store.hosted.port.atomic():
+        before, self._shown = self._shown, dict.fromkeys([*directory.tuples(), *self._departed])
+        gone = before.keys() - self._shown.keys()
+        with self.port.atomic():
             if gone:
                 self.tuple_store.take_out(lambda entry: entry.fields in gone)
             self.tuple_store.put(
-                [self._entry(fields) for fields in self._said if fields not in before]
+                [self._entry(fields) for fields in self._shown if fields not in before]
             )
 
     def _note_departures(self, directory: Directory) -> None:

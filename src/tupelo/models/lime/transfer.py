@@ -1,17 +1,18 @@
-"""Hand-over: tuples that change hosts, taken by someone elsewhere or moved home, none lost or
-doubled.
+"""Transfer: tuples that change hosts, taken by an agent elsewhere or moved to the host of their
+agent, so that none is lost or doubled; and sharing, which decides what moves.
 
-Each hand-over has a number of the host that began it, which it never uses again, not even in a
-later life. The owner puts the tuples aside until it knows that the other host has received them. If
-the group changes before it does, it asks, in the next membership that has both; and the other host
-remembers the numbers of all that it has received. Who is away for long is in doubt, and the space's
-`Doubt` decides.
+Each transfer has a token of the host that began it, which is never used again, not even in a later
+incarnation. The owner reserves the tuples until it knows that the other host has received them. If
+the membership changes before, the owner asks in the next membership that has both hosts; each host
+remembers the tokens of all transfers that it has received. Deliveries to a host that is away for
+long are in doubt, and the `Doubt` of the space decides about them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -27,26 +28,27 @@ from tupelo.errors import (
     UnknownHost,
     UnknownType,
 )
-from tupelo.federation.groups.routing import PartSender
+from tupelo.federation.groups.group import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.spaces.hosted import DoubtfulDeliveries, HostedSpace, confirm, give_back
+from tupelo.federation.spaces.hosted import DoubtfulDeliveries, confirm, give_back
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.messages import (
     ConfirmTake,
     Moved,
     MoveTuples,
     PlacedTuple,
+    ReceivedQuery,
     Release,
-    Take,
+    TakeRequest,
     TuplePattern,
-    Which,
     carried,
     encode,
     read,
 )
-from tupelo.models.lime.spaces import Spaces, TupleStore
-from tupelo.models.lime.windows import WINDOW_BYTES, WINDOW_MAX, Listings
-from tupelo.space.delivery import Arrived, Delivery
+from tupelo.models.lime.reactions import Reactions
+from tupelo.models.lime.spaces import AgentMetadata, AgentState, InterfaceSpace, Spaces, TupleStore
+from tupelo.models.lime.transport import WINDOW_BYTES, WINDOW_MAX, Listings
+from tupelo.space.delivery import Delivery
 from tupelo.values.entry import Entry, require_known
 from tupelo.values.holder import Holder, HolderKind
 
@@ -57,92 +59,106 @@ MOVED: Final = "lime-move"
 
 
 class TupleBatch(NamedTuple):
-    """Tuples that go to another host under a number. That they were put aside for it is durable at
-    a position."""
+    """Tuples that move to another host under a token. Their reservation is durable at
+    `position`."""
 
-    hosted: HostedSpace
+    tuple_store: TupleStore
     host: str
     token: int
     held: Delivery
     position: int = 0
 
 
-def in_no_tuple_store(tuple_store: TupleStore, entries: list[Entry]) -> Arrived:
-    """Tuples that were in no tuple store yet when they left for another host."""
-    return Arrived(tuple_store.port, entries, tuple_store.port.let_in)
+class UnstoredTuples:
+    """A delivery of tuples that were in no tuple store when they were sent to another host. If they
+    are given back they are put in the store here."""
+
+    def __init__(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+        self.space = tuple_store.name
+        self.entries = entries
+        self._tuple_store = tuple_store
+
+    def confirm(self) -> int:
+        return 0
+
+    def give_back(self) -> int:
+        return self._tuple_store.engine.let_in(self.entries)
+
+    def forget(self) -> None:
+        """No session has seen the tuples."""
 
 
 class TupleTransfer:
-    """What one host hands to others, and gets from them."""
+    """The tuples that one host sends to other hosts, and receives from them."""
 
     def __init__(
         self,
         core: HostCore,
-        voice: PartSender,
+        sender: PartSender,
         spaces: Spaces,
         announce: Callable[[TupleStore], Awaitable[None]],
     ) -> None:
         self._core = core
-        self._voice = voice
+        self._sender = sender
         self._spaces = spaces
         self._announce = announce
         self._token = core.rng.getrandbits(62)
         self._received = BitMap64()
         self._arrived: dict[str, BitMap64] = {}
-        # By the other host, and by the numbers: what it has and did not say yet that it received.
+        # By host and token: deliveries that are not confirmed.
         self._given: dict[str, dict[int, Delivery]] = {}
         self._sent: dict[str, dict[int, Delivery]] = {}
-        self._lives: dict[int, str] = {}  # those of the hosts to which things were sent
-        self._taken_in_doubt = DoubtfulDeliveries(core.spaces.get)
-        self._moved_in_doubt = DoubtfulDeliveries(core.spaces.get)
+        self._incarnations: dict[int, str] = {}  # of the receivers of moves
+        self._taken_in_doubt = DoubtfulDeliveries(spaces.find)
+        self._moved_in_doubt = DoubtfulDeliveries(spaces.find)
         core.all_doubts |= {self._taken_in_doubt, self._moved_in_doubt}
         self._recovered: set[str] = set()
         self.listings = Listings()
-        """What other hosts are told, or given, in windows."""
+        """The listings of tuples for other hosts."""
 
     def next_token(self) -> int:
         self._token += 1
         return self._token
 
-    def recover(self, hosted: HostedSpace) -> None:
-        """What was in other hosts' hands when this host crashed."""
-        if hosted.name in self._recovered:
+    def recover(self, tuple_store: TupleStore) -> None:
+        """Find the deliveries of a store that were in doubt when this host crashed."""
+        if tuple_store.name in self._recovered:
             return
-        self._recovered.add(hosted.name)
-        for delivery in hosted.port.deliveries_in_doubt():
+        self._recovered.add(tuple_store.name)
+        for delivery in tuple_store.engine.deliveries_in_doubt():
             holder = delivery.holder
             if holder.kind in (TAKEN, MOVED):
                 taken = holder.kind == TAKEN
                 doubts = self._taken_in_doubt if taken else self._moved_in_doubt
                 doubts.leave(holder.who, {holder.call: delivery})
-                self._lives[holder.call] = holder.incarnation
+                self._incarnations[holder.call] = holder.incarnation
 
     def holder(self, kind: HolderKind, host: str, token: int) -> Holder:
-        """The holder of what goes to a host."""
-        return Holder(kind, host, self._spaces.directory.life_of(host), token)
+        """The holder of a delivery to a host."""
+        return Holder(kind, host, self._spaces.directory.incarnation_of(host), token)
 
     # Taking from another host
 
     async def take(self, host: str, pattern: TuplePattern, taken: list[Entry]) -> None:
-        """Add to `taken` what this host has for the pattern at this time, window by window.
-        PeerLost if it is cut off: what it gave and we did not get will return there."""
+        """Take the matches of another host, window by window, and add them to `taken`. Raises
+        PeerLost if it is cut off; tuples that did not arrive return there."""
         number = self.next_token()
         more = True
         try:
             while more:
                 window, more = await self._take_window(host, number, pattern)
                 taken += window
-        except UnknownHost:  # It is not in the group any more.
+        except UnknownHost:  # The host is not in the group any more.
             return
         finally:
             if more:
-                self._voice.send(host, Release(number))
+                self._sender.send(host, Release(number))
 
     async def _take_window(
         self, host: str, number: int, pattern: TuplePattern
     ) -> tuple[list[Entry], bool]:
         token = self.next_token()
-        answer = await self._voice.ask(host, Take(token, number, pattern))
+        answer = await self._sender.ask(host, TakeRequest(token, number, pattern))
         now = self._core.clock.now()
         given, more = read(answer, tuple[list[PlacedTuple], bool])
         entries = [placed.entry.read(now) for placed in given]
@@ -152,30 +168,30 @@ class TupleTransfer:
             for entry in entries:
                 require_known(entry)
         except UnknownType:
-            self._voice.send(host, Release(token))
+            self._sender.send(host, Release(token))
             raise
         self._received.add(token)
-        self._voice.send(host, ConfirmTake(token))
+        self._sender.send(host, ConfirmTake(token))
         return entries, more
 
-    async def give(self, neighbour: str, source: str, message: Take) -> Any:
-        """Reserve what another host asks for, and hand it over."""
+    async def give(self, neighbour: str, source: str, message: TakeRequest) -> Any:
+        """Reserve the matches of a TakeRequest; returns the answer."""
         pattern = message.pattern
         tuple_store = self._spaces.find(pattern.space)
         if tuple_store is None or not self.may(neighbour, "take", tuple_store, source):
             return [[], False]
         window, more = self.listings.window(source, message.number, tuple_store, pattern)
         holder = self.holder(TAKEN, source, message.token)
-        delivery, position = tuple_store.port.put_aside(window, holder)
+        delivery, position = tuple_store.engine.put_aside(window, holder)
         if delivery is None:
             return [[], more]
         try:
-            await tuple_store.hosted.flush(position)
+            await tuple_store.flush(position)
         except BaseException:
-            give_back(tuple_store.hosted, delivery)
+            give_back(tuple_store, delivery)
             raise
         if source in self._spaces.cut:
-            give_back(tuple_store.hosted, delivery)
+            give_back(tuple_store, delivery)
             return [[], False]
         self._given.setdefault(source, {})[message.token] = delivery
         return encode([[window[entry] for entry in delivery.entries], more])
@@ -183,59 +199,62 @@ class TupleTransfer:
     def may(
         self, neighbour: str, operation: str, tuple_store: TupleStore, source: str | None = None
     ) -> bool:
-        """May this be done for whoever is behind this neighbour, and for the host `source`, if it
-        is known which that is?"""
+        """Whether this neighbour, and the host `source` if it is known, may do this operation."""
         return self._core.may(operation, tuple_store.name, neighbour, source or neighbour)
 
     def confirmed(self, source: str, message: ConfirmTake) -> None:
         held = self._given.get(source, {}).pop(message.token, None)
         if held is not None:
-            confirm(self._core.spaces.get(held.space), held)
+            confirm(self._spaces.find(held.space), held)
 
     def released(self, source: str, message: Release) -> None:
         self.listings.release(source, message.token)
         held = self._given.get(source, {}).pop(message.token, None)
         if held is not None:
-            give_back(self._core.spaces.get(held.space), held)
+            give_back(self._spaces.find(held.space), held)
 
     # Moving to another host
 
-    async def move(self, parcel: TupleBatch) -> None:
-        """Let these tuples be at another host from now on. If it does not want them they are here;
-        if it is cut off it will be known later."""
-        hosted, host, token, held, position = parcel
+    async def move(self, batch: TupleBatch) -> None:
+        """Send a batch to its host. If the host refuses it, the tuples return; if the host is cut
+        off, the outcome is settled later."""
+        tuple_store, host, token, held, position = batch
         now = self._core.clock.now()
-        message = MoveTuples(token, hosted.name, [carried(entry, now) for entry in held.entries])
+        message = MoveTuples(
+            token, tuple_store.name, [carried(entry, now) for entry in held.entries]
+        )
         try:
-            await hosted.flush(position)
+            await tuple_store.flush(position)
         except BaseException:
-            give_back(hosted, held)
+            give_back(tuple_store, held)
             raise
         self._sent.setdefault(host, {})[token] = held
-        self._lives[token] = self._spaces.directory.life_of(host)
+        self._incarnations[token] = self._spaces.directory.incarnation_of(host)
         try:
-            accepted = await self._voice.ask(host, message)
-        except (BadFrame, CannotSend, UnknownHost):  # It was not understood, or never asked.
+            accepted = await self._sender.ask(host, message)
+        except (BadFrame, CannotSend, UnknownHost):  # The request was not understood, or not sent.
             accepted = False
         except PeerLost as error:
             if error.in_doubt:
                 return
             accepted = False
-        except TupeloError as error:  # It may have it all the same.
-            logger.warning("whether %s has what was sent there is in doubt: %s", host, error)
+        except TupeloError as error:  # The tuples may have arrived nevertheless.
+            logger.warning("it is in doubt whether tuples have arrived at %s: %s", host, error)
             return
         if self._sent.get(host, {}).pop(token, None) is not None:
-            self._lives.pop(token, None)
+            self._incarnations.pop(token, None)
             if accepted is True:
-                confirm(hosted, held)
+                confirm(tuple_store, held)
             else:
-                sharers = self._spaces.directory.sharers(hosted.name)
+                sharers = self._spaces.directory.sharers(tuple_store.name)
                 if sharers.get(home_of(held.entries[0])) == host:
-                    self._spaces.refused.add((hosted.name, host))  # or it would be tried for ever
-                give_back(hosted, held)
+                    self._spaces.refused.add(
+                        (tuple_store.name, host)
+                    )  # or it would be tried for ever
+                give_back(tuple_store, held)
 
     async def arrive(self, neighbour: str, source: str, message: MoveTuples) -> bool:
-        """Let tuples in that are at home here."""
+        """Accept tuples for agents of this host; False if they do not belong here."""
         now = self._core.clock.now()
         entries = [one.read(now) for one in message.entries]
         tuple_store = self._spaces.find(message.space)
@@ -245,29 +264,29 @@ class TupleTransfer:
         if not all(home_of(entry) in sharing for entry in entries):
             return False
         alive = [entry for entry in entries if entry.expires is None or entry.expires > now]
-        position = tuple_store.port.let_in(alive)
+        position = tuple_store.engine.let_in(alive)
         self._arrived.setdefault(source, BitMap64()).add(message.token)
-        await tuple_store.hosted.flush(position)
-        with suppress(HostClosed):  # They are here all the same.
+        await tuple_store.flush(position)
+        with suppress(HostClosed):  # The tuples are here nevertheless.
             await self._announce(tuple_store)
         return True
 
-    # When the group changes
+    # Changes of the membership
 
     def cut(self, hosts: Collection[str]) -> None:
-        """Who has something of ours, and is out of reach, is in doubt."""
+        """Put the deliveries to hosts that are out of reach in doubt."""
         self.listings.cut(hosts)
         for host in hosts:
             self._taken_in_doubt.leave(host, self._given.pop(host, {}))
             self._moved_in_doubt.leave(host, self._sent.pop(host, {}))
 
     def install(self, hosts: Collection[str]) -> None:
-        """These hosts take part in the membership that is in force."""
+        """A new membership with these hosts is in force."""
         self.listings.clear()
         self.cut([host for host in {**self._given, **self._sent} if host not in hosts])
 
     def unsettled(self, hosts: Iterable[str]) -> list[str]:
-        """Those of these hosts of whom it is not known what they have received."""
+        """The hosts among these with unconfirmed deliveries."""
         pending = {
             *(host for host, given in self._given.items() if given),
             *(host for host, sent in self._sent.items() if sent),
@@ -277,7 +296,7 @@ class TupleTransfer:
         return sorted(host for host in hosts if host in pending)
 
     def put_aside_for(self, host: str) -> list[Delivery]:
-        """What was given or sent to a host, which is not known to be there."""
+        """The unconfirmed deliveries to a host."""
         return [
             *self._given.get(host, {}).values(),
             *self._sent.get(host, {}).values(),
@@ -285,15 +304,15 @@ class TupleTransfer:
             *self._moved_in_doubt.of(host).values(),
         ]
 
-    async def ask_which(self, host: str) -> None:
-        """Learn what this host has received, and settle everything with it."""
+    async def settle_with(self, host: str) -> None:
+        """Ask a host which deliveries it has received, and settle all of them."""
         taken = {**self._given.get(host, {}), **self._taken_in_doubt.of(host)}
         moved = {**self._sent.get(host, {}), **self._moved_in_doubt.of(host)}
         asked = [self._moved(token, held) for token, held in moved.items()]
-        message = Which(list(taken), asked)
+        message = ReceivedQuery(list(taken), asked)
         try:
-            answer = await self._voice.ask(host, message)
-        except TupeloError:  # It is cut off again, or takes no part.
+            answer = await self._sender.ask(host, message)
+        except TupeloError:  # The host is cut off again, or takes no part.
             return
         has_taken, has_moved = read(answer, tuple[list[int], list[int]])
         self._taken_in_doubt.leave(host, self._given.pop(host, {}))
@@ -301,33 +320,32 @@ class TupleTransfer:
         self._taken_in_doubt.back(host, has_taken)
         self._moved_in_doubt.back(host, has_moved)
         for token in moved:
-            self._lives.pop(token, None)
+            self._incarnations.pop(token, None)
 
     def _moved(self, token: int, held: Delivery) -> Moved:
         entry = held.entries[0]
-        life = self._lives.get(token, "")
+        life = self._incarnations.get(token, "")
         return Moved(token, life, held.space, entry.origin, entry.n)
 
-    def which(self, source: str, message: Which) -> Any:
+    def received(self, source: str, message: ReceivedQuery) -> Any:
         arrived = self._arrived.get(source, BitMap64())
         return [
             [token for token in message.taken if token in self._received],
-            [one.token for one in message.moved if one.token in arrived or self._outlived(one)],
+            [
+                one.token
+                for one in message.moved
+                if one.token in arrived or self._came_before_crash(one)
+            ],
         ]
 
-    def _outlived(self, moved: Moved) -> bool:
-        """Did this come in an earlier life of this host, and is on its disk?"""
-        hosted = self._core.spaces.get(moved.space)
-        if moved.incarnation == self._core.incarnation or hosted is None:
-            return False
-        if not hosted.durable:
-            return False
-        key = (moved.origin, moved.n)
-        here = any((entry.origin, entry.n) == key for entry in hosted.port.entries())
-        return here or key in hosted.port.accepted()
+    def _came_before_crash(self, moved: Moved) -> bool:
+        """Whether the move arrived in an earlier incarnation of this host, and is on its disk."""
+        return moved.incarnation != self._core.incarnation and self._spaces.was_accepted(
+            moved.space, moved.origin, moved.n
+        )
 
     def close(self) -> None:
-        """What is still in doubt is left to the host."""
+        """Leave the deliveries in doubt to the host."""
         self.cut([*self._given, *self._sent])
         for kind, doubts in ((TAKEN, self._taken_in_doubt), (MOVED, self._moved_in_doubt)):
             for host in doubts.owners():
@@ -336,16 +354,169 @@ class TupleTransfer:
             self._core.all_doubts.discard(doubts)
 
 
-def heaps_of(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """In heaps that fit a message; what has no encoding cannot be sent, and is in none."""
-    heaps: list[list[Entry]] = []
+def chunks_of(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Split tuples into chunks that fit a message, without those that cannot be sent."""
+    chunks: list[list[Entry]] = []
     size = 0
     for entry in entries:
         with suppress(BadEntry):
             length = len(carried(entry, 0.0).payload)
-            if not heaps or size + length > WINDOW_BYTES or len(heaps[-1]) >= WINDOW_MAX:
-                heaps.append([])
+            if not chunks or size + length > WINDOW_BYTES or len(chunks[-1]) >= WINDOW_MAX:
+                chunks.append([])
                 size = 0
-            heaps[-1].append(entry)
+            chunks[-1].append(entry)
             size += length
-    return heaps
+    return chunks
+
+
+class TuplesToMove:
+    """Moves the misplaced tuples of one host: a tuple for an agent moves to the host where that
+    agent shares the space. Until then it can be read and taken here. After a change of the
+    membership all misplaced tuples move before operations go on."""
+
+    def __init__(self, spaces: Spaces, transfer: TupleTransfer) -> None:
+        self._spaces = spaces
+        self._transfer = transfer
+
+    def gather(self) -> list[TupleBatch]:
+        """Reserve all misplaced tuples that can move."""
+        return [batch for tuple_store in self._spaces for batch in self._gather(tuple_store)]
+
+    async def move_misplaced(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+        """Move misplaced tuples, if there are any among these new ones."""
+        if any(tuple_store.away(entry) for entry in entries):
+            await self.send(self._gather(tuple_store))
+
+    def pass_on(
+        self, tuple_store: TupleStore, entries: list[Entry]
+    ) -> tuple[list[Entry], list[TupleBatch]]:
+        """Divide tuples that are about to be put in a tuple store into those that stay, and those
+        that are sent on at once and never visible here."""
+        batches = []
+        for host, chunk in _sorted(tuple_store, entries):
+            token = self._transfer.next_token()
+            batches.append(TupleBatch(tuple_store, host, token, UnstoredTuples(tuple_store, chunk)))
+        going = {entry for batch in batches for entry in batch.held.entries}
+        return [entry for entry in entries if entry not in going], batches
+
+    def _gather(self, tuple_store: TupleStore) -> list[TupleBatch]:
+        chunks = _sorted(tuple_store, tuple_store.entries())
+        batches = [self._put_aside(tuple_store, host, chunk) for host, chunk in chunks]
+        return [batch for batch in batches if batch is not None]
+
+    def _put_aside(
+        self, tuple_store: TupleStore, host: str, entries: list[Entry]
+    ) -> TupleBatch | None:
+        token = self._transfer.next_token()
+        holder = self._transfer.holder(MOVED, host, token)
+        delivery, position = tuple_store.engine.put_aside(entries, holder)
+        if delivery is None:  # They are held, or were taken before.
+            return None
+        return TupleBatch(tuple_store, host, token, delivery, position)
+
+    async def send(self, batches: list[TupleBatch]) -> None:
+        """Send batches, to all hosts at once and to each in order. If this is cancelled, the unsent
+        tuples return."""
+        by_host: dict[str, list[TupleBatch]] = {}
+        for batch in batches:
+            by_host.setdefault(batch.host, []).append(batch)
+        try:
+            await asyncio.gather(*map(self._send, by_host.values()))
+        finally:
+            for unsent in by_host.values():
+                for batch in unsent:
+                    give_back(batch.tuple_store, batch.held)
+
+    async def _send(self, batches: list[TupleBatch]) -> None:
+        while batches:
+            await self._transfer.move(batches.pop(0))
+
+
+def _sorted(tuple_store: TupleStore, entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
+    """The misplaced tuples that can be sent, in chunks for each host."""
+    going: dict[str, list[Entry]] = {}
+    for entry in entries:
+        host = tuple_store.away(entry)
+        if host is not None:
+            going.setdefault(host, []).append(entry)
+    return [(host, chunk) for host in going for chunk in chunks_of(going[host])]
+
+
+Relocated = dict[TupleStore, list[Entry]]
+"""Tuples that were here before and belong to another agent now."""
+
+
+class Sharing:
+    """Lets the metadata of this host take effect: shares spaces and makes them private."""
+
+    def __init__(
+        self, spaces: Spaces, reactions: Reactions, transfer: TupleTransfer, moving: TuplesToMove
+    ) -> None:
+        self._spaces = spaces
+        self._reactions = reactions
+        self._transfer = transfer
+        self._moving = moving
+
+    def install(
+        self, agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentMetadata]
+    ) -> tuple[list[TupleBatch], Relocated]:
+        """Share exactly the spaces that are in the metadata of the agents. Returns the tuples that
+        must move to other hosts, and those that belong to another agent now."""
+        wanted = {(agent, space) for agent in metadata_of for space in metadata_of[agent].shared}
+        for sharing in list(self._spaces.sharing.values()):
+            for interface in list(sharing.values()):
+                if (interface.agent.id, interface.name) not in wanted:
+                    self._unshare(interface)
+        return self._share(to_share(agents, metadata_of))
+
+    def _unshare(self, interface: InterfaceSpace) -> None:
+        self._reactions.displace(interface)
+        self._spaces.unshare(interface)
+        interface.end_waiting()
+        if not interface.agent.ended:
+            self._reactions.replace(interface)
+
+    def _share(self, spaces: list[InterfaceSpace]) -> tuple[list[TupleBatch], Relocated]:
+        """Share several spaces at once: the current locations of all tuples are known before
+        reactions see a tuple."""
+        batches: list[TupleBatch] = []
+        relocated: Relocated = {}
+        contents = [interface.own.take_out(lambda entry: True) for interface in spaces]
+        before = set(self._spaces.sharing)
+        for interface in spaces:
+            self._reactions.displace(interface)
+            self._spaces.share(interface)
+            self._transfer.recover(interface.tuple_store)
+        for interface in spaces:
+            held = _held_by(
+                interface.tuple_store, interface.agent.id if interface.name in before else None
+            )
+            relocated.setdefault(interface.tuple_store, []).extend(held)
+        for interface, entries in zip(spaces, contents, strict=True):
+            stay, going = self._moving.pass_on(interface.tuple_store, entries)
+            interface.tuple_store.put(stay)
+            batches += going
+        for tuple_store, entries in relocated.items():
+            self._reactions.catch_up(tuple_store, entries)
+        for interface in spaces:
+            self._reactions.replace(interface)
+        return batches, relocated
+
+
+def to_share(
+    agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentMetadata]
+) -> list[InterfaceSpace]:
+    """The spaces that are shared in this metadata but not yet in force."""
+    wanted = sorted((agent, space) for agent in metadata_of for space in metadata_of[agent].shared)
+    spaces = [agents[agent].spaces[space] for agent, space in wanted if agent in agents]
+    return [interface for interface in spaces if not interface.shared]
+
+
+def _held_by(tuple_store: TupleStore, agent: str | None) -> list[Entry]:
+    """The tuples of this agent in a tuple store; with None all tuples, as other doors may have
+    written in a space that no agent has shared before."""
+    return [
+        entry
+        for entry in tuple_store.entries()
+        if agent is None or tuple_store.current(entry) == agent
+    ]

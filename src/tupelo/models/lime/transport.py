@@ -1,24 +1,35 @@
-"""Carriage: how operations and reactions reach the hosts of the group.
+"""Transport: how operations and reactions reach the other hosts of the group.
 
 `CollectTransport` is table 2 of the collect paper: rdp is a probing collect of any host and rdg one
-of all, a waiting rd or in and a ONCE reaction is a single collect of any, and ONCE_PER_TUPLE is a
-persistent one of all. `PublishCarriage` is its section 4, for comparison.
-"""
+of all; a waiting rd or in, and a ONCE reaction, is a single collect of any; ONCE_PER_TUPLE is a
+persistent collect of all. `PublishTransport` is section 4 of that paper, for comparison: queries
+are published to all hosts that have subscribed to queries of the space, and hosts with matches send
+them directly. A host without a match sends nothing, so a query waits for QUERY_SECONDS, and may
+miss later tuples. A reaction is a subscription to all published tuples, and one query.
+
+Large answers of one host come in windows: the owner makes a listing at the first request, and each
+request with the same number gets the next window. So neither a message nor the queue of a link
+grows with the number of tuples. A listing ends with its last window, when the asker releases it,
+and with the membership."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from tupelo.errors import PeerLost
-from tupelo.federation.brokers.broker import Broker, Reply
-from tupelo.federation.groups.group import Group
+from tupelo.errors import PeerLost, Refused, UnknownHost
+from tupelo.federation.brokers.broker import Broker, Reply, StandingRequest
+from tupelo.federation.groups.group import Group, PartSender
 from tupelo.federation.groups.membership import Membership
+from tupelo.federation.hosts.core import HostCore
 from tupelo.models.lime.messages import (
+    LookRequest,
     PlacedTuple,
+    QueryAnswers,
+    Release,
     TuplePattern,
     TupleUpdate,
     encode,
@@ -33,7 +44,7 @@ logger = logging.getLogger("tupelo")
 
 
 class HostFilter(Protocol):
-    """May this neighbour do this on this tuple store, and the host `source`, if that is known?"""
+    """Whether this neighbour, and the host `source` if it is known, may do this operation."""
 
     def __call__(
         self, neighbour: str, operation: str, tuple_store: TupleStore, source: str | None = None
@@ -41,17 +52,17 @@ class HostFilter(Protocol):
 
 
 STATE_BYTES_MAX = 2**20
-"""So many bytes of tuples, or one tuple, a host tells in answer to a collect, which passes through
-others. Who has more says so, and is asked alone, in windows."""
+"""The most bytes of tuples in the answer of one host to a collect, unless it is one tuple. A host
+with more counts as lost for the collect, and is asked directly, in windows."""
 TOGETHER_MAX = 1_000
-"""So many tuples are announced at a time."""
+"""The most tuples that are announced at a time."""
 
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
-class FoundTuples:
-    """A tuple that was found, who is responsible for it, and the host where it is."""
+class FoundTuple:
+    """A tuple that was found, its current location, and its host."""
 
     __slots__ = ("current", "entry", "host")
 
@@ -61,39 +72,41 @@ class FoundTuples:
         self.host = host
 
 
-Look = Callable[[str, TuplePattern], Coroutine[Any, Any, list[FoundTuples]]]
+LookAt = Callable[[str, TuplePattern], Coroutine[Any, Any, list[FoundTuple]]]
 
 
 class Transport(Protocol):
+    """The ways in which operations and reactions reach other hosts."""
+
     async def probe(
         self, pattern: TuplePattern, every: bool
-    ) -> tuple[list[FoundTuples], frozenset[str]]:
-        """What there is now: something at any host, or what all have; and the hosts that could not
-        be asked this way."""
+    ) -> tuple[list[FoundTuple], frozenset[str]]:
+        """The current matches, of any host or of `every` host; and the hosts that must be asked
+        directly."""
         ...
 
-    def watch(self, pattern: TuplePattern, told: Detected) -> ReactionWatch:
-        """Be told of what there is and will be: of one tuple, if the pattern wants but one, or of
-        all, perhaps more than once. It may be told before this returns."""
+    def watch(self, pattern: TuplePattern, deliver: Detected) -> ReactionWatch:
+        """Call `deliver` for current and later matches: for one, if the pattern wants one, or for
+        all, perhaps more than once. It may be called before this returns."""
         ...
 
     async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
-        """These have come into sight at this host."""
+        """Announce tuples that have become visible at this host."""
         ...
 
     def serve(self, tuple_store: TupleStore) -> None:
-        """This host has a part of this space, from now on."""
+        """This host shares this space from now on."""
         ...
 
     def settled(self) -> None:
-        """The group has changed, and operations go on."""
+        """A new membership is settled, and operations go on."""
         ...
 
     def close(self) -> None: ...
 
 
 class VisibleTuples:
-    """What this host has, as a broker asks for it."""
+    """The tuples of this host, as the `Application` of a broker."""
 
     def __init__(self, spaces: Spaces, may: HostFilter, now: Callable[[], float]) -> None:
         self._spaces = spaces
@@ -114,7 +127,7 @@ class VisibleTuples:
         return items
 
     def is_empty(self, pattern: Any) -> bool:
-        """Is there nothing to read? So there is nothing to take."""
+        """Whether there is nothing to read, and so nothing to take."""
         wanted = read(pattern, TuplePattern)
         tuple_store = self._spaces.find(wanted.space)
         template = read_encoded_template(wanted.template)
@@ -124,13 +137,14 @@ class VisibleTuples:
 
     def matches(self, pattern: Any, update: Any) -> bool:
         wanted: TuplePattern = read(pattern, TuplePattern)
-        if self._last is None or self._last[0] is not update:  # Many patterns for one update.
-            told = read(update, TupleUpdate)
-            self._last = update, told, told.placed.entry.read(self._now())
-        _, told, entry = self._last
+        # One update is matched with many patterns.
+        if self._last is None or self._last[0] is not update:
+            seen = read(update, TupleUpdate)
+            self._last = update, seen, seen.placed.entry.read(self._now())
+        _, seen, entry = self._last
         return (
-            wanted.space == told.space
-            and wanted.where.admits(entry, told.placed.current, told.host)
+            wanted.space == seen.space
+            and wanted.where.admits(entry, seen.placed.current, seen.host)
             and wanted.matches(entry)
         )
 
@@ -146,10 +160,10 @@ class VisibleTuples:
 
 
 class CollectTransport:
-    """`look` asks one host alone; `spawn` begins something that nobody waits for."""
+    """Operations and reactions by collect. `look` asks one host directly; `spawn` starts a task."""
 
     def __init__(
-        self, broker: Broker, group: Group, now: Callable[[], float], look: Look, spawn: Spawn
+        self, broker: Broker, group: Group, now: Callable[[], float], look: LookAt, spawn: Spawn
     ) -> None:
         self._broker = broker
         self._group = group
@@ -160,51 +174,55 @@ class CollectTransport:
 
     async def probe(
         self, pattern: TuplePattern, every: bool
-    ) -> tuple[list[FoundTuples], frozenset[str]]:
+    ) -> tuple[list[FoundTuple], frozenset[str]]:
         collected = await self._broker.probe(encode(pattern), "all" if every else "any")
         found = [found for reply in collected.replies for found in self._read(reply)]
-        return found, collected.lost - {self._here}  # What is here is looked at by who asks.
+        return found, collected.lost - {self._here}  # The asker looks at this host itself.
 
-    def watch(self, pattern: TuplePattern, told: Detected) -> ReactionWatch:
-        def deliver(reply: Reply) -> None:
+    def watch(self, pattern: TuplePattern, deliver: Detected) -> ReactionWatch:
+        def deliver_reply(reply: Reply) -> None:
             for found in self._read(reply):
-                told(found.entry, found.current, found.host)
+                deliver(found.entry, found.current, found.host)
 
         if pattern.one:
-            return self._broker.collect(encode(pattern), "single", "any", deliver)
+            return self._broker.collect(encode(pattern), "single", "any", deliver_reply)
 
         def lost(hosts: frozenset[str]) -> None:
-            self._spawn(self._look_at(self._group.membership, hosts, pattern, told))
+            self._spawn(self._look_at(self._group.membership, hosts, pattern, deliver))
 
-        return self._broker.collect(encode(pattern), "persistent", "all", deliver, lost)
+        return self._broker.collect(encode(pattern), "persistent", "all", deliver_reply, lost)
 
     async def _look_at(
-        self, membership: Membership, hosts: frozenset[str], pattern: TuplePattern, told: Detected
+        self,
+        membership: Membership,
+        hosts: frozenset[str],
+        pattern: TuplePattern,
+        deliver: Detected,
     ) -> None:
-        """Be told of what these hosts have, who did not answer a collect that stands. Who is out of
-        reach, and everyone in another membership, answers it then."""
+        """Deliver the matches of hosts that could not answer a standing collect. Hosts that are out
+        of reach answer it in the next membership, as all hosts do."""
         async with self._group.operating():
             for host in sorted(hosts) if self._group.membership is membership else ():
                 with suppress(PeerLost):
                     for found in await self._look(host, pattern):
-                        told(found.entry, found.current, found.host)
+                        deliver(found.entry, found.current, found.host)
 
-    def _read(self, reply: Reply) -> list[FoundTuples]:
+    def _read(self, reply: Reply) -> list[FoundTuple]:
         now = self._now()
         if reply.is_update:
             placed = [read(item, TupleUpdate).placed for item in reply.items]
         else:
             placed = [read(item, PlacedTuple) for item in reply.items]
-        return [FoundTuples(one.entry.read(now), one.current, reply.host) for one in placed]
+        return [FoundTuple(one.entry.read(now), one.current, reply.host) for one in placed]
 
     async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
         await publish_all(self._broker, updates_of(tuple_store, entries, self._here))
 
     def serve(self, tuple_store: TupleStore) -> None:
-        """Everyone is asked."""
+        """Nothing to do: collects go to all hosts."""
 
     def settled(self) -> None:
-        """What stands is answered by the broker."""
+        """Nothing to do: the broker answers standing collects."""
 
     def close(self) -> None:
         self._broker.close()
@@ -226,9 +244,299 @@ def updates_of(tuple_store: TupleStore, entries: list[Entry], here: str) -> list
 
 
 async def publish_all(broker: Broker, updates: list[Any]) -> None:
-    """In order, without waiting for one before the next is sent."""
+    """Publish updates in order, without waiting for each."""
     if len(updates) == 1:
         await broker.publish(updates[0])
         return
     for start in range(0, len(updates), TOGETHER_MAX):
         await asyncio.gather(*map(broker.publish, updates[start : start + TOGETHER_MAX]))
+
+
+WINDOW_MAX = 500
+"""The most tuples in one message,"""
+WINDOW_BYTES = 2**20
+"""and the most bytes, unless it is one tuple."""
+LISTINGS_MAX = 10_000
+"""The most open listings for one host."""
+
+
+class Listing:
+    """The matches of a pattern in a tuple store that can be sent, window by window."""
+
+    def __init__(self, tuple_store: TupleStore, pattern: TuplePattern) -> None:
+        self._found = tuple_store.sendable(pattern)
+        self._next = next(self._found, None)
+
+    @property
+    def is_over(self) -> bool:
+        return self._next is None
+
+    def window(self) -> dict[Entry, PlacedTuple]:
+        """The next tuples that fit a message; at least one, if any are left."""
+        window: dict[Entry, PlacedTuple] = {}
+        size = 0
+        while self._next is not None and len(window) < WINDOW_MAX:
+            entry, placed = self._next
+            size += len(placed.entry.payload)
+            if window and size > WINDOW_BYTES:
+                break
+            window[entry] = placed
+            self._next = next(self._found, None)
+        return window
+
+
+class Listings:
+    """The open listings at one host, by asking host and number."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, dict[int, Listing]] = {}
+
+    def window(
+        self, source: str, number: int, tuple_store: TupleStore, pattern: TuplePattern
+    ) -> tuple[dict[Entry, PlacedTuple], bool]:
+        """The next window of a listing, which is made on first use; and whether there are more."""
+        mine = self._open.setdefault(source, {})
+        listing = mine.get(number)
+        if listing is None:
+            if len(mine) >= LISTINGS_MAX:
+                raise Refused(f"{LISTINGS_MAX:,} listings are open for this host")
+            listing = mine[number] = Listing(tuple_store, pattern)
+        window = listing.window()
+        if listing.is_over:
+            del mine[number]
+        return window, not listing.is_over
+
+    def open_for(self, source: str) -> int:
+        """The number of open listings for this host, for the lab and for diagnosis."""
+        return len(self._open.get(source, {}))
+
+    def release(self, source: str, number: int) -> None:
+        self._open.get(source, {}).pop(number, None)
+
+    def cut(self, hosts: Iterable[str]) -> None:
+        for host in hosts:
+            self._open.pop(host, None)
+
+    def clear(self) -> None:
+        self._open.clear()
+
+
+class WindowedRead:
+    """Reads the matches of another host, in windows."""
+
+    def __init__(
+        self, core: HostCore, sender: PartSender, spaces: Spaces, next_number: Callable[[], int]
+    ) -> None:
+        self._here = core.id
+        self._now = core.clock.now
+        self._sender = sender
+        self._spaces = spaces
+        self._next_number = next_number
+
+    async def look(self, host: str, pattern: TuplePattern) -> list[FoundTuple]:
+        """All matches of a host; raises PeerLost if it is cut off before the last window."""
+        if host == self._here:
+            tuple_store = self._spaces.find(pattern.space)
+            here = [] if tuple_store is None else tuple_store.sendable(pattern)
+            return self._read(host, [placed for _, placed in here])
+        found: list[FoundTuple] = []
+        number = self._next_number()
+        more = True
+        try:
+            while more:
+                answer = await self._sender.ask(host, LookRequest(number, pattern))
+                placed, more = read(answer, tuple[list[PlacedTuple], bool])
+                found += self._read(host, placed)
+        except UnknownHost:  # The host is not in the group any more.
+            return []
+        finally:
+            if more:
+                self._sender.send(host, Release(number))
+        return found
+
+    def _read(self, host: str, placed: Iterable[PlacedTuple]) -> list[FoundTuple]:
+        now = self._now()
+        return [FoundTuple(one.entry.read(now), one.current, host) for one in placed]
+
+
+QUERY_SECONDS = 0.5
+"""How long a query waits for answers."""
+
+DeliverTuple = Callable[[FoundTuple], None]
+
+
+class PublishedTuples(VisibleTuples):
+    """The `Application` of the broker: updates are tuples, as with collect, or queries."""
+
+    def state(self, pattern: Any) -> list[Any]:
+        return []
+
+    def matches(self, pattern: Any, update: Any) -> bool:
+        kind, wanted = pattern
+        update_kind, value = update[0], update[1]
+        if kind != update_kind:
+            return False
+        return wanted == value if kind == "query" else super().matches(wanted, value)
+
+    def key(self, pattern: Any) -> str:
+        kind, wanted = pattern
+        return f"query {wanted}" if kind == "query" else super().key(wanted)
+
+    def allows(self, neighbour: str, pattern: Any) -> bool:
+        kind, wanted = pattern
+        return kind == "query" or super().allows(neighbour, wanted)
+
+
+class PublishTransport:
+    """Operations and reactions by published queries."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        group: Group,
+        sender: PartSender,
+        spaces: Spaces,
+        may: HostFilter,
+        core: HostCore,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._broker = broker
+        self._group = group
+        self._sender = sender
+        self._spaces = spaces
+        self._may = may
+        self._here = core.id
+        self.now = core.clock.now
+        self._spawn = spawn
+        self._numbers = 0
+        self._queries: dict[int, DeliverTuple] = {}
+        self._served: dict[str, StandingRequest] = {}
+        self._watches: dict[_Watch, None] = {}
+
+    # Queries
+
+    async def probe(
+        self, pattern: TuplePattern, every: bool
+    ) -> tuple[list[FoundTuple], frozenset[str]]:
+        found: list[FoundTuple] = []
+        enough = asyncio.Event()
+
+        def add(one: FoundTuple) -> None:
+            found.append(one)
+            if not every:
+                enough.set()
+
+        number = self.query(add)
+        try:
+            await self.ask(number, pattern)
+            async with asyncio.timeout(QUERY_SECONDS):
+                await enough.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self.end_query(number)
+        return found, frozenset(self._spaces.cut)
+
+    def query(self, deliver: DeliverTuple) -> int:
+        """Register a query; `deliver` is called with its answers. Returns its number."""
+        self._numbers += 1
+        self._queries[self._numbers] = deliver
+        return self._numbers
+
+    def end_query(self, number: int) -> None:
+        self._queries.pop(number, None)
+
+    async def ask(self, number: int, pattern: TuplePattern) -> None:
+        """Publish a query; hosts with matches answer."""
+        asked = [self._here, number, encode(pattern)]
+        await self._broker.publish(["query", pattern.space, asked])
+
+    def serve(self, tuple_store: TupleStore) -> None:
+        if tuple_store.name not in self._served:
+            self._served[tuple_store.name] = self._broker.subscribe(
+                ["query", tuple_store.name], self._queried
+            )
+
+    def _queried(self, host: str, update: Any) -> None:
+        """Answer a query of another host."""
+        asker, number, encoded = read(update[2], tuple[str, int, TuplePattern])
+        tuple_store = self._spaces.find(encoded.space)
+        if tuple_store is None or asker == self._here:
+            return
+        neighbour = self._group.membership.toward(self._here, asker)
+        operation = "take" if encoded.take else "read"
+        if neighbour is not None and self._may(neighbour, operation, tuple_store, asker):
+            listing = Listing(tuple_store, encoded)
+            while not listing.is_over:
+                self._sender.send(asker, QueryAnswers(number, list(listing.window().values())))
+
+    def answered(self, source: str, message: QueryAnswers) -> None:
+        """A host has answered a query of this host."""
+        now = self.now()
+        for one in message.found:
+            deliver = self._queries.get(message.query)
+            if deliver is not None:
+                deliver(FoundTuple(one.entry.read(now), one.current, source))
+
+    # Reactions
+
+    def watch(self, pattern: TuplePattern, deliver: Detected) -> ReactionWatch:
+        watch = _Watch(self, self._broker, pattern, deliver)
+        self._watches[watch] = None
+        tuple_store = self._spaces.find(pattern.space)
+        for _, one in tuple_store.sendable(pattern) if tuple_store is not None else ():
+            watch.deliver(FoundTuple(one.entry.read(self.now()), one.current, self._here))
+        if not watch.is_over:
+            self._spawn(watch.ask())
+        return watch
+
+    def unwatch(self, watch: _Watch) -> None:
+        self._watches.pop(watch, None)
+
+    def settled(self) -> None:
+        """Ask again: there may be new hosts."""
+        for watch in list(self._watches):
+            self._spawn(watch.ask())
+
+    async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+        updates = updates_of(tuple_store, entries, self._here)
+        await publish_all(self._broker, [["tuple", update] for update in updates])
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+class _Watch:
+    """A reaction: a subscription to tuples, and a query for the current ones."""
+
+    def __init__(
+        self, transport: PublishTransport, broker: Broker, pattern: TuplePattern, deliver: Detected
+    ) -> None:
+        self.is_over = False
+        self._transport = transport
+        self._pattern = pattern
+        self._deliver = deliver
+        self._query = transport.query(self.deliver)
+        self._standing = broker.subscribe(["tuple", encode(pattern)], self._published)
+
+    def _published(self, host: str, update: Any) -> None:
+        published = read(update[1], TupleUpdate)
+        entry = published.placed.entry.read(self._transport.now())
+        self.deliver(FoundTuple(entry, published.placed.current, host))
+
+    def deliver(self, found: FoundTuple) -> None:
+        if not self.is_over:
+            if self._pattern.one:
+                self.cancel()
+            self._deliver(found.entry, found.current, found.host)
+
+    async def ask(self) -> None:
+        if not self.is_over:
+            await self._transport.ask(self._query, self._pattern)
+
+    def cancel(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._standing.cancel()
+            self._transport.end_query(self._query)
+            self._transport.unwatch(self)

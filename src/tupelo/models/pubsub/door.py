@@ -1,4 +1,4 @@
-"""The broker of a host, at either door: at a host of this program, or a connection to one."""
+"""PubSub: the broker of a host of this program, or of a host that a client is connected to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tupelo.space.query import check_wait, deadline_of
 Duration = Literal["probing", "single", "persistent"]
 
 BACKLOG_MAX = 10_000
-"""So many replies wait to be got; then the oldest is dropped."""
+"""The default limit of waiting replies; then the oldest is dropped."""
 
 logger = logging.getLogger("tupelo")
 
@@ -43,17 +43,15 @@ logger = logging.getLogger("tupelo")
 class PubSub(Closing):
     """The broker of one name at a host.
 
-    Without functions, patterns are templates, updates are entries, and the state of a host are the
-    entries that it offers. With `state` (what is here for a pattern?) and `matches` (is this update
-    one for this pattern?) they are any values that msgpack can hold; the functions are called on
-    the host's own thread, and must not wait. `key` tells which patterns are empty together; unless
-    it is given, only identical ones are. `prune` spares hosts questions that they would answer with
-    nothing.
+    By default, patterns are templates, updates are entries, and the state of a host is the entries
+    that it offers. With `state(pattern)` (returns the matching items of this host) and
+    `matches(pattern, update)` they are any values for msgpack; these functions are called on the
+    loop of the host and must not wait. Patterns with the same `key(pattern)` are empty together; by
+    default, only identical ones are. `prune` avoids probes of hosts that have promised to be empty.
 
-    On a connection to a host it is the broker of that host, of the name of the space. A client
-    publishes, subscribes and collects there; the state is the host's. Its subscriptions end with
-    its link (PeerLost), and when it is closed its connection is.
-    """
+    On a connection to a host this is the broker of that host with the name of the space. A client
+    publishes, subscribes and collects; the state is that of the host. Its subscriptions end with
+    the connection (PeerLost), and `close` closes the connection."""
 
     def __init__(
         self,
@@ -99,8 +97,8 @@ class PubSub(Closing):
 
     @property
     def hosts(self) -> Any:
-        """The ids of the hosts that take part now, this one among them. At the async door of a
-        client it is to be awaited."""
+        """The ids of the hosts that take part now, this host included. At the async door of a
+        client it must be awaited."""
         if isinstance(self._door, LocalDoor):
             return self._door.served.broker().hosts
         work = partial(self._door.call, "hosts")
@@ -110,7 +108,7 @@ class PubSub(Closing):
 
     @dual_api
     async def offer(self, entry: object) -> None:
-        """Make an entry part of the state of this host, and publish that."""
+        """Add an entry to the state of this host, and publish it."""
         door, offers = self._offers()
         encoded = offers.encode_update(entry)
         check_length(encoded, "entry")
@@ -118,7 +116,8 @@ class PubSub(Closing):
 
     @dual_api
     async def withdraw(self, template: object) -> list[Any]:
-        """Offer these no more; what they were. Nobody is told of it."""
+        """Remove the matching entries from the state of this host, and return them. Nothing is
+        published."""
         door, offers = self._offers()
         gone: list[Any] = await door.run(door.served.withdraw, offers, template)
         return gone
@@ -135,7 +134,7 @@ class PubSub(Closing):
 
     @dual_api
     async def publish(self, update: object) -> None:
-        """Tell everyone whose subscription or standing collect matches."""
+        """Send an update to all hosts with a matching subscription or standing collect."""
         encoded = self._application.encode_update(update)
         if isinstance(self._door, ServedDoor):
             check_length(encoded, "update")
@@ -151,8 +150,9 @@ class PubSub(Closing):
         *,
         backlog_max: int = BACKLOG_MAX,
     ) -> Replies:
-        """Updates that match, from now on, of this host as well; to be got from what is returned,
-        or told to a listener on a thread (or task) of its own."""
+        """Receive the matching updates from now on, also of this host: from the returned Replies,
+        or by `listener(reply)` on a thread (or task) of its own. At most `backlog_max` replies
+        wait."""
         encoded = self._application.encode_pattern(pattern)
         return await self._standing(listener, "subscribe", encoded, _check_backlog(backlog_max))
 
@@ -166,8 +166,8 @@ class PubSub(Closing):
         *,
         backlog_max: int = BACKLOG_MAX,
     ) -> Any:
-        """Collect the state of any host, or of all of them. A probing collect answers with what was
-        Collected; single and persistent ones with Replies, that come as they are found."""
+        """Collect the state of any host, or of all hosts. A probing collect returns Collected;
+        single and persistent ones return Replies, or call `listener(reply)`, as results come."""
         if duration not in ("probing", "single", "persistent"):
             raise BadArgument("duration", '"probing", "single" or "persistent"', duration)
         if extent not in ("any", "all"):
@@ -175,7 +175,9 @@ class PubSub(Closing):
         encoded = self._application.encode_pattern(pattern)
         if duration == "probing":
             if listener is not None:
-                raise BadArgument("listener", "left out: a probing collect answers", listener)
+                raise BadArgument(
+                    "listener", "left out: a probing collect returns its result", listener
+                )
             found: Collected = await self._door.call("probe", encoded, extent, wait=None)
             replies = [self._read_reply(reply) for reply in found.replies]
             return readable(Collected(replies, found.empty, found.lost))
@@ -191,22 +193,24 @@ class PubSub(Closing):
     def _read_reply(self, reply: Reply) -> Reply:
         return read_reply(reply, self._application.read_item)
 
-    # The end
+    # Closing
 
     @dual_api
     async def close(self) -> None:
-        """Take part no more, or close the connection; what stands is cancelled."""
+        """Cancel subscriptions and collects, and take part no more, or close the connection."""
         door = self._door
         if isinstance(door, LocalDoor) and not door.closed:
-            with suppress(HostClosed):  # It has ended with its host.
+            with suppress(HostClosed):  # It was closed with its host.
                 await door.run(door.served.broker().close)
         await door.close()
 
+    def __repr__(self) -> str:
+        return f"<PubSub {self.name!r}>"
+
 
 class Replies(Closing):
-    """What comes for a subscription or a standing collect. Iterate over it (`async for` at the
-    async door), or `get` one; it is over when it was cancelled, or satisfied. What a client knows
-    of it is as of its last `get`."""
+    """The replies to a subscription or a standing collect. Iterate over them (`async for` at the
+    async door), or `get` the next. The properties of a client are those of its last `get`."""
 
     def __init__(
         self,
@@ -228,12 +232,12 @@ class Replies(Closing):
 
     @property
     def is_over(self) -> bool:
-        """Will no more come? Some may still wait to be got."""
+        """Whether the request was cancelled or satisfied; replies may still wait."""
         return self._state.is_over
 
     @property
     def missed(self) -> int:
-        """How many were dropped because too many were waiting."""
+        """The number of replies that were dropped because too many were waiting."""
         return self._state.missed
 
     @property
@@ -243,28 +247,29 @@ class Replies(Closing):
 
     @dual_api
     async def get(self, *, wait: float | None = None) -> Reply | None:
-        """The next one; None if none came in time, or no more will come."""
+        """The next reply; None after `wait` seconds without one, or if no more will come."""
         check_wait(wait)
         state, door = self._state, self._door
         deadline = deadline_of(door.host.core.clock, wait) if isinstance(door, LocalDoor) else None
         while True:
             if isinstance(door, LocalDoor):
                 assert isinstance(state, NoticeBacklog)
-                told: DeliveredNotice = await door.host.on_loop(
+                notice: DeliveredNotice = await door.host.on_loop(
                     state.next(deadline), state.put_back
                 )
             else:
-                told = await door.call("get", self._id, wait=wait)
-                if told.reply is not None or not state.is_over:
-                    self._state = told
-            if told.reply is None:
+                notice = await door.call("get", self._id, wait=wait)
+                if notice.reply is not None or not state.is_over:
+                    self._state = notice
+            if notice.reply is None:
                 return None
-            reply = self._read(told.reply)
+            reply = self._read(notice.reply)
             if reply.items:
                 return reply
 
     @dual_api
     async def cancel(self) -> None:
+        """End the subscription or collect; replies that wait can still be got."""
         state, door = self._state, self._door
         if self.is_over:
             return
@@ -281,6 +286,10 @@ class Replies(Closing):
 
     close = cancel
 
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else "open"
+        return f"<Replies, {state}, {self.missed} missed>"
+
     async def _call(self, listener: Callable[[Any], object]) -> None:
         try:
             while (reply := await maybe_await(self.get())) is not None:
@@ -289,8 +298,8 @@ class Replies(Closing):
                     await answer
         except Exception as error:
             if not isinstance(error, TupeloError):
-                logger.exception("a listener raised; it is told no more")
-            with suppress(TupeloError):  # Its host, or the connection, may be closed by now.
+                logger.exception("a listener raised; it is not called again")
+            with suppress(TupeloError):  # The host or the connection may be closed.
                 await maybe_await(self.cancel())
 
     def __iter__(self) -> Any:

@@ -1,5 +1,5 @@
-"""The broker of one name at a host, and what a host keeps for one PubSub: of a program that is the
-host, or of a client of it. All of it lives on the host's loop."""
+"""The host's side of PubSub: the broker of one name, and the requests of one PubSub, of a program
+at the host or of a client. All of it runs on the loop of the host."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ Lasting = Literal["single", "persistent"]
 
 
 class RuledApplication:
-    """What other hosts are told: all that is here, if they may read and subscribe in the space of
-    the broker's name, as its clients must."""
+    """The access rule of brokers: a neighbour gets the state here if it may read and subscribe in
+    the space with the broker's name, as clients must."""
 
     _core: HostCore
     _name: str
 
     def rule(self, core: HostCore, name: str) -> None:
-        """From now on it is at the broker of this name."""
+        """Set the host and the name of the broker."""
         self._core, self._name = core, name
 
     def allows(self, neighbour: str, pattern: Any) -> bool:
@@ -54,7 +54,7 @@ class RuledApplication:
 
 
 class Offers(RuledApplication):
-    """The entries that are offered at this host: what brokers ask if nobody says otherwise."""
+    """The default application: the entries that are offered at this host."""
 
     asks_again = False
 
@@ -70,7 +70,7 @@ class Offers(RuledApplication):
         self._offered = [one for one in self._offered if not asked.admits(one[0], one[1])]
         return [thaw(shape, fields) for shape, fields, _ in gone]
 
-    # As an application of the brokers
+    # See `Application`
 
     def state(self, pattern: bytes) -> list[bytes]:
         template = _read_template(pattern)
@@ -85,7 +85,7 @@ class Offers(RuledApplication):
         _read_template(pattern)
         return pattern.hex()
 
-    # How users' values are said
+    # Encoding of users' values
 
     def encode_pattern(self, template: object) -> bytes:
         return msgspec.msgpack.encode(template_to_wire(template))
@@ -98,7 +98,7 @@ class Offers(RuledApplication):
 
 
 class Functions(RuledApplication):
-    """An application that a user has given as functions. All values are said as they are."""
+    """The application that a user gives as functions; values are not encoded."""
 
     asks_again = True
 
@@ -123,8 +123,7 @@ class Functions(RuledApplication):
 
 
 class HostBroker(SilentExtension):
-    """The broker of one name at a host, for one `kind` of door. It speaks through the group, not
-    over a channel."""
+    """The broker of one name at a host, for the model `kind`."""
 
     def __init__(
         self,
@@ -138,7 +137,7 @@ class HostBroker(SilentExtension):
         self.application = application
         self.prune = prune
         self.for_clients = False
-        """Was it made for clients of the host, and not by a program there?"""
+        """Whether it was made for clients of the host, and not by a program there."""
         self._core = core
         self._channel = channel_of(name, kind)
         self._closed = False
@@ -159,14 +158,14 @@ class HostBroker(SilentExtension):
         return self._broker.hosts
 
     async def taking_part(self) -> Broker:
-        """The broker, once it is known to the others."""
+        """Wait until the other hosts know the broker, and return it."""
         if self._closed:
             raise HostClosed("this broker was closed")
         await asyncio.shield(self._joining)
         return self._broker
 
     async def close(self) -> None:
-        """Take part no more; what stands is cancelled."""
+        """Cancel all requests and take part no more."""
         if not self._closed:
             await self.stop()
             del self._core.extensions[self._channel]
@@ -178,7 +177,7 @@ class HostBroker(SilentExtension):
 
 
 def broker_at(core: HostCore, name: str) -> HostBroker | None:
-    """The broker of this name that is there, if there is one."""
+    """The broker of this name at the host, if there is one."""
     found = core.extensions.get(channel_of(name))
     return found if isinstance(found, HostBroker) else None
 
@@ -186,7 +185,7 @@ def broker_at(core: HostCore, name: str) -> HostBroker | None:
 def broker_for_program(
     core: HostCore, name: str, application: Offers | Functions, prune: bool
 ) -> HostBroker:
-    """A new broker; or that of clients which were here first: it is this program's from now on."""
+    """A new broker of a program; or that of clients that came first, which it takes over."""
     before = broker_at(core, name)
     if before is None and channel_of(name) not in core.extensions:
         return HostBroker(core, name, application, prune)
@@ -201,7 +200,7 @@ def broker_for_program(
 
 
 def broker_for_clients(core: HostCore, name: str) -> HostBroker:
-    """The broker that a program at this host has opened, or one that is made for clients."""
+    """The broker of a program at this host, or a new one for clients."""
     found = broker_at(core, name)
     if found is None:
         found = HostBroker(core, name, Offers(), True)
@@ -212,12 +211,12 @@ def broker_for_clients(core: HostCore, name: str) -> HostBroker:
 
 
 def channel_of(name: str, kind: str = "pubsub") -> str:
-    """Under which the broker of this name, for this model, is known at its host."""
+    """The key of a broker among the extensions of its host, and its name in the group."""
     return f"{kind} {name}"
 
 
 class DeliveredNotice(msgspec.Struct, array_like=True):
-    """A reply, if there is one, and how it stands with those to come."""
+    """The next reply, if there is one, and the state of the request."""
 
     reply: Reply | None = None
     is_over: bool = False
@@ -226,7 +225,7 @@ class DeliveredNotice(msgspec.Struct, array_like=True):
 
 
 class NoticeBacklog:
-    """What has come for a subscription or a standing collect, and was not got yet."""
+    """The waiting replies to a subscription or a standing collect."""
 
     def __init__(self, core: HostCore, backlog_max: int) -> None:
         self.missed = 0
@@ -259,10 +258,10 @@ class NoticeBacklog:
         self._replies.append(reply)
         self._wake()
 
-    def put_back(self, told: DeliveredNotice) -> None:
-        """Nobody has got it."""
-        if told.reply is not None:
-            self._replies.appendleft(told.reply)
+    def put_back(self, notice: DeliveredNotice) -> None:
+        """Return a reply that did not arrive."""
+        if notice.reply is not None:
+            self._replies.appendleft(notice.reply)
             self._wake()
 
     def tell_lost(self, hosts: frozenset[str]) -> None:
@@ -282,7 +281,7 @@ class NoticeBacklog:
 
 
 class HostedRequests:
-    """What one PubSub has at its host: what stands has ids. `find` finds its broker."""
+    """The requests of one PubSub at its host, by id. `find()` returns its broker."""
 
     def __init__(self, core: HostCore, find: Callable[[], HostBroker]) -> None:
         self.broker = find
@@ -329,17 +328,18 @@ class HostedRequests:
         return await (await self.broker().taking_part()).probe(pattern, extent)
 
     async def get(self, id: str, *, wait: float | None) -> HandOver:
-        """What is over can be got to its end; when that has arrived it is forgotten here."""
+        """The next reply of a request. A request that is over is forgotten when its last reply has
+        arrived."""
         backlog = self.backlogs.get(id)
         if backlog is None:
             return HandOver(DeliveredNotice(is_over=True), None, lambda: None)
-        told = await backlog.next(deadline_of(self._core.clock, wait))
+        notice = await backlog.next(deadline_of(self._core.clock, wait))
 
         def arrived() -> None:
             if backlog.is_over and backlog.is_empty:
                 self.backlogs.pop(id, None)
 
-        return HandOver(told, arrived, partial(backlog.put_back, told))
+        return HandOver(notice, arrived, partial(backlog.put_back, notice))
 
     async def cancel(self, id: str) -> None:
         backlog = self.backlogs.get(id)
@@ -371,7 +371,7 @@ METHODS: Mapping[str, ServiceMethod] = {
 
 
 class PubSubService(DoorService[HostedRequests]):
-    """Lets the clients of a host use its brokers."""
+    """The service by which the clients of a host use its brokers."""
 
     methods: ClassVar[Mapping[str, ServiceMethod]] = METHODS
 

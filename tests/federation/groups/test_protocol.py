@@ -6,16 +6,18 @@ import pytest
 
 from tests.federation.groups.crowd import Crowd
 from tupelo.federation.groups.membership import Member, Membership
-from tupelo.federation.groups.messages import (
+from tupelo.federation.groups.protocol import (
     Commit,
+    DelayBegin,
     Echo,
     FoundHost,
     GroupMessage,
     Join,
+    MembershipProtocol,
     Probe,
+    SendMessage,
     Settled,
 )
-from tupelo.federation.groups.protocol import DelayBegin, MembershipProtocol, SendMessage
 
 SEEDS = 15
 
