@@ -1,8 +1,8 @@
-"""The event heap: a view of total order, which hosts in processes of their own share; and a session
-that two hosts of one program share.
+"""The Event Heap: a total view shared by hosts in processes of their own, and a session shared by
+two hosts of one program.
 
 Each host puts events and reads the view until it has all of them; then the orders of all hosts are
-compared, and must be one. Moments are those of the machine's clock, which all processes share.
+compared, and must be equal. All processes use the clock of the machine.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ HAND_OVERS = 40
 LONE = 9
 """Rounds in which each source puts one event."""
 AHEAD_SECONDS = 0.1
-"""So long before it begins all are told of a round."""
+"""All hosts are told of a round this long before it starts."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """Who puts, through what, and how many at a time."""
+    """Which hosts put, through what, and how many events at a time."""
 
     what: str
     all_put: bool
@@ -109,15 +109,15 @@ def _rounds(settings: Settings) -> int:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What one host tells of a round."""
+class HostRound:
+    """The result of one host in a round."""
 
     first: float
-    """when it began to put"""
+    """start of the first put"""
     put: float
-    """when its last put was done"""
+    """end of the last put"""
     last: float
-    """when it had all"""
+    """when the host had all events"""
     order: list[tuple[int, int]]
 
 
@@ -162,24 +162,24 @@ def _ask_all(members: list[Elsewhere], questions: list[Any]) -> list[Any]:
 
 
 def _round(members: list[Elsewhere], way: Way, count: int) -> tuple[float, float, int]:
-    """Seconds from the first put, and from the end of the last, until all have one order; and how
-    many events there were."""
+    """Seconds from the first put, and from the end of the last one, until all hosts have all
+    events; and the number of events."""
     sources = len(members) if way.all_put else 1
     each = max(1, count // sources)
     start = perf_counter() + AHEAD_SECONDS
-    told: list[Told] = _ask_all(
+    results: list[HostRound] = _ask_all(
         members,
         [
             ("round", way, start, each if i < sources else 0, each * sources)
             for i in range(len(members))
         ],
     )
-    require(all(one.order == told[0].order for one in told), "all should have one order")
+    require(all(one.order == results[0].order for one in results), "all should have one order")
     for source in range(sources):
-        numbers = [n for host, n in told[0].order if host == source]
+        numbers = [n for host, n in results[0].order if host == source]
         require(numbers == list(range(each)), "each source's events should be there, in its order")
-    last = max(one.last for one in told)
-    putting = told[:sources]
+    last = max(one.last for one in results)
+    putting = results[:sources]
     return (
         last - min(one.first for one in putting),
         max(0.0, last - max(one.put for one in putting)),
@@ -205,7 +205,7 @@ async def _hand_overs(settings: Settings) -> Table:
 
 
 async def _hand_over(seen: int, every: int) -> float:
-    """Milliseconds of a read, if so many events were seen, each of them or every second."""
+    """Milliseconds of a read after so many events were seen: every event, or every second one."""
     async with (
         aio.Host("one", listen="127.0.0.1:0") as one,
         aio.Host("two", peers=[one.address]) as two,
@@ -237,8 +237,8 @@ async def _hand_over(seen: int, every: int) -> float:
 
 
 def run_member(pipe: Connection, number: int, peers: list[str]) -> None:
-    """A host. It says its address; then it is asked to make a view in a heap, to open it, and to
-    take part in rounds."""
+    """A host: sends its address, then makes a view, opens it and takes part in rounds as the parent
+    asks."""
     uvloop.run(_run_member(pipe, number, peers))
 
 
@@ -272,7 +272,7 @@ class Member:
             await asyncio.sleep(0.01)
         return "open"
 
-    async def round(self, way: Way, start: float, puts: int, expected: int) -> Told:
+    async def round(self, way: Way, start: float, puts: int, expected: int) -> HostRound:
         heap, view = self._views[way.what]
         reading = asyncio.ensure_future(self._read(view, expected))
         await asyncio.sleep(start - perf_counter())
@@ -280,7 +280,7 @@ class Member:
         await self._put(view.put if way.through_view else heap.put, puts, way.at_a_time)
         put = perf_counter()
         order, last = await reading
-        return Told(first, put, last, order)
+        return HostRound(first, put, last, order)
 
     async def _put(self, put: Callable[[Any], Any], puts: int, at_a_time: int) -> None:
         for i in range(0, puts, at_a_time):

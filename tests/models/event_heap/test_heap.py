@@ -13,7 +13,7 @@ from tests.models.event_heap.room import HEAP, Room, meet
 from tupelo import ANY, Between, Named
 from tupelo.errors import BadArgument, BadEntry, HeapDestroyed, SourceAway
 from tupelo.models.event_heap import Event, EventHeap
-from tupelo.models.event_heap.events import asked
+from tupelo.models.event_heap.events import event_template
 
 ROW = ("ba", "cb")
 
@@ -42,7 +42,7 @@ def test_a_template_names_the_fields_it_cares_for():
         Event,
         ANY,
     ):
-        assert asked(template).matches(event), template
+        assert event_template(template).matches(event), template
     others: list[object] = [
         Event("line"),
         Event("stroke", x=2),
@@ -54,11 +54,11 @@ def test_a_template_names_the_fields_it_cares_for():
         ("stroke", ANY),
     ]
     for other in others:
-        assert not asked(other).matches(event), other
+        assert not event_template(other).matches(event), other
     # Who asks the same again is understood as the same.
-    assert asked(Event("stroke", x=1)) is asked(Event("stroke", x=1))
-    assert asked(Event("stroke", x=1)) is not asked(Event("stroke", x=True))
-    assert asked(Stroke(1)) is asked(Stroke(1)) is not asked(Stroke(2))
+    assert event_template(Event("stroke", x=1)) is event_template(Event("stroke", x=1))
+    assert event_template(Event("stroke", x=1)) is not event_template(Event("stroke", x=True))
+    assert event_template(Stroke(1)) is event_template(Stroke(1)) is not event_template(Stroke(2))
 
 
 def test_what_one_puts_all_can_get_once(folder):

@@ -12,7 +12,7 @@ from tests.models.event_heap.room import Person, Room, meet
 from tupelo.errors import BadArgument, BadFrame, BadInput, LeaseLost, SessionLost, TokenAway
 from tupelo.federation.replication.tokens import Token
 from tupelo.models.event_heap import Event, Session
-from tupelo.models.event_heap.events import asked
+from tupelo.models.event_heap.events import event_template
 from tupelo.models.event_heap.records import SessionSeen
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import encode_seen
@@ -329,7 +329,7 @@ def test_the_token_of_an_older_release_is_read_with_the_events_that_it_carries(t
         await a.put(*[Event("n", i=i) for i in range(4)])
         shared = await a.do((await a.do(a.heap.session())).share())
         seen = Seen()
-        for entry in a.heap._replica.find(asked(Event("n")), 2):
+        for entry in a.heap._replica.find(event_template(Event("n")), 2):
             seen.add(entry)
         await a.do(write_token(a, shared, encode_seen(seen)))
         await a.citizen.crash()

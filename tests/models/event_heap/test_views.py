@@ -13,7 +13,7 @@ from tupelo.errors import BadArgument, TokenAway
 from tupelo.federation.replication.messages import ItemBatch
 from tupelo.federation.replication.tokens import TokenAt
 from tupelo.models.event_heap import Event, View, ViewCloned
-from tupelo.models.event_heap.events import asked
+from tupelo.models.event_heap.events import event_template
 from tupelo.models.event_heap.orders import PERMITTED_MAX
 from tupelo.models.event_heap.records import (
     Destroyed,
@@ -26,7 +26,7 @@ from tupelo.models.event_heap.records import (
 from tupelo.values.kind import kind_of
 
 ROW = ("ba", "cb")
-ANY_EVENT = asked(Event("n"))
+ANY_EVENT = event_template(Event("n"))
 
 
 async def open_all(room: Room, names: str, maker: str = "a") -> dict[str, View]:

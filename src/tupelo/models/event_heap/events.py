@@ -30,9 +30,7 @@ from tupelo.values.kind import entry, is_typed, values_of
 from tupelo.values.parts import ANY, INDEXABLE, AnyPart, Part, as_part
 from tupelo.values.template import Template, as_template
 
-__all__ = ["Event", "asked", "freeze_all"]
-
-ASKED_MAX = 1_024
+TEMPLATES_MAX = 1_024
 """Most compiled templates that are cached."""
 
 
@@ -92,24 +90,24 @@ class BothMatch:
 
 # A durable host keeps records of its own between its copies.
 _EVENTS = ~(as_template(BatchRecord) | as_template(StreamProgress) | as_template(Signed))
-_asked: dict[Hashable, Template] = {}
+_templates: dict[Hashable, Template] = {}
 
 
-def asked(template: object) -> Template:
+def event_template(template: object) -> Template:
     """Compile a user's template for the copies. Equal templates return the same object, so that a
     reader can remember its position by template."""
     if template is ANY:
         return _EVENTS
     if isinstance(template, BothMatch):
-        return asked(template.one) & asked(template.other)
+        return event_template(template.one) & event_template(template.other)
     key = _key(template)
-    found = None if key is None else _asked.get(key)
+    found = None if key is None else _templates.get(key)
     if found is None:
         found = _compiled(template)
         if key is not None:
-            if len(_asked) >= ASKED_MAX:
-                _asked.clear()
-            _asked[key] = found
+            if len(_templates) >= TEMPLATES_MAX:
+                _templates.clear()
+            _templates[key] = found
     return found
 
 

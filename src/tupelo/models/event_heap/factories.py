@@ -32,7 +32,7 @@ ANSWER_SECONDS = 60.0
 """Lease of an answer, in seconds."""
 PATIENCE_SECONDS = 5.0
 NAME_BYTES_MAX = 60
-UNDER_WAY_MAX = 100
+REQUESTS_MAX = 100
 """Most requests that are served at a time; others wait."""
 
 
@@ -109,7 +109,7 @@ class Factory:
         self._space = heaps.core.make_space(SPACE)
         self._space.alone = True  # Whoever asks must be known here.
         self._served: dict[str, asyncio.Future[str]] = {}
-        self._free = asyncio.Semaphore(UNDER_WAY_MAX)
+        self._free = asyncio.Semaphore(REQUESTS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._begin(self._serve())
 

@@ -25,7 +25,7 @@ from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, Re
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
 from tupelo.federation.hosts.local import LocalDoor, open_door
 from tupelo.federation.replication.feeds import FeedCursor
-from tupelo.models.event_heap.events import BothMatch, asked, freeze_all
+from tupelo.models.event_heap.events import BothMatch, event_template, freeze_all
 from tupelo.models.event_heap.factories import (
     PATIENCE_SECONDS,
     HeapRequest,
@@ -69,18 +69,18 @@ class Reads(Closing):
 
     async def _next(self, template: object, wait: float | None) -> Any:
         check_wait(wait)
-        asked = self._asked(template)
-        found = await self._heap._door.call("next", self._reading, asked, wait=wait)
+        wanted = self._template_for(template)
+        found = await self._heap._door.call("next", self._reading, wanted, wait=wait)
         return found[0] if found else None
 
     @dual_api
     async def get_all(self, template: object = ANY) -> list[Any]:
         """Return all unseen matches that are here."""
-        asked = self._asked(template)
-        found: list[Any] = await self._heap._door.call("rest", self._reading, asked)
+        wanted = self._template_for(template)
+        found: list[Any] = await self._heap._door.call("rest", self._reading, wanted)
         return found
 
-    def _asked(self, template: object) -> object:
+    def _template_for(self, template: object) -> object:
         """The template to search for, given the user's template."""
         return template
 
@@ -161,7 +161,7 @@ class Query(Session):
         super().__init__(heap, reading)
         self._template = template
 
-    def _asked(self, template: object) -> object:
+    def _template_for(self, template: object) -> object:
         return self._template if template is ANY else BothMatch(self._template, template)
 
     def _forward_to(self, callback: Callable[[Any], object]) -> Query:
@@ -388,7 +388,7 @@ class EventHeap(Reads):
     ) -> Query:
         """Return a persistent query: all matches that are here and all that come, once each. With
         `callback`, they are passed to it on a thread (or task) of its own."""
-        asked(template)  # An invalid template is refused now.
+        event_template(template)  # An invalid template is refused now.
         if callback is not None and not callable(callback):
             raise BadArgument("callback", "a function", callback)
         query = Query(self, await self._door.call("copies"), template)
@@ -514,7 +514,7 @@ class Bridge(Closing):
         self._heap = a
         self._tasks: list[asyncio.Task[None]] = []
         pairs = [(a._replica, b._replica), (b._replica, a._replica)]
-        a._local.host.now(self._start(pairs if both else pairs[:1], asked(template)))
+        a._local.host.now(self._start(pairs if both else pairs[:1], event_template(template)))
 
     async def _start(self, pairs: list[tuple[Replica, Replica]], template: Template) -> None:
         for here, there in pairs:

@@ -47,7 +47,7 @@ from tupelo.models.event_heap.records import (
     ViewMade,
     encode_folded,
     encode_places,
-    is_sound,
+    is_valid,
     read_folded,
     read_places,
 )
@@ -594,7 +594,7 @@ class TotalOrders:
         if record.view in self._replica.uses.ended:
             return
         if isinstance(record, ViewMade):
-            if is_sound(record):
+            if is_valid(record):
                 self.made[record.view or ""] = record
                 self._replica.uses.made(record.view or "", record.lease)
                 if record.order == "total":

@@ -80,7 +80,7 @@ class HeapCopies:
     async def rest(self, template: Template) -> list[Entry]:
         self._replica.require_open()
         query = Query(template, many=True, limit=None, session=self._state, known=self._known)
-        return distinct(self._port.get_now(query)[0])
+        return without_duplicates(self._port.get_now(query)[0])
 
     def unsee(self, entries: list[Entry]) -> None:
         with self._port.atomic():
@@ -251,9 +251,9 @@ class Shared:
         self._tasks: set[asyncio.Task[None]] = set()
         replica.uses.use(session, self.close)
 
-    def note(self, news: Record) -> None:
+    def note(self, future_events: Record) -> None:
         """Apply what was seen, or given back."""
-        self._copies.note(news)
+        self._copies.note(future_events)
 
     async def record(self) -> Seen:
         """What all readers of the session have seen. TokenAway if that cannot be known now; if the
@@ -396,7 +396,7 @@ class Shared:
         self._replica.broadcast.ring()
 
 
-def news(replica: Replica, template: Template, *, known: bool = True) -> HeapCopies:
+def future_events(replica: Replica, template: Template, *, known: bool = True) -> HeapCopies:
     """A reading of the copies that returns only matches that come from now on."""
     seen = Seen()
     for entry in replica.find(template, known=known):
@@ -404,6 +404,6 @@ def news(replica: Replica, template: Template, *, known: bool = True) -> HeapCop
     return HeapCopies(replica, seen, known=known)
 
 
-def distinct(entries: list[Entry]) -> list[Entry]:
+def without_duplicates(entries: list[Entry]) -> list[Entry]:
     """Without duplicates that two bridges have copied."""
     return list({(entry.origin, entry.n): entry for entry in reversed(entries)}.values())[::-1]

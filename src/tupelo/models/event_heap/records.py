@@ -131,7 +131,7 @@ class Adopted:
     generation: int | None = None
 
 
-OF_ONE = (ViewMade, Placed, Folded, SessionMade, SessionSeen, Ended, Adopted)
+GENERATION_RECORDS = (ViewMade, Placed, Folded, SessionMade, SessionSeen, Ended, Adopted)
 """Records that belong to one generation."""
 
 
@@ -208,7 +208,7 @@ def read_folded(folded: Folded) -> tuple[list[tuple[int, Place]], dict[str, int]
     return list(zip(positions, places, strict=True)), last
 
 
-def is_sound(made: ViewMade) -> bool:
+def is_valid(made: ViewMade) -> bool:
     """Whether a record has valid types."""
     return (
         type(made.view) is str

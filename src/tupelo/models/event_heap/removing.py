@@ -26,7 +26,7 @@ from tupelo.values.template import Template
 if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica
 
-FEW = 16
+FIRST_MATCHES = 16
 """Matches that are tried first, before all are looked up."""
 REMEMBERED_MAX = 10_000
 """Most requests that a source remembers."""
@@ -73,9 +73,9 @@ class Removing:
                 return None
 
     def _matches(self, template: Template, known: bool) -> Iterator[Entry]:
-        few = self._replica.find(template, FEW, known=known)
+        few = self._replica.find(template, FIRST_MATCHES, known=known)
         yield from few
-        if len(few) == FEW:
+        if len(few) == FIRST_MATCHES:
             found = self._replica.find(template, known=known)
             yield from [entry for entry in found if entry not in few]
 

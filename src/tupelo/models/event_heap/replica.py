@@ -68,7 +68,9 @@ PLACES_KEPT = 1_024
 NAMES_KEPT = 10_000
 
 _REMOVING = {kind_of(records.Destroyed), kind_of(records.Adopted)}
-_SYSTEM = {kind_of(cls) for cls in (*records.OF_ONE, records.HeapMade, records.Destroyed)}
+_SYSTEM = {
+    kind_of(cls) for cls in (*records.GENERATION_RECORDS, records.HeapMade, records.Destroyed)
+}
 
 
 def heaps_of(core: HostCore) -> Heaps:
@@ -307,7 +309,7 @@ class Replica:
 
     async def record(self, record: object, lease: float | None = None) -> None:
         """Write a record; when this returns, it is applied here."""
-        if isinstance(record, records.OF_ONE):
+        if isinstance(record, records.GENERATION_RECORDS):
             record.generation = self.generation
         written = await self.system.space.door.write(record, lease=lease)
         await self._drawn(self.system, written.thing)
@@ -435,7 +437,7 @@ class Replica:
     def clear(self) -> None:
         """Remove this host's events and its records about them."""
         _clear(self.feed.space, ANY)
-        _clear(self.system.space, Template.any_of([*records.OF_ONE, TokenAt]))
+        _clear(self.system.space, Template.any_of([*records.GENERATION_RECORDS, TokenAt]))
 
     def forget(self, id: str, token: str, into: str | None) -> None:
         """Remove this host's records about a view or shared session that has ended."""

@@ -15,7 +15,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.event_heap import factories as requests
 from tupelo.models.event_heap import readings
-from tupelo.models.event_heap.events import BothMatch, Event, asked
+from tupelo.models.event_heap.events import BothMatch, Event, event_template
 from tupelo.models.event_heap.factories import PATIENCE_SECONDS, check_heap
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import EventReading, Ordered, Unordered
@@ -59,19 +59,21 @@ class HostedHeap:
 
     async def next(self, id: str, template: object, *, wait: float | None) -> HandOver:
         reading = self._reading(id)
-        found = await reading.next(asked(template), wait)
+        found = await reading.next(event_template(template), wait)
         return _handed([] if found is None else [found], reading.unsee)
 
     async def rest(self, id: str, template: object) -> HandOver:
         reading = self._reading(id)
-        return _handed(await reading.rest(asked(template)), reading.unsee)
+        return _handed(await reading.rest(event_template(template)), reading.unsee)
 
     async def find(self, template: object, limit: int | None) -> list[Entry]:
-        return readings.distinct(self.replica.find(asked(template), limit, known=self._known))
+        return readings.without_duplicates(
+            self.replica.find(event_template(template), limit, known=self._known)
+        )
 
     async def remove(self, template: object, *, wait: float | None) -> HandOver:
         removing = self.replica.removing
-        gone = await removing.remove(asked(template), wait, known=self._known)
+        gone = await removing.remove(event_template(template), wait, known=self._known)
         return _handed([] if gone is None else [gone], lambda _: removing.undo(gone))
 
     async def adopt(self, host: str) -> None:
@@ -104,7 +106,9 @@ class HostedHeap:
         return self._opened(readings.HeapCopies(self.replica, known=self._known))
 
     async def news(self, template: object) -> str:
-        return self._opened(readings.news(self.replica, asked(template), known=self._known))
+        return self._opened(
+            readings.future_events(self.replica, event_template(template), known=self._known)
+        )
 
     async def shared(self, session: str, *, wait: float | None) -> str:
         await self._until_known("session", session, wait)
@@ -206,7 +210,7 @@ class HostedHeap:
     async def replay(self, id: str, template: object) -> list[Entry]:
         reading = self._reading(id)
         if isinstance(reading, Ordered):
-            return reading.replay(asked(template))
+            return reading.replay(event_template(template))
         return await self.find(template, None)
 
 
@@ -217,27 +221,27 @@ def _handed(entries: list[Entry], undo: Callable[[list[Entry]], object]) -> Hand
 # For clients
 
 
-def encode_asked(template: object) -> Any:
+def encode_template(template: object) -> Any:
     """Encode a template for events. BadTemplate if it is invalid."""
     if template is ANY:
         return None
     if isinstance(template, BothMatch):
-        return ["both", encode_asked(template.one), encode_asked(template.other)]
+        return ["both", encode_template(template.one), encode_template(template.other)]
     if type(template) is Event and isinstance(template.fields, dict):
         kind = ANY if template.type is None else template.type
         fields = template_to_wire(Named(**template.fields)) if template.fields else None
         return ["event", template_to_wire(Named(type=kind)), fields]
-    asked(template)  # refuses what is no template
+    event_template(template)  # raises BadTemplate
     return ["entry", template_to_wire(template)]
 
 
-def read_asked(encoded: Any) -> Any:
-    """Decode a template for events, as the argument of `asked`."""
+def decode_template(encoded: Any) -> Any:
+    """Decode a template for events, as the argument of `event_template`."""
     match encoded:
         case None:
             return ANY
         case ["both", one, other]:
-            return BothMatch(read_asked(one), read_asked(other))
+            return BothMatch(decode_template(one), decode_template(other))
         case ["event", kind, fields]:
             named = template_from_wire(fields).raw.fields if fields is not None else {}
             event = Event(template_from_wire(kind).raw.fields["type"])
@@ -249,7 +253,7 @@ def read_asked(encoded: Any) -> Any:
 
 
 _ID = plain(str)
-_ASKED = ServiceCodec(encode_asked, read_asked, read_asked)
+_ASKED = ServiceCodec(encode_template, decode_template, decode_template)
 _EVENTS = ServiceCodec(
     lambda items: [ITEM.encode(item) for item in items],
     lambda encoded: [ITEM.read(one) for one in listed(encoded)],
