@@ -101,11 +101,11 @@ def test_an_event_that_a_client_was_given_and_has_not_received_goes_back(host, e
     lines = f"""
 import sys, tupelo
 from tupelo.federation.client.services import invoke
-from tupelo.space.dual_api import at_once
+from tupelo.space.dual_api import run_sync
 space = tupelo.connect({host.url!r} + "room")
-at_once(lambda: invoke(space, "event_heap", "put", "door", [["n", 1]], None, about="room"))
+run_sync(lambda: invoke(space, "event_heap", "put", "door", [["n", 1]], None, about="room"))
 removing = lambda: invoke(space, "event_heap", "remove", "door", None, about="room", wait=None)
-print(at_once(removing), flush=True)
+print(run_sync(removing), flush=True)
 sys.stdin.readline()
 space.close()
 """

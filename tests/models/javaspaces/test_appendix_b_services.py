@@ -13,8 +13,8 @@ import pytest
 from tests.models.javaspaces.doors import SimpleEntry, bare, drain
 from tupelo.models.javaspaces import NO_WAIT, JavaSpace, JavaSpace05, TransactionManager
 from tupelo.models.javaspaces.lookup import LookupLocator, LookupService
-from tupelo.models.javaspaces.service import JavaSpaceService, XVSMService
-from tupelo.models.javaspaces.services import ServiceItem, ServiceTemplate
+from tupelo.models.javaspaces.service_items import ServiceItem, ServiceTemplate
+from tupelo.models.javaspaces.space_service import JavaSpaceService, XVSMService
 
 ADDRESS = "jini://127.0.0.1:4754"
 ENTRY = SimpleEntry(1, "one", True)

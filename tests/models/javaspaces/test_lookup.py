@@ -35,7 +35,7 @@ from tupelo.models.javaspaces.registry import (
     ServiceEvent,
 )
 from tupelo.models.javaspaces.renewal import LeaseRenewalManager
-from tupelo.models.javaspaces.services import ServiceItem, ServiceMatches, ServiceTemplate
+from tupelo.models.javaspaces.service_items import ServiceItem, ServiceMatches, ServiceTemplate
 from tupelo.models.javaspaces.space import Entry
 from tupelo.values import kind
 

@@ -919,7 +919,7 @@ def test_a_listener_must_fit_its_door(there, until):
 
 def test_a_client_may_not_have_too_much(capi, there, monkeypatch):
     monkeypatch.setattr(xvsm_serving, "SPACES_MAX", 2)
-    monkeypatch.setattr(xvsm_serving, "THINGS_MAX", 2)
+    monkeypatch.setattr(xvsm_serving, "CLIENT_HANDLES_MAX", 2)
     crefs = [capi.create_container(None, None, name, INFINITE) for name in ("a", "b")]
     with pytest.raises(NotAllowed, match="one more container"):
         capi.create_container(None, None, "c", INFINITE)

@@ -45,15 +45,15 @@ from tupelo.models.javaspaces.registry import (
     TRANSITION_NOMATCH_MATCH,
     ServiceEvent,
 )
-from tupelo.models.javaspaces.remote.hosting import offer
-from tupelo.models.javaspaces.remote.multicast import LookupDiscovery, announce
-from tupelo.models.javaspaces.remote.services import (
+from tupelo.models.javaspaces.remote.clients import (
     RemoteEventMailbox,
     RemoteLeaseRenewalService,
     RemoteLeaseRenewalSet,
     RemoteLookupService,
     RemoteMailboxRegistration,
 )
+from tupelo.models.javaspaces.remote.hosting import offer
+from tupelo.models.javaspaces.remote.multicast import LookupDiscovery, announce
 from tupelo.models.javaspaces.remote.wire import ServiceLocation
 from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
 from tupelo.models.javaspaces.renewal_sets import (
@@ -64,8 +64,7 @@ from tupelo.models.javaspaces.renewal_sets import (
     LeaseRenewalSet,
     RenewalFailureEvent,
 )
-from tupelo.models.javaspaces.service import JavaSpaceService, XVSMService
-from tupelo.models.javaspaces.services import ServiceItem, ServiceMatches, ServiceTemplate
+from tupelo.models.javaspaces.service_items import ServiceItem, ServiceMatches, ServiceTemplate
 from tupelo.models.javaspaces.space import (
     NO_WAIT,
     Entry,
@@ -74,6 +73,7 @@ from tupelo.models.javaspaces.space import (
     MatchSet,
     Snapshot,
 )
+from tupelo.models.javaspaces.space_service import JavaSpaceService, XVSMService
 from tupelo.models.javaspaces.transactions import (
     ABORTED,
     ACTIVE,

@@ -37,7 +37,7 @@ from tupelo.federation.links.address import DEFAULT_PORT
 from tupelo.models.javaspaces.events import EventRegistration, Retry, check_retry, target_of
 from tupelo.models.javaspaces.leases import FOREVER
 from tupelo.models.javaspaces.registry import Registry
-from tupelo.models.javaspaces.services import (
+from tupelo.models.javaspaces.service_items import (
     CompiledTemplate,
     Description,
     ServiceItem,
@@ -152,7 +152,7 @@ def free(locator: LookupLocator, lookup: LookupService) -> None:
 
 
 def _remote() -> Any:
-    module = import_module("tupelo.models.javaspaces.remote.services")  # a cycle
+    module = import_module("tupelo.models.javaspaces.remote.clients")  # a cycle
     return module.RemoteLookupService
 
 

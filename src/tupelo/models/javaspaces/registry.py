@@ -20,7 +20,7 @@ from tupelo.models.javaspaces.events import (
     Retry,
 )
 from tupelo.models.javaspaces.leases import Tenancy, Tenant, seconds_asked
-from tupelo.models.javaspaces.services import (
+from tupelo.models.javaspaces.service_items import (
     Attributes,
     Change,
     CompiledTemplate,
@@ -173,7 +173,7 @@ class _Listening(Tenant):
 
 class Registry:
     """The registrations of a lookup service. Services, templates and attributes come compiled by
-    the module `services`."""
+    the module `service_items`."""
 
     def __init__(
         self, name: str, clock: Clock | None, lease_policy: LeasePolicy | None, retry: Retry

@@ -26,7 +26,7 @@ from tupelo.models.javaspaces import (
     ServiceRegistration,
     offer,
 )
-from tupelo.models.javaspaces.remote.services import MailboxListener
+from tupelo.models.javaspaces.remote.clients import MailboxListener
 
 KINDS: dict[str, Any] = {
     "lookup": RemoteLookupService,

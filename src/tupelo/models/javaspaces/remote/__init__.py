@@ -10,6 +10,7 @@
 | unicast and multicast discovery         | LookupLocator("tupelo://host:7700"), LookupDiscovery   |
 | a remote listener                       | a function of the client, which fetches the events     |
 
-`hosting` serves a service at its host, `services` has the clients, and `wire` the encoding of
-arguments and answers. A lease is sent in seconds, which each end counts by its own clock.
+`hosting` serves a service at its host, `clients` has the clients of the three services, and `wire`
+the encoding of arguments and answers. A lease is sent in seconds, which each end counts by its own
+clock.
 """

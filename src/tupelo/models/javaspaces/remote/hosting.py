@@ -38,7 +38,7 @@ from tupelo.models.javaspaces.remote.wire import (
     sendable,
 )
 from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService, LeaseRenewalSet
-from tupelo.models.javaspaces.services import Description, SentService
+from tupelo.models.javaspaces.service_items import Description, SentService
 from tupelo.space import asynchronous
 from tupelo.space.port import port_of
 from tupelo.values.entry import freeze_value

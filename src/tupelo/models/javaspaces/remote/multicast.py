@@ -22,7 +22,7 @@ from tupelo.federation.hosts.discovery import announced_addresses
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.federation.links.address import Address
 from tupelo.models.javaspaces.lookup import PUBLIC_GROUP, LookupLocator, LookupService
-from tupelo.models.javaspaces.services import check_groups
+from tupelo.models.javaspaces.service_items import check_groups
 from tupelo.space.blocking import ClosingHandle
 from tupelo.space.query import check_wait
 

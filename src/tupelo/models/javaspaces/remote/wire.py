@@ -25,7 +25,7 @@ from tupelo.models.javaspaces.lookup import LookupService
 from tupelo.models.javaspaces.mailbox import EventMailbox
 from tupelo.models.javaspaces.registry import ServiceEvent
 from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService
-from tupelo.models.javaspaces.services import (
+from tupelo.models.javaspaces.service_items import (
     Attributes,
     Change,
     CompiledTemplate,
@@ -245,7 +245,7 @@ def remote_class(kind: str) -> Any:
         "mailbox": "RemoteEventMailbox",
         "lease renewal": "RemoteLeaseRenewalService",
     }[kind]
-    return getattr(import_module("tupelo.models.javaspaces.remote.services"), name)  # a cycle
+    return getattr(import_module("tupelo.models.javaspaces.remote.clients"), name)  # a cycle
 
 
 def kind_of_service(service: object) -> str | None:

@@ -45,7 +45,7 @@ from tupelo.models.javaspaces.remote import wire
 from tupelo.models.javaspaces.remote.hosting import FETCH_SECONDS
 from tupelo.models.javaspaces.remote.wire import SERVICE_NAMES, seen_from, sendable
 from tupelo.models.javaspaces.renewal_sets import RenewalFailureEvent
-from tupelo.models.javaspaces.services import (
+from tupelo.models.javaspaces.service_items import (
     CompiledTemplate,
     Description,
     SentService,

@@ -13,9 +13,9 @@ from tupelo.errors import BadArgument, DiscoveryFailed, LeaseLost, SpaceClosed
 from tupelo.models.javaspaces.leases import FixedLeasePeriodPolicy, Lease
 from tupelo.models.javaspaces.lookup import LookupLocator, LookupService
 from tupelo.models.javaspaces.registry import TRANSITION_NOMATCH_MATCH
-from tupelo.models.javaspaces.service import JavaSpaceService, XVSMService
-from tupelo.models.javaspaces.services import ServiceTemplate
+from tupelo.models.javaspaces.service_items import ServiceTemplate
 from tupelo.models.javaspaces.space import Entry, JavaSpace, JavaSpace05
+from tupelo.models.javaspaces.space_service import JavaSpaceService, XVSMService
 from tupelo.models.xvsm import AsyncCapi, Capi, FifoCoordinator, FifoSelector
 
 INTERFACES = [JavaSpace, JavaSpace05, XVSMService]

@@ -16,10 +16,10 @@ from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
 from tupelo.models.javaspaces.events import Retry
 from tupelo.models.javaspaces.leases import FOREVER, seconds_asked
 from tupelo.models.javaspaces.lookup import LookupLocator, LookupService
-from tupelo.models.javaspaces.remote.services import RemoteLookupService
+from tupelo.models.javaspaces.remote.clients import RemoteLookupService
 from tupelo.models.javaspaces.remote.wire import url_of
 from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
-from tupelo.models.javaspaces.services import ServiceItem, id_of
+from tupelo.models.javaspaces.service_items import ServiceItem, id_of
 from tupelo.models.javaspaces.space import JavaSpace05
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
