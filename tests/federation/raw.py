@@ -25,7 +25,7 @@ class Raw:
     def __init__(self, address: str, *, preamble: bytes = PLAIN) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
-        self._frames = wire.Frames()
+        self._frames = wire.Frames(message_max=wire.MESSAGE_MAX)
         self._heard: list[bytes] = []
         self._others: list[Any] = []
         self._calls = itertools.count(1)
@@ -92,6 +92,13 @@ class Raw:
 
     def say(self, *messages: Any) -> None:
         self.send(b"".join(wire.frame(wire.encode(message)) for message in messages))
+
+    def say_in_pieces(self, message: Any, *between: Any) -> None:
+        """Say a long message, and others between its first two pieces."""
+        first, *others = wire.pieces(wire.encode(message))
+        self.send(first)
+        self.say(*between)
+        self.send(b"".join(others))
 
     def call(self, kind: Any, *args: Any, **kwargs: Any) -> Any:
         """Say this and get what it is answered: an Answer or a Failure."""

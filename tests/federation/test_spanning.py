@@ -378,7 +378,7 @@ def test_a_mute_host_keeps_no_notice_back():
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("unsendable", [bytes(wire.FRAME_MAX), "\ud800"], ids=["long", "text"])
+@pytest.mark.parametrize("unsendable", [bytes(wire.MESSAGE_MAX), "\ud800"], ids=["long", "text"])
 def test_what_cannot_be_told_is_counted(threads, unsendable):
     here, there = threads.host("first"), threads.host("second")
     meet(here, there)

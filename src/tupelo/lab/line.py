@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tupelo.errors import CannotReach
 from tupelo.federation.links.link import Answering, FrameReceiver
+from tupelo.federation.links.wire import FRAME_MAX
 
 if TYPE_CHECKING:
     from tupelo.lab.network import VirtualNetwork
@@ -58,6 +59,8 @@ class VirtualLink:
         self.label = label
         self.identity: str | None = None
         self.here = False
+        self.message_max = FRAME_MAX
+        self.in_pieces = 0  # The lab sends every message as a whole.
         self.name = name
         self.number = network.loop.number("link")
         self.other: VirtualLink
@@ -81,10 +84,11 @@ class VirtualLink:
 
     # What a program does
 
-    def admit(self) -> None:
+    def admit(self, message_max: int) -> None:
         """Nobody in the lab sends long frames before it is known."""
+        self.message_max = message_max
 
-    def send(self, content: bytes) -> None:
+    def send(self, content: bytes, *, overtake: bool = False) -> None:
         if self.state is _State.OPEN:
             self._network.count(self.name, self.other.name, len(content) + HEAD_BYTES)
             self.outgoing.push(content)

@@ -32,7 +32,7 @@ def options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pin", [False, True], ids=["plain", "pinned"])
 def test_what_can_never_be_sent_is_refused(pin):
-    large = ("n", bytes(wire.FRAME_MAX))
+    large = ("n", bytes(wire.MESSAGE_MAX))
 
     async def scene(garden: Garden) -> None:
         a = garden["a"]
@@ -67,7 +67,7 @@ def test_what_is_directed_and_cannot_be_carried_is_refused():
 def test_what_is_to_be_copied_and_cannot_be_is_refused(pin):
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
-        with pytest.raises(CannotSend, match=r"message=.* 8,384,512 can be copied"):
+        with pytest.raises(CannotSend, match=r"message=.* 33,550,336 can be copied"):
             await a.write(("n", bytes(ITEM_BYTES_MAX)), pin=pin)
         fits = ("n", bytes(ITEM_BYTES_MAX - 5_000))
         await a.write(fits, pin=pin)
@@ -143,7 +143,7 @@ def test_many_that_are_larger_than_they_seem_are_sent_bit_by_bit(small_frames):
 def test_the_next_to_a_message_of_many_megabytes_is_had_over_sockets(neighbourhood):
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
-        large, fits = ("n", bytes(wire.FRAME_MAX)), ("n", bytes(wire.FRAME_MAX - 100_000))
+        large, fits = ("n", bytes(wire.MESSAGE_MAX)), ("n", bytes(wire.MESSAGE_MAX - 100_000))
         for door in (await a.space(), a.kept("written")):
             await a.do(door.write(large))
         await a.write(fits)

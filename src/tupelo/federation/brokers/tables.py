@@ -20,6 +20,7 @@ from tupelo.federation.brokers.messages import (
     UnsubscribeFrom,
     encode,
 )
+from tupelo.federation.links.wire import MESSAGE_MAX
 
 if TYPE_CHECKING:
     from tupelo.federation.groups.membership import Membership
@@ -29,9 +30,9 @@ PATTERNS_MAX = 100_000
 updates be under way."""
 PORTION_BYTES = 2**20
 """What is longer goes in several messages."""
-ITEM_BYTES_MAX = 8 * 2**20
+ITEM_BYTES_MAX = MESSAGE_MAX // 2
 """The longest pattern, update or item."""
-ANSWER_BYTES_MAX = 32 * 2**20
+ANSWER_BYTES_MAX = MESSAGE_MAX
 """The most that goes over an edge in answer to one question: a link that has twice as much to send
 is held for too slow. Who does not fit counts as lost."""
 

@@ -41,9 +41,9 @@ class AsyncLine:
         self.reason: str | None = None
         self.gone = asyncio.Event()
 
-    def send(self, content: bytes) -> None:
-        self.link.send(content)
-        if self.link.waiting > UNSENT_MAX:
+    def send(self, content: bytes, *, ordered: bool = False) -> None:
+        self.link.send(content, overtake=not ordered)
+        if self.link.waiting - self.link.in_pieces > UNSENT_MAX:
             self.free.clear()
 
     # Ear
@@ -168,13 +168,13 @@ class AsyncChannel(Channel):
 
     def cancel(self, asked: OutstandingCall) -> None:
         if self.withdraw(asked):
-            self._send(encode(wire.Cancel([asked.number])))
+            self._send(encode(wire.Cancel([asked.number])), ordered=True)
         asked.number = 0
 
     async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
         calls = self.closing(owner)
         if calls:
-            self._send(encode(wire.Cancel(calls)))
+            self._send(encode(wire.Cancel(calls)), ordered=True)
         for message, within in goodbyes:
             self.tell(message, within)
         if not self._opened and not self.closed:
@@ -202,12 +202,12 @@ class AsyncChannel(Channel):
         else:
             self._send(self.number(asked))
 
-    def _send(self, content: bytes) -> None:
+    def _send(self, content: bytes, *, ordered: bool = False) -> None:
         if self._confirming:
             self._say_confirmed()
         if self._line is not None:
             self._sent += 1
-            self._line.send(content)
+            self._line.send(content, ordered=ordered)
 
     def heard(self, line: AsyncLine, contents: list[bytes]) -> None:
         self._heard += 1
@@ -303,7 +303,7 @@ class AsyncChannel(Channel):
                 for content in self.greeting():
                     line.send(content)
                 welcome = self.welcomed(wire.decode_first(await line.content()))
-                link.admit()
+                link.admit(wire.agreed_max(welcome.message_max))
                 await self._reopen(line)
                 return line, welcome
         except BaseException as error:
@@ -330,7 +330,7 @@ class AsyncChannel(Channel):
         if line is None:
             self.give_up(None, "the channel was closed")
             return
-        self._send(encode(wire.Goodbye("the last space was closed")))
+        self._send(encode(wire.Goodbye("the last space was closed")), ordered=True)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PARTING_SECONDS):

@@ -12,6 +12,7 @@ import random
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import get_ident
@@ -56,6 +57,10 @@ class BlockingChannel(Channel):
     def __init__(self, config: ConnectionConfig, chance: random.Random) -> None:
         super().__init__(config, chance)
         self._lock = threading.Lock()  # for what is sent, and for the books
+        self._turn = threading.Lock()  # taken before the lock, by those who send whole messages
+        self._long: deque[tuple[BlockingLine, bytes]] = deque()
+        """Long messages that go in pieces, and the messages that must not overtake them."""
+        self._sending_long = threading.Lock()
         self._reading = threading.RLock()  # held by the one who reads for all
         self._led = False
         self._alarm = _alarm()  # wakes the keeper
@@ -84,8 +89,10 @@ class BlockingChannel(Channel):
         if asked.done:
             asked.ask_again(time.monotonic())
         try:
-            with self._lock:
+            with self._turn, self._lock:
                 self._post(asked)
+            if self._long:
+                self._send_long()
             self._await(asked)
         except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
             if asked.error is None:
@@ -96,7 +103,7 @@ class BlockingChannel(Channel):
             raise asked.error
 
     def confirm(self, asked: OutstandingCall) -> bool:
-        with self._lock:
+        with self._turn, self._lock:
             answer = self.settle(asked)
             if answer:
                 try:
@@ -107,26 +114,29 @@ class BlockingChannel(Channel):
             return answer is not False
 
     def cancel(self, asked: OutstandingCall) -> None:
-        with self._lock:
+        with self._turn, self._lock:
             if self.withdraw(asked):
-                self._send(encode(wire.Cancel([asked.number])))
+                self._send(encode(wire.Cancel([asked.number])), ordered=True)
             asked.number = 0
+        self._send_long()
 
     def tell(self, message: Any, within: int | None = None) -> None:
-        with self._lock:
+        with self._turn, self._lock:
             super().tell(message, within)
 
     async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
-        with self._lock:  # Who waits is told why before the host can say what became of it.
+        # Who waits is told why before the host can say what became of it.
+        with self._turn, self._lock:
             calls = self.closing(owner)
             if calls:
-                self._send(encode(wire.Cancel(calls)))
+                self._send(encode(wire.Cancel(calls)), ordered=True)
             for message, within in goodbyes:
                 super().tell(message, within)
             last = not self._opened and not self.closed
             if last:
-                self._send(encode(wire.Goodbye("the last space was closed")))
+                self._send(encode(wire.Goodbye("the last space was closed")), ordered=True)
                 self.closed = True
+        self._send_long()
         if last:
             self._close()
         elif calls:  # One of them may be the one who reads: the answer to this frees it.
@@ -146,6 +156,8 @@ class BlockingChannel(Channel):
                 line.close()
         self._led = False  # Threads that are not here may have held what follows.
         self._lock, self._reading = threading.Lock(), threading.RLock()
+        self._turn, self._sending_long = threading.Lock(), threading.Lock()
+        self._long.clear()
         self._alarm = _alarm()
         self._asked.clear()
         self._unsent.clear()
@@ -160,17 +172,52 @@ class BlockingChannel(Channel):
         else:
             self._send(self.number(asked))
 
-    def _send(self, content: bytes) -> None:
+    def _send(self, content: bytes, *, ordered: bool = False) -> None:
         line = self._line
         if line is None:
             return
+        is_long = len(content) > wire.PIECE_BYTES and self.message_max > wire.FRAME_MAX
+        if is_long or (ordered and self._long):
+            self._long.append((line, content))  # for _send_long
+        else:
+            self._send_frame(line, wire.frame(content))
+
+    def _send_frame(self, line: BlockingLine, data: bytes) -> None:
         self._sent += 1
         try:
-            line.send(content)
+            line.send_frame(data)
         except OSError as error:
             self._lose(line, str(error))
         except BaseException:
             if line.torn:
+                self._lose(line, "a sender was interrupted")
+            raise
+
+    def _send_long(self) -> None:
+        """Send the messages that go in pieces, and what must come after them. The lock is free
+        between two pieces: other threads send whole messages meanwhile."""
+        while self._long:
+            with self._sending_long:
+                self._send_first_long()
+
+    def _send_first_long(self) -> None:
+        if not self._long:
+            return  # Another thread has sent it.
+        line, content = self._long[0]
+        is_long = len(content) > wire.PIECE_BYTES
+        try:
+            for data in wire.pieces(content) if is_long else [wire.frame(content)]:
+                with self._turn:
+                    pass  # Who waits to send goes first.
+                with self._lock:
+                    if self._line is not line:
+                        break
+                    self._send_frame(line, data)
+            with self._lock:
+                if self._long and self._long[0][0] is line:
+                    self._long.popleft()
+        except BaseException:  # The rest of the message is not sent.
+            with self._lock:
                 self._lose(line, "a sender was interrupted")
             raise
 
@@ -251,6 +298,7 @@ class BlockingChannel(Channel):
             return
         line.shut()
         self._line = None
+        self._long.clear()
         self._dead.append(line)
         reason = line.reason or reason
         self.lose(reason, time.monotonic())
@@ -339,6 +387,7 @@ class BlockingChannel(Channel):
             self.begin(welcome)
             self._line = line
             self._post_unsent()
+        self._send_long()
         self._hand_on()
 
     def _dial(self, seconds: float) -> tuple[BlockingLine, wire.Welcome]:

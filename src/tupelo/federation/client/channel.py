@@ -141,6 +141,8 @@ class Channel(ABC):
         self.serial = 0
         self.session = ""
         self.heartbeat = 1.0
+        self.message_max = wire.MESSAGE_MAX
+        """The longest message that the host accepts, in bytes."""
         self.closed = False
         self.given_up: TupeloError | None = None
         self._number = 0
@@ -207,8 +209,9 @@ class Channel(ABC):
         """Send this call now, or over the next link."""
 
     @abstractmethod
-    def _send(self, content: bytes) -> None:
-        """Send this, if there is a link."""
+    def _send(self, content: bytes, *, ordered: bool = False) -> None:
+        """Send this, if there is a link. With `ordered` it does not overtake a long message that
+        was sent before and is still on its way."""
 
     def _post_unsent(self) -> None:
         """A new link stands: send what waits for it."""
@@ -261,6 +264,7 @@ class Channel(ABC):
             config.incarnation,
             resume=self.session,
             more=bool(self._received),
+            message_max=wire.MESSAGE_MAX,
         )
         arrivals = [wire.HelloDetails([], self._received)] if self._received else []
         return [wire.encode(word) for word in (hello, *arrivals)]
@@ -276,6 +280,7 @@ class Channel(ABC):
         """A new link stands."""
         self.session = welcome.session
         self.heartbeat = welcome.heartbeat
+        self.message_max = wire.agreed_max(welcome.message_max)
         self.given_up = None
         self._received.clear()
         self._resuming = False
@@ -297,7 +302,7 @@ class Channel(ABC):
         self._number += 1
         message = asked.message
         message.call = self._number
-        content = wire.encode(message)
+        content = wire.encode(message, self.message_max)
         asked.number = self._number
         asked.serial = self.serial
         self._asked[asked.number] = asked

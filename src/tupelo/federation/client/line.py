@@ -51,7 +51,11 @@ class BlockingLine:
         config.recognise(key_of(secured.tls))
 
     def send(self, content: bytes) -> None:
-        data = len(content).to_bytes(4, "big") + content
+        """Send a whole message."""
+        self.send_frame(len(content).to_bytes(4, "big") + content)
+
+    def send_frame(self, data: bytes) -> None:
+        """Send a frame, or a piece, with its length."""
         if self._seal is not None:
             self.torn = True
             data = self._seal(data)
@@ -78,9 +82,9 @@ class BlockingLine:
 
     def first_word(self, end: float) -> wire.Message:
         """What the host says first, before that moment of the monotonic clock; else TimeoutError.
-        All that follows may be as long as any frame."""
+        All that follows may be as long as any message."""
         contents = self.frames.feed(b"") or self._next_before(end)
-        self.frames.frame_max, self.frames.one_at_a_time = wire.FRAME_MAX, False
+        self.frames.admit(wire.MESSAGE_MAX)
         return wire.decode_first(contents[0])
 
     def words(self, end: float) -> list[wire.Message]:

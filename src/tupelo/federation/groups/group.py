@@ -308,7 +308,12 @@ class Group:
         if peer is not None:
             self.sent[type(message).__name__] += 1
             if isinstance(message, wire.Routed):
-                peer.talk.say(message)
+                try:
+                    peer.talk.say(message)
+                except CannotSend as error:  # A host of an older version accepts less.
+                    if not isinstance(message.message, wire.PartNotice):
+                        raise
+                    peer.talk.end(f"what is said along the tree cannot be passed on: {error}")
             else:
                 peer.talk.say(wire.PartNotice(CHANNEL, wire.body(message)))
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tupelo.errors import BadFrame, PeerLost, TupeloError, UnknownHost
+from tupelo.errors import BadFrame, CannotSend, PeerLost, TupeloError, UnknownHost
 from tupelo.federation.groups.gate import Gate, GatedRequest
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.links import wire
@@ -221,6 +221,21 @@ class Routing:
         if hop is not None and routed.target not in self._unreachable:
             self._say(hop, routed)
 
+    def _forward(self, routed: wire.Routed) -> None:
+        """Pass on what another host says. If the next host cannot be sent it, the caller gets the
+        error."""
+        message = routed.message
+        try:
+            self._pass_on(routed)
+        except CannotSend as error:
+            if isinstance(message, wire.PartNotice):
+                raise
+            failure = wire.Failure(message.call, "CannotSend", str(error))
+            ends = routed.source, routed.target
+            if isinstance(message, wire.PartRequest):
+                ends = routed.target, routed.source
+            self._pass_on(wire.Routed(routed.membership, *ends, failure))
+
     # Hearing
 
     def heard(self, neighbour: str, routed: wire.Routed) -> None:
@@ -231,7 +246,7 @@ class Routing:
         if routed.target not in self.membership.members:
             raise BadFrame(f"{routed.target!r} is not in this group")
         if routed.target != self._me:
-            self._pass_on(routed)
+            self._forward(routed)
         elif isinstance(message, (wire.Answer, wire.Failure)):
             call = self._pending.get(message.call)
             if call is not None and call.target == source:

@@ -57,8 +57,8 @@ AT_ONCE_MAX = 500
 """So many notices, or entries of a match set, are in one answer at most."""
 NOTICES_BYTES = 4 * 2**20
 """So much do the notices of one answer have together, unless it is one alone."""
-NOTICE_BYTES_MAX = wire.FRAME_MAX - 64
-"""A notice must leave room in its frame for what is around it."""
+AROUND_BYTES = 64
+"""What a message with a notice needs beside the notice."""
 
 SEARCHES_MAX = 64
 """While a client has no room, so many times it is looked what has run out, for as many requests of
@@ -71,7 +71,10 @@ WRITTEN_MIN = 1_000
 class ClientResources:
     """What one client holds at its host, by the ids under which it knows it."""
 
-    def __init__(self, actor: Actor, who: str | None, limits: Limits, in_all: Budget) -> None:
+    def __init__(
+        self, actor: Actor, who: str | None, limits: Limits, in_all: Budget, message_max: int
+    ) -> None:
+        self._message_max = message_max
         self._actor = actor
         self._who = who
         self._limits = limits
@@ -282,7 +285,7 @@ class ClientResources:
             notice = await subscription.get(wait=0 if taken else wait)
             if notice is None:
                 return
-            content = _encode_notice(notice)
+            content = _encode_notice(notice, self._message_max - AROUND_BYTES)
             if content is None:
                 with hosted.port.atomic():
                     state.missed += notice.missed + 1
@@ -425,7 +428,7 @@ def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice
         hosted.port.return_notice(state, msgspec.structs.replace(notice, missed=0))
 
 
-def _encode_notice(notice: Notice) -> bytes | None:
+def _encode_notice(notice: Notice, bytes_max: int) -> bytes | None:
     """As it is sent; None if it cannot be."""
     encoded = [
         notice.event_id,
@@ -438,7 +441,7 @@ def _encode_notice(notice: Notice) -> bytes | None:
         content = msgspec.msgpack.encode(encoded)
     except UnicodeEncodeError:
         return None
-    return content if len(content) <= NOTICE_BYTES_MAX else None
+    return content if len(content) <= bytes_max else None
 
 
 Method = Callable[[ClientResources, HostedSpace, Any], Coroutine[Any, Any, Any]]

@@ -54,6 +54,7 @@ class HostConfig:
             self._security(),
             handshakes_max=limits.handshakes,
             partial_bytes_max=limits.partial_bytes,
+            message_max=limits.message_bytes,
         )
         core = HostCore(
             self.name,

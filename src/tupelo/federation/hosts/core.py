@@ -589,7 +589,7 @@ class HostCore:
             before.talk.end("its client is back on another link")
         session = self.new_id()
         address = link.label.rpartition(":")[0]
-        serving = ClientServer(self, agent, who, session, address, hello.name)
+        serving = ClientServer(self, agent, who, session, address, hello.name, link.message_max)
 
         def ended(reason: str) -> None:
             if self.servings.pop(session, None) is not None:
@@ -623,7 +623,14 @@ class HostCore:
 
     def _welcome(self, session: str, *, more: bool = False) -> wire.Welcome:
         return wire.Welcome(
-            wire.VERSION, self.id, self.name, self.incarnation, session, self.heartbeat, more
+            wire.VERSION,
+            self.id,
+            self.name,
+            self.incarnation,
+            session,
+            self.heartbeat,
+            more,
+            self.limits.message_bytes,
         )
 
     # Other hosts
@@ -670,6 +677,7 @@ class HostCore:
             self.incarnation,
             self.address,
             more=True,
+            message_max=self.limits.message_bytes,
         )
 
     def _new_peer(

@@ -10,6 +10,7 @@ from tupelo.federation.links.calls import CLIENT_CALLS_MAX, WORKING_MAX
 from tupelo.federation.links.reception import SPACES_MAX
 from tupelo.federation.links.tcp import HANDSHAKES_MAX, PARTIAL_BYTES_MAX
 from tupelo.federation.links.turns import WORKING_MAX as WORKING_IN_ALL_MAX
+from tupelo.federation.links.wire import MESSAGE_MAX
 
 AGENTS_MAX = 10_000
 """So many agents may be at one host."""
@@ -38,7 +39,11 @@ class Limits:
     """Lines on which nobody has said yet who it is. With one more, the oldest is dropped."""
 
     partial_bytes: int = PARTIAL_BYTES_MAX
-    """Bytes of frames that have not come to their end, of all connections together."""
+    """Bytes of frames and messages that have not come to their end, of all connections together."""
+
+    message_bytes: int = MESSAGE_MAX
+    """Bytes of one message that comes in pieces, up to 64 MiB, and so of the longest entry that
+    programs elsewhere may write. Messages of up to 16 MiB are always accepted."""
 
     calls: int = CLIENT_CALLS_MAX
     """Calls of one connection that are under way, waiting ones among them."""
@@ -76,6 +81,8 @@ class Limits:
                 continue
             if type(value) is not int or value < 1:
                 raise BadArgument(field.name, "a whole number above 0", value)
+        if self.message_bytes > MESSAGE_MAX:
+            raise BadArgument("message_bytes", f"at most {MESSAGE_MAX:,}", self.message_bytes)
 
     def resolved(self) -> Limits:
         """With numbers in the place of None, as the descriptors of this process allow."""

@@ -277,7 +277,8 @@ class Peer:
             entries, cut = await self._get(message, hosted, template, session, actor, limit)
             cut = cut or limit != message.limit
             try:
-                return entries, encode_answer(entries, hosted.clock.now(), cut)
+                message_max = self.talk.link.message_max
+                return entries, encode_answer(entries, hosted.clock.now(), cut, message_max)
             except CannotSend as error:
                 self.give_back(message.call)
                 if len(entries) > 1:  # Fewer may have room.

@@ -52,6 +52,11 @@ class Caller(Protocol):
         """The id of this link."""
         ...
 
+    @property
+    def message_max(self) -> int:
+        """The longest message that the program accepts, in bytes."""
+        ...
+
     def hosted(self, space: str, operation: str) -> HostedSpace:
         """The space, if the caller may do this in it; else NotAllowed."""
         ...

@@ -63,9 +63,11 @@ class ClientServer:
         who: str | None,
         session: str,
         address: str,
-        name: str = "",
+        name: str,
+        message_max: int,
     ) -> None:
         self.agent = agent
+        self.message_max = message_max
         self.name = name
         self.actor = Actor(agent)
         self.who = who
@@ -73,7 +75,7 @@ class ClientServer:
         self._address = address
         self.holder = Holder("client", agent, session)
         self.talk: Conversation
-        self.resources = ClientResources(self.actor, who, host.limits, host.held)
+        self.resources = ClientResources(self.actor, who, host.limits, host.held, message_max)
         self._host = host
         self._allowed: dict[tuple[str, str], HostedSpace] = {}
         self._shown: set[str] = set()

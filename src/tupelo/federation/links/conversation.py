@@ -13,10 +13,13 @@ from tupelo.federation.links.calls import InboundCall, PendingCalls
 from tupelo.federation.links.link import Link
 from tupelo.federation.links.turns import FIRST_MESSAGES, TurnScheduler
 from tupelo.federation.links.wire import (
+    MESSAGE_MAX,
     Answer,
+    Ask,
     Failure,
     Goodbye,
     Message,
+    MoveEntry,
     Ping,
     decode,
     encode,
@@ -30,8 +33,11 @@ STALLED_AFTER = 10
 """So many heartbeats in which it takes nothing of what it is told, and it is too slow."""
 UNSENT_HIGH = 2**20
 """With so many bytes unsent nothing more is heard from the other end: its calls would add more."""
-UNSENT_MAX = 64 * 2**20
+UNSENT_MAX = 2 * MESSAGE_MAX
 """With so many bytes unsent the other end is too slow to be kept."""
+OVERTAKING = frozenset({Answer, Failure, Ping, Ask, MoveEntry})
+"""Messages that may overtake a long one of these types: answers and calls that refer to no message
+sent before them. All others arrive in the order in which they were sent."""
 
 
 class Conversation:
@@ -77,18 +83,18 @@ class Conversation:
         if self.over:
             return
         try:
-            content = encode(message)
+            content = encode(message, self.link.message_max)
         except UnicodeEncodeError as error:
             raise CannotSend(f"a text is not valid Unicode: {error}") from error
         self._said = True
-        self.link.send(content)
+        self.link.send(content, overtake=type(message) in OVERTAKING)
         waiting = self.link.waiting
-        if waiting > UNSENT_HIGH:
-            if not self._paused:
-                self._paused = True
-                self.link.pause()
-            if waiting > UNSENT_MAX:
-                self.end("too slow")
+        # A long message does not keep the other end from asking for more.
+        if waiting - self.link.in_pieces > UNSENT_HIGH and not self._paused:
+            self._paused = True
+            self.link.pause()
+        if waiting > UNSENT_MAX:
+            self.end("too slow")
 
     def next_call(self) -> int:
         return self._next_call()

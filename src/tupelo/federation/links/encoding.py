@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from tupelo import errors
 from tupelo.errors import BadArgument, BadFrame, CannotSend, TupeloError
-from tupelo.federation.links.wire import FRAME_MAX, Numbers
+from tupelo.federation.links.wire import MESSAGE_MAX, Numbers
 from tupelo.space.order import Fifo, Key, Lifo, Order, Queue, Stack
 from tupelo.space.session import Seen
 from tupelo.space.tasks import turn
@@ -20,8 +20,10 @@ from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, encode_value, entry_to_wire, read_entry, read_value
 from tupelo.values.entry import NATIVE, Entry, freeze, freeze_value, thaw_value
 
-ENTRIES_BYTES_MAX = FRAME_MAX - 64 * 1024
-"""So much may the entries of one message need; the rest of it needs less than is left."""
+REST_BYTES = 64 * 1024
+"""A message needs less than this beside its entries."""
+ENTRIES_BYTES_MAX = MESSAGE_MAX - REST_BYTES
+"""So much may the entries of one message need."""
 
 SPELLED_AT_ONCE = 500
 """So many entries of a long answer, or of a long write, are encoded or read in one slice."""
@@ -73,11 +75,11 @@ def check_sendable(entry: object) -> int:
     return len(_encoded(entry_to_wire(shape, fields)))
 
 
-def encode_answer(entries: list[Entry], now: float, cut: bool) -> msgspec.Raw:
-    """What a host answers with: entries, and whether it has more. CannotSend if that is too long,
-    or a text in it is none."""
+def encode_answer(entries: list[Entry], now: float, cut: bool, message_max: int) -> msgspec.Raw:
+    """What a host answers with: entries, and whether it has more. CannotSend if that is too long
+    for a message of `message_max` bytes, or a text in it is none."""
     encoded: list[Any] = [encode_whole(entry, now) for entry in entries]
-    return msgspec.Raw(_encoded([*encoded, None] if cut else encoded))
+    return msgspec.Raw(_encoded([*encoded, None] if cut else encoded, message_max - REST_BYTES))
 
 
 async def encode_in_slices(
@@ -103,14 +105,15 @@ async def encode_in_slices(
     return msgspec.Raw(b"".join(parts))
 
 
-def _encoded(encoded: Any) -> bytes:
+def _encoded(encoded: Any, bytes_max: int | None = None) -> bytes:
+    bytes_max = min(bytes_max or ENTRIES_BYTES_MAX, ENTRIES_BYTES_MAX)
     try:
         content = _encode(encoded)
     except UnicodeEncodeError as error:
         raise CannotSend(f"a text is not valid Unicode: {error}") from error
-    if len(content) > ENTRIES_BYTES_MAX:
+    if len(content) > bytes_max:
         raise CannotSend(
-            f"this needs {len(content):,} bytes, and {ENTRIES_BYTES_MAX:,} can be sent at a time"
+            f"this needs {len(content):,} bytes, and {bytes_max:,} can be sent at a time"
         )
     return content
 

@@ -15,24 +15,34 @@ class Link(Protocol):
 
     `label` says where it leads, for people; `identity` is the key that the other end has proved to
     hold, if it has; `here` says whether the other end is on this machine. Until it is told to
-    `admit` the other end, it delivers a single frame, of at most HELLO_MAX bytes.
+    `admit` the other end, it delivers a single frame, of at most HELLO_MAX bytes. `message_max` is
+    the longest message that the other end accepts.
     """
 
     label: str
     identity: str | None
     here: bool
+    message_max: int
 
-    def admit(self) -> None:
-        """The other end was recognised: from now on its frames may be as long as any."""
+    def admit(self, message_max: int) -> None:
+        """The other end was recognised: long messages are accepted from it, and sent to it up to
+        `message_max` bytes."""
         ...
 
-    def send(self, content: bytes) -> None:
-        """Send a frame. It never blocks: what the other end does not take is kept."""
+    def send(self, content: bytes, *, overtake: bool = False) -> None:
+        """Send a message of at most `message_max` bytes, without blocking: what the other end does
+        not take is kept. With `overtake` the message may arrive before, or after, other messages
+        that may overtake, if one of them is long."""
         ...
 
     @property
     def waiting(self) -> int:
         """How many bytes are kept because the other end does not take them."""
+        ...
+
+    @property
+    def in_pieces(self) -> int:
+        """How many of these belong to the long message that is being sent in pieces."""
         ...
 
     def pause(self) -> None:

@@ -18,6 +18,7 @@ from tupelo.federation.links.wire import (
     Message,
     Refusal,
     Welcome,
+    agreed_max,
     decode,
     decode_first,
     encode,
@@ -75,7 +76,7 @@ class Reception:
             hello = _read_hello(content)
             who = self._recognise(self._link, hello)
             self._known = hello, who
-            self._link.admit()
+            self._link.admit(agreed_max(hello.message_max))
             if hello.more:
                 return None
         else:
@@ -146,7 +147,7 @@ class Greeting:
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 welcome = check_welcome(decode_first(await self._next()), self.link.label)
-                self.link.admit()
+                self.link.admit(agreed_max(welcome.message_max))
                 if welcome.more:
                     self.arrival = read_arrival(await self._next())
                 return welcome

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,12 +23,15 @@ from tupelo.federation.links.link import Answering, FrameReceiver
 from tupelo.federation.links.wire import (
     FRAME_MAX,
     HELLO_MAX,
+    MESSAGE_MAX,
+    PIECE_BYTES,
     VERSION,
     Frames,
     Refusal,
     decode_first,
     encode,
     frame,
+    pieces,
 )
 
 logger = logging.getLogger("tupelo")
@@ -73,10 +76,11 @@ class OpenLinks(dict["TcpLink", None]):
 class TcpLink(asyncio.Protocol):
     """A link over TCP, once the eight bytes are exchanged and TLS, if any, stands."""
 
-    def __init__(self, label: str, here: bool, open_links: OpenLinks) -> None:
+    def __init__(self, label: str, here: bool, open_links: OpenLinks, accepted_max: int) -> None:
         self.label = label
         self.here = here
         self.identity: str | None = None
+        self.message_max = FRAME_MAX
         self.partial_bytes = 0
         """So much is held of a frame that is not whole."""
         self._ear: FrameReceiver | None = None
@@ -88,6 +92,15 @@ class TcpLink(asyncio.Protocol):
         self._transport: Any = None
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
+        self._queue: deque[tuple[bytes, bool]] = deque()
+        """Long messages that go in pieces, and the messages that must not overtake them; each with
+        whether it may be overtaken."""
+        self._queued_bytes = 0
+        self._ordered = 0  # how many messages in the queue may not be overtaken
+        self._head: Iterator[bytes] | None = None  # the pieces of the first message that are left
+        self.in_pieces = 0
+        self._pumping = False
+        self._accepted_max = accepted_max
         self._flushing = False
         self._hearing = False
         self._gone: str | None = None
@@ -107,11 +120,12 @@ class TcpLink(asyncio.Protocol):
         if self._gone is not None:
             self._ear.lost(self._gone)
 
-    def admit(self) -> None:
+    def admit(self, message_max: int) -> None:
         if self._admitted:
             return
         self._admitted = True
-        self._frames.frame_max, self._frames.one_at_a_time = FRAME_MAX, False
+        self.message_max = message_max
+        self._frames.admit(self._accepted_max)
         self._settle()
         self.resume()
         self._loop.call_soon(self.data_received, b"")  # what came with the first frame
@@ -155,8 +169,8 @@ class TcpLink(asyncio.Protocol):
                 self._flush()
 
     def resume_writing(self) -> None:
-        if self._ear is not None:
-            self._ear.eased()
+        self._pump()
+        self._ease()
 
     def eof_received(self) -> None:
         self._lose("closed by the other end")  # before anything more is given to it
@@ -173,9 +187,12 @@ class TcpLink(asyncio.Protocol):
         self.abort()
 
     def _release(self) -> None:
-        """Nothing more is read: let go of what was."""
+        """Nothing more is read or sent: let go of the bytes that were kept for it."""
         self._early = b""
         self._frames = Frames(0)
+        self._queue.clear()
+        self._head = None
+        self._queued_bytes = self._ordered = self.in_pieces = 0
         self._open_links.hold(-self.partial_bytes)
         self.partial_bytes = 0
 
@@ -188,7 +205,15 @@ class TcpLink(asyncio.Protocol):
 
     # Link
 
-    def send(self, content: bytes) -> None:
+    def send(self, content: bytes, *, overtake: bool = False) -> None:
+        is_long = len(content) > PIECE_BYTES and self.message_max > FRAME_MAX
+        if is_long or (self._queue and not (overtake and not self._ordered)):
+            self._queue.append((content, overtake))
+            self._queued_bytes += len(content)
+            self._ordered += not overtake
+            self._count_in_pieces()
+            self._pump_soon()
+            return
         self._unsent.append(len(content).to_bytes(4, "big"))
         self._unsent.append(content)
         self._unsent_bytes += len(content)
@@ -203,13 +228,56 @@ class TcpLink(asyncio.Protocol):
         many, self._unsent_bytes = self._unsent_bytes > _HIGH_BYTES, 0
         if unsent and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
-            if many and self._ear is not None and self.waiting <= _HIGH_BYTES:
-                self._loop.call_soon(self._ear.eased)  # It was taken at once.
+            if many:
+                self._loop.call_soon(self._ease)  # Perhaps it was taken at once.
+
+    def _pump_soon(self) -> None:
+        if self._queue and not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Send one frame of the queue, unless the other end does not take what was sent before:
+        then `resume_writing` calls this again. The loop runs between two frames, and others may
+        send."""
+        self._pumping = False
+        if self._queue and self._transport.get_write_buffer_size() <= _HIGH_BYTES:
+            self._flush()
+            self._transport.write(self._next_queued())
+            self._pump_soon()
+
+    def _next_queued(self) -> bytes:
+        """The next frame of the queue."""
+        content, overtake = self._queue[0]
+        if not self.in_pieces:
+            size, found = len(content), frame(content)
+        else:
+            self._head = self._head or pieces(content)
+            size, found = min(PIECE_BYTES, self.in_pieces), next(self._head)
+            self.in_pieces -= size
+        self._queued_bytes -= size
+        if not self.in_pieces:
+            self._queue.popleft()
+            self._ordered -= not overtake
+            self._head = None
+            self._count_in_pieces()
+            self._loop.call_soon(self._ease)
+        return found
+
+    def _count_in_pieces(self) -> None:
+        """If a long message is now the first in the queue, it is sent in pieces from now on."""
+        if self._head is None and self._queue:
+            size = len(self._queue[0][0])
+            self.in_pieces = size if size > PIECE_BYTES else 0
+
+    def _ease(self) -> None:
+        if self._ear is not None and self.waiting - self.in_pieces <= _HIGH_BYTES:
+            self._ear.eased()
 
     @property
     def waiting(self) -> int:
         size: int = self._transport.get_write_buffer_size()
-        return size + self._unsent_bytes
+        return size + self._unsent_bytes + self._queued_bytes
 
     def pause(self) -> None:
         with suppress(RuntimeError):
@@ -221,6 +289,8 @@ class TcpLink(asyncio.Protocol):
 
     def close(self) -> None:
         self._flush()
+        while self._queue and not self._transport.is_closing():
+            self._transport.write(self._next_queued())
         self._gone = self._gone or "we left"
         self._transport.close()
         self._loop.call_later(
@@ -310,7 +380,8 @@ class TcpListening:
 
 class TcpNetwork:
     """Links over TCP. At most `handshakes_max` strangers are listened to at a time, and the frames
-    of all links that are not whole have at most `partial_bytes_max` bytes together."""
+    of all links that are not whole have at most `partial_bytes_max` bytes together. Messages of
+    up to `message_max` bytes are accepted in pieces."""
 
     def __init__(
         self,
@@ -318,7 +389,9 @@ class TcpNetwork:
         *,
         handshakes_max: int = HANDSHAKES_MAX,
         partial_bytes_max: int = PARTIAL_BYTES_MAX,
+        message_max: int = MESSAGE_MAX,
     ) -> None:
+        self._message_max = message_max
         self._security = security or LinkSecurity()
         self._links = OpenLinks(partial_bytes_max)
         self._handshakes_max = handshakes_max
@@ -364,7 +437,7 @@ class TcpNetwork:
         transport = preamble.transport
         peer = transport.get_extra_info("peername") or ("?", 0)
         label = f"{peer[0]}:{peer[1]}"
-        link = TcpLink(label, is_loopback(peer[0]), self._links)
+        link = TcpLink(label, is_loopback(peer[0]), self._links, self._message_max)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 if await self._receive_as(preamble, link, answer):
@@ -418,9 +491,8 @@ class TcpNetwork:
             raise CannotReach(str(place), "it is beyond this machine, and we have no identity")
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                return await self._dial(
-                    place, TcpLink(str(place), here, self._links), secure, answer
-                )
+                link = TcpLink(str(place), here, self._links, self._message_max)
+                return await self._dial(place, link, secure, answer)
         except (OSError, ssl.SSLError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise CannotReach(str(place), reason) from error

@@ -1,8 +1,17 @@
-"""The wire: what programs say to each other, as frames of msgpack.
+"""The wire format: messages between programs, as frames of msgpack.
 
-A frame is four bytes of length and one message. Every message is a short array that begins with
-its number; its types are checked as it is read, and what does not fit is a BadFrame. Entries and
-templates are encoded as `values` encodes them; nothing is ever unpickled, and code never travels.
+A frame is a length of four bytes (big endian) and one message. Every message is a short array that
+begins with its number; its types are checked as it is read, and what does not fit is a BadFrame.
+Entries and templates are encoded as `values` encodes them; nothing is ever unpickled, and code
+never travels.
+
+A long message goes in pieces, if the receiver has announced `message_max` in its Hello or Welcome:
+
+    bit 31 of the length is set | length of the rest, 31 bits | bytes left, 32 bits | data
+
+"Bytes left" counts the bytes of this message that follow in later pieces; the piece with 0 left is
+the last one. One message at a time is sent in pieces over a link, in each direction; whole frames
+may come between its pieces. `conversation` says which messages may overtake a long one.
 
 A call has a number, chosen by the caller, and gets one Answer or one Failure (see `calls`). What is
 taken stays reserved under the number of its call until it is confirmed.
@@ -10,7 +19,7 @@ taken stays reserved under the number of its call until it is confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, Literal, Union
 
@@ -25,7 +34,12 @@ from tupelo.values.template_encoding import read_wire_extension
 
 VERSION = 2
 FRAME_MAX = 16 * 2**20
-"""The longest frame that is sent or accepted, in bytes."""
+"""The longest frame that is sent or accepted, in bytes, and the longest message for programs that
+do not accept pieces."""
+MESSAGE_MAX = 64 * 2**20
+"""The longest message, in bytes."""
+PIECE_BYTES = 256 * 1024
+"""Messages with more bytes go in pieces with so much data each."""
 HELLO_MAX = 12 * 1024
 """The longest frame that is accepted from a program that has not said who it is, in bytes: five
 names of the longest kind, and some bytes around them."""
@@ -48,7 +62,8 @@ class Hello(Message, tag=1):
     """The first word of whoever dials, in at most HELLO_MAX bytes: it is read before anybody knows
     whose it is, so it has no lists. `incarnation` tells one life of a program from the next, and
     `resume` is the session that a client had before its link was lost. If there is `more`, an
-    Arrival follows."""
+    Arrival follows. `message_max` is the longest message that the program accepts in pieces, in
+    bytes; 0 if it accepts no pieces, as older versions do not."""
 
     version: int
     role: Literal["client", "host"]
@@ -58,11 +73,12 @@ class Hello(Message, tag=1):
     address: str = ""
     resume: str = ""
     more: bool = False
+    message_max: int = 0
 
 
 class Welcome(Message, tag=2):
     """The answer of the host that was dialled, in at most HELLO_MAX bytes. If there is `more`, an
-    Arrival follows."""
+    Arrival follows. `message_max` is as in Hello."""
 
     version: int
     id: str
@@ -71,6 +87,7 @@ class Welcome(Message, tag=2):
     session: str
     heartbeat: float
     more: bool = False
+    message_max: int = 0
 
 
 class HelloDetails(Message, tag=6):
@@ -550,18 +567,25 @@ class Forget(Message, tag=62):
 
 _length = Struct(">I").unpack_from
 _encode = Encoder().encode
+_PIECE_BIT = 2**31
+_piece_head = Struct(">II").pack
 
 
-def encode(message: Any) -> bytes:
-    """A message as a frame's content. CannotSend if it is too long; UnicodeEncodeError if a text in
-    it is none."""
+def encode(message: Any, message_max: int = MESSAGE_MAX) -> bytes:
+    """The bytes of a message. Raises CannotSend if they are more than `message_max`, and
+    UnicodeEncodeError if a text in it is not valid Unicode."""
     content = _encode(message)
-    if len(content) > FRAME_MAX:
+    if len(content) > message_max:
         raise CannotSend(
-            f"this needs {len(content):,} bytes, and {FRAME_MAX:,} can be sent at a time; "
+            f"this needs {len(content):,} bytes, and {message_max:,} can be sent at a time; "
             "write smaller entries, or ask for fewer with limit="
         )
     return content
+
+
+def agreed_max(announced: int) -> int:
+    """The longest message for a program that has announced this `message_max`."""
+    return max(FRAME_MAX, min(announced, MESSAGE_MAX))
 
 
 def body(message: Any) -> msgspec.Raw:
@@ -610,24 +634,47 @@ def frame(content: bytes) -> bytes:
     return len(content).to_bytes(4, "big") + content
 
 
+def pieces(content: bytes) -> Iterator[bytes]:
+    """The frames that carry a long message."""
+    for start in range(0, len(content), PIECE_BYTES):
+        data = content[start : start + PIECE_BYTES]
+        left = len(content) - start - len(data)
+        yield _piece_head(_PIECE_BIT | (4 + len(data)), left) + data
+
+
 class Frames:
-    """Cuts what arrives into frames. It never holds more than one that is allowed, and what came
-    with it. With `one_at_a_time` each feed returns a single frame: the limit may change after it.
+    """Cuts received bytes into frames and joins pieces. It never holds more than one allowed frame,
+    one allowed message in pieces, and the bytes that were received together with them.
+
+    `one_at_a_time` and a small `frame_max` are for a program that is not known yet: each `feed`
+    returns a single frame. After `admit`, messages up to `message_max` may come in pieces.
     """
 
-    def __init__(self, frame_max: int = FRAME_MAX, *, one_at_a_time: bool = False) -> None:
-        self.frame_max = frame_max
-        self.one_at_a_time = one_at_a_time
+    def __init__(
+        self, frame_max: int = FRAME_MAX, *, one_at_a_time: bool = False, message_max: int = 0
+    ) -> None:
+        self._frame_max = frame_max
+        self._one_at_a_time = one_at_a_time
+        self._message_max = message_max
         self._held = bytearray()
         self._needed = 4  # how much must be there before it is looked at again
+        self._pieces: list[bytes] = []
+        self._pieces_bytes = 0
+        self._left = 0  # bytes of the message that are to come in later pieces
+
+    def admit(self, message_max: int) -> None:
+        """Accept frames of every size, and messages up to `message_max` in pieces."""
+        self._frame_max, self._one_at_a_time = FRAME_MAX, False
+        self._message_max = message_max
 
     @property
     def held(self) -> int:
-        """How many bytes are kept until the rest of their frame comes."""
-        return len(self._held)
+        """How many bytes of incomplete frames and messages are kept."""
+        return len(self._held) + self._pieces_bytes
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The contents of the frames that are whole now. BadFrame if one claims to be too long."""
+        """The messages that are complete now. Raises BadFrame if one is too long, or if a piece
+        does not continue its message."""
         held = self._held
         if held:
             held += data
@@ -636,16 +683,20 @@ class Frames:
             data = bytes(held)
         contents = []
         start, end = 0, len(data)
-        single = self.one_at_a_time
+        single = self._one_at_a_time
         while end - start >= 4:
             (length,) = _length(data, start)
-            if length > self.frame_max:
-                raise BadFrame(f"a frame of {length} bytes is announced; {self.frame_max} may be")
+            is_piece = length > self._frame_max
+            if is_piece:
+                length = self._length_of_piece(length)
             if end - start - 4 < length:
                 self._needed = 4 + length
                 break
             start += 4
-            contents.append(data[start : start + length])
+            if not is_piece:
+                contents.append(data[start : start + length])
+            elif (message := self._join(data, start, length)) is not None:
+                contents.append(message)
             start += length
             if single:
                 self._needed = 4
@@ -654,3 +705,33 @@ class Frames:
             self._needed = 4
         self._held = bytearray(data[start:])
         return contents
+
+    def _length_of_piece(self, announced: int) -> int:
+        length = announced - _PIECE_BIT
+        if length < 0 or not self._message_max:
+            raise BadFrame(f"a frame of {announced} bytes is announced; {self._frame_max} may be")
+        if not 4 < length <= 4 + PIECE_BYTES:
+            raise BadFrame(f"a piece of {length} bytes is announced; 5 to {4 + PIECE_BYTES} may be")
+        return length
+
+    def _join(self, data: bytes, start: int, length: int) -> bytes | None:
+        """Add a piece to the message that is under way; return the message after its last piece."""
+        (left,) = _length(data, start)
+        size = length - 4
+        if self._left:
+            if left != self._left - size:
+                raise BadFrame(
+                    f"a piece leaves {left} bytes of its message; {self._left - size} were expected"
+                )
+        elif left + size > self._message_max:
+            raise BadFrame(
+                f"a message of {left + size} bytes is announced; {self._message_max} may be"
+            )
+        self._pieces.append(data[start + 4 : start + length])
+        self._pieces_bytes += size
+        self._left = left
+        if left:
+            return None
+        content = b"".join(self._pieces)
+        self._pieces, self._pieces_bytes = [], 0
+        return content

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from threading import get_ident
 
+from tupelo.federation.links.wire import MESSAGE_MAX
 from tupelo.federation.replication.copies import encode_item
 from tupelo.federation.replication.streams import Numbered
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -18,7 +19,7 @@ from tupelo.values.parts import ANY
 
 logger = logging.getLogger("tupelo")
 
-ITEM_BYTES_MAX = 8 * 2**20
+ITEM_BYTES_MAX = MESSAGE_MAX // 2
 """An entry that needs more bytes than this stays where it is."""
 CONTENT_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
 """What has at most so many bytes can be copied, with all that goes with it."""

@@ -182,7 +182,7 @@ class LimeTupleSpace(_Readable):
     async def set_shared(self, shared: bool) -> None:
         """Engage it with those of the same name, here and at the other hosts; or take it out, with
         the tuples that are this agent's. Either is one step for the whole group. BadEntry if there
-        is a tuple in it that is too large to be sent (7 MiB)."""
+        is a tuple in it that is too large to be sent (31 MiB)."""
         await self._share([self], shared)
 
     async def _share(self, spaces: list[LimeTupleSpace], shared: bool) -> None:
@@ -193,7 +193,7 @@ class LimeTupleSpace(_Readable):
     @dual_api
     async def out(self, tuple: object, destination: Destination = UNSPECIFIED) -> None:
         """Write a tuple. With a destination it goes to that agent, now or when it engages. BadEntry
-        if the space is shared and the tuple is too large to be sent (7 MiB)."""
+        if the space is shared and the tuple is too large to be sent (31 MiB)."""
         await self._do(self._server.out, self._its, tuple, check_destination(destination))
 
     @dual_api

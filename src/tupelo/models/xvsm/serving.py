@@ -88,8 +88,8 @@ TOLD_MAX = 64
 """So many operations does one answer to a notification tell of."""
 TOLD_BYTES = 4 * 2**20
 """With so many bytes an answer to a notification is long enough."""
-TOLD_BYTES_MAX = links.FRAME_MAX - 1_024
-"""What is longer cannot be told."""
+AROUND_BYTES = 1_024
+"""What a message with a notification needs beside it."""
 CLIENT_HANDLES_MAX = 10_000
 """So many transactions and notifications may one client have at a time."""
 FUNCTIONS_MAX = 1_000
@@ -584,7 +584,7 @@ class SiteService:
         size = 0
         next_one = await watch.come()
         while next_one is not None:
-            content = _pack(next_one)
+            content = _pack(next_one, call.client.caller.message_max - AROUND_BYTES)
             if content is None:
                 watch.dropped += 1
             elif told and size + len(content) > TOLD_BYTES:
@@ -709,7 +709,7 @@ def _encoded(container: Container, entry: CoreEntry) -> Any:
     return entry_to_wire(shape, fields)
 
 
-def _pack(told: Told) -> bytes | None:
+def _pack(told: Told, bytes_max: int) -> bytes | None:
     """What a notification tells, as it is sent; None if it cannot be."""
     operation, entries = told
     try:
@@ -717,7 +717,7 @@ def _pack(told: Told) -> bytes | None:
         content = msgspec.msgpack.encode([operation, payloads])
     except (TupeloError, UnicodeEncodeError):
         return None
-    return content if len(content) <= TOLD_BYTES_MAX else None
+    return content if len(content) <= bytes_max else None
 
 
 def _points(names: Any) -> list[Point]:
