@@ -48,8 +48,8 @@ TupeloError
 │   ├── TokenAway           whoever has the token is out of reach, or does not let go of it
 │   │   └── SessionLost     the host that used a shared session last is gone: it can be resumed
 │   ├── SourceAway          the hosts at which the events live are out of reach: nothing was removed
-│   ├── CannotSend          too large for a frame, or not valid Unicode; nothing was done
-│   ├── AnswerTooLarge      it was done, but the answer is too large for a frame
+│   ├── CannotSend          too large to be sent, or not valid Unicode; nothing was done
+│   ├── AnswerTooLarge      it was done, but the answer is too large to be sent
 │   └── BadFrame            the other program said what cannot be understood; the link was closed
 ├── LimitReached        a budget of the host, or of your connection to it, is used up
 ├── AccessError         you were recognised, or not, and refused

@@ -142,13 +142,13 @@ class HostClosed(LinkError):
 
 
 class CannotSend(LinkError):
-    """This cannot be sent to another program, here or from there: it is too large for a frame, or
-    not valid Unicode. Nothing was done."""
+    """A message cannot be sent to another program, because it is too large or contains text that
+    is not valid Unicode. Nothing was done."""
 
 
 class AnswerTooLarge(LinkError):
-    """What was asked for was done, but the answer is too large for a frame: the message says what
-    was done, and what is not known of it."""
+    """The operation was done, but its answer is too large to be sent. The message says what was
+    done, and what the caller does not learn of it."""
 
 
 class BadFrame(LinkError):

@@ -11,6 +11,7 @@ from tupelo.federation.groups.group import Group, group_of
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.limits import Limits
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
@@ -72,6 +73,7 @@ class Resident:
         self.name = name
         self.knows = list(knows)
         self.lives = 0
+        self.limits = Limits()
         self.life: ProgramLife | None = None
         self.core: HostCore
         self.group: Group
@@ -99,6 +101,7 @@ class Resident:
             heartbeat=HEARTBEAT_SECONDS,
             answer_seconds=2.0,
             commit_in_place=True,
+            limits=self.limits,
         )
         self.group = group_of(self.core)
         self.part = Recorder(self.name)
