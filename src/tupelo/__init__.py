@@ -3,8 +3,8 @@
 from tupelo import aio, errors
 from tupelo.errors import TupeloError
 from tupelo.federation.client.connect import connect
-from tupelo.federation.hosts.archiving import Archiving
 from tupelo.federation.hosts.doors import Host
+from tupelo.federation.hosts.folder import Archiving
 from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.hosts.presence import AgentPresence, HostPresence, SpacePresence
 from tupelo.federation.identity.access import ANYONE, LOCAL, Access

@@ -57,7 +57,7 @@ def test_a_lease_for_each_entry_comes_back_for_each(connected):
 
 def test_an_error_after_the_fact_says_so(connected, monkeypatch):
     host, space = connected
-    monkeypatch.setattr("tupelo.federation.hosts.writing.RUN_BYTES", wire.FRAME_MAX + 1)
+    monkeypatch.setattr("tupelo.federation.hosts.serving.RUN_BYTES", wire.FRAME_MAX + 1)
     with pytest.raises(AnswerTooLarge, match="all 2 entries were written"):
         space.write_all([("job", 1), ("other", 2)], lease=[1_000.0, 2_000.0])
     assert host.space("jobs").here.count() == 2

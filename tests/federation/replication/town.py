@@ -9,8 +9,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.ids import id_of
-from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.keys import Identity, id_of
 from tupelo.federation.replication.feed import Feed, host_of
 from tupelo.federation.replication.feeds import Replication, replication_of
 from tupelo.federation.replication.placement import CopyAll, LaneRules, Policy

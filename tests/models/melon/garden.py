@@ -11,8 +11,7 @@ from typing import Any
 
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
-from tupelo.federation.identity.ids import id_of
-from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.keys import Identity, id_of
 from tupelo.federation.names import companion_name
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run

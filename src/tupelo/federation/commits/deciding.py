@@ -29,7 +29,7 @@ from tupelo.errors import (
     TupeloError,
 )
 from tupelo.federation.commits.host import DecidingHost
-from tupelo.federation.identity.ids import id_of
+from tupelo.federation.identity.keys import id_of
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, RemoteCaller
 from tupelo.federation.links.conversation import Conversation

@@ -16,28 +16,22 @@ from typing import Any
 
 from tupelo.errors import BadArgument, HostClosed, LimitReached, NotAllowed, Stranger
 from tupelo.federation.commits.deciding import TransactionDecisions
-from tupelo.federation.hosts.archiving import Archiver
 from tupelo.federation.hosts.client_resources import ClientResources
-from tupelo.federation.hosts.dialling import Dialler
-from tupelo.federation.hosts.extensions import Extensions
-from tupelo.federation.hosts.folder import Folder, check_space_name
+from tupelo.federation.hosts.discovery import Dialler
+from tupelo.federation.hosts.folder import Archiver, Folder, check_space_name
 from tupelo.federation.hosts.limits import AGENTS_MAX, Budget, Limits
-from tupelo.federation.hosts.parked_calls import AnsweredCalls
-from tupelo.federation.hosts.passwords import PasswordGuard
-from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.hosts.peer import Extensions, Peer
 from tupelo.federation.hosts.presence import PresenceBoard
 from tupelo.federation.hosts.services import Service, Services
-from tupelo.federation.hosts.serving import ClientServer
-from tupelo.federation.identity.access import NOBODY, Access
-from tupelo.federation.identity.ids import require_proved
-from tupelo.federation.identity.keys import Identity
+from tupelo.federation.hosts.serving import AnsweredCalls, ClientServer
+from tupelo.federation.identity.access import NOBODY, Access, PasswordGuard
+from tupelo.federation.identity.keys import Identity, require_proved
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
-from tupelo.federation.links.calls import Handlers
+from tupelo.federation.links.calls import Handlers, TurnScheduler
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link, Listener, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
-from tupelo.federation.links.turns import TurnScheduler
 from tupelo.federation.names import DECISIONS, PRESENCE, companion_name
 from tupelo.federation.spaces.doubts import DoubtfulDeliveries, give_back
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace, check_doubt

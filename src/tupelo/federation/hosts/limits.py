@@ -6,10 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from tupelo.errors import BadArgument, LimitReached
-from tupelo.federation.links.calls import CLIENT_CALLS_MAX, WORKING_MAX
+from tupelo.federation.links.calls import CLIENT_CALLS_MAX, WORKING_IN_ALL_MAX, WORKING_MAX
 from tupelo.federation.links.reception import SPACES_MAX
 from tupelo.federation.links.tcp import HANDSHAKES_MAX, PARTIAL_BYTES_MAX
-from tupelo.federation.links.turns import WORKING_MAX as WORKING_IN_ALL_MAX
 from tupelo.federation.links.wire import MESSAGE_MAX
 
 AGENTS_MAX = 10_000

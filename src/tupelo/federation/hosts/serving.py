@@ -5,37 +5,424 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tupelo.errors import AccessError, CannotSend, TupeloError, WrongPassword
-from tupelo.federation.hosts.client_deliveries import ClientDeliveries
+from tupelo.errors import (
+    AccessError,
+    AnswerTooLarge,
+    BadArgument,
+    BadFrame,
+    CannotSend,
+    LimitReached,
+    SpaceClosed,
+    TransactionEnded,
+    TupeloError,
+    WrongPassword,
+)
 from tupelo.federation.hosts.client_resources import ClientResources
-from tupelo.federation.hosts.parked_calls import ParkedCall
-from tupelo.federation.hosts.writing import ClientWrites
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.encoding import (
+    SPELLED_AT_ONCE,
     encode_change,
     encode_in_slices,
+    encode_leases,
     encode_whole,
+    read_encoded_entry,
     read_order,
 )
+from tupelo.federation.spaces.doubts import give_back
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.federated import adopt
 from tupelo.federation.spanning.question import FederatedResult
-from tupelo.space.delivery import Delivery
+from tupelo.space.delivery import Delivery, Got
 from tupelo.space.log import Actor
 from tupelo.space.query import Query, deadline_of
+from tupelo.space.tasks import TaskSignal, alarm_at, turn
 from tupelo.space.waiting import Waiter
+from tupelo.space.writers import Items, WriteOutcome, Writer
 from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
+from tupelo.values.lease import Lease, check_lease
+from tupelo.values.size import about_bytes
 from tupelo.values.template_encoding import template_from_wire
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
+
+
+RUN_BYTES = 32
+"""No run of leases needs more, but for those that do not expire together: of these the question had
+one lease each, which were as long."""
+
+
+class ClientWrites:
+    """The writes of one client."""
+
+    def __init__(self, host: HostCore, serving: ClientServer) -> None:
+        self._host = host
+        self._serving = serving
+        self._shapes_max = host.limits.shapes
+        self._waiting: dict[int, tuple[HostedSpace, Writer]] = {}
+
+    def write(self, message: wire.Write) -> None:
+        serving = self._serving
+        hosted = serving.hosted(message.space, "write")
+        entries = message.entries
+        if len(hosted.port.shapes) >= self._shapes_max:
+            self._require_known_shapes(hosted, entries)
+        if (
+            len(entries) == 1
+            and message.txn is None
+            and message.lease is None
+            and message.at is None
+            and message.to is None
+            and message.wait == 0
+            and message.leases
+            and type(entries[0]) is list
+        ):
+            lease = hosted.port.write_fast(tuple(entries[0]), serving.actor)
+            if lease is not None:
+                self._wrote(message.call, hosted, [lease], lease.thing.arrival)
+                return
+        if len(entries) > wire.BULK_MAX:
+            raise BadArgument(
+                "entries", f"at most {wire.BULK_MAX:,} at a time", f"{len(entries):,}"
+            )
+        if len(entries) > SPELLED_AT_ONCE:
+            serving.requests.spawn(message.call, self._write_many(message, hosted))
+            return
+        items = [read_encoded_entry(entry) for entry in entries]
+        if message.wait != 0:
+            serving.requests.require_new(message.call)
+        outcome, position = self._write_items(message, hosted, items)
+        if isinstance(outcome, Writer):
+            serving.requests.spawn(message.call, self._await(hosted, message, outcome))
+            return
+        self._wrote(message.call, hosted, self._wanted(hosted, message, outcome), position)
+
+    async def _write_many(self, message: wire.Write, hosted: HostedSpace) -> list[list[Any]]:
+        """Read the entries in slices, in between of which others get their turn, and write them in
+        one step."""
+        items: Items = []
+        for start in range(0, len(message.entries), SPELLED_AT_ONCE):
+            async with turn():
+                some = message.entries[start : start + SPELLED_AT_ONCE]
+                items += [read_encoded_entry(entry) for entry in some]
+                await asyncio.sleep(0)
+        outcome, position = self._write_items(message, hosted, items)
+        if isinstance(outcome, Writer):
+            return await self._await(hosted, message, outcome)
+        await asyncio.sleep(0)  # The step was long, and so is the answer.
+        return await self._flush(hosted, self._wanted(hosted, message, outcome), position)
+
+    def _write_items(
+        self, message: wire.Write, hosted: HostedSpace, items: Items
+    ) -> tuple[list[Lease] | Writer, int]:
+        """What was written, or a writer that waits; and the position to make durable."""
+        serving = self._serving
+        leases = message.lease
+        if isinstance(leases, list):
+            asked: Any = [check_lease(seconds) for seconds in leases]
+            if len(asked) != len(items):
+                raise BadFrame("a lease for each entry, or one for all")
+        else:
+            asked = check_lease(leases)
+        if message.at is not None and len(message.at) != len(items):
+            raise BadFrame("a place for each entry")
+        txn = serving.resources.transaction(hosted, message.txn)
+        with hosted.port.acting(serving.actor):
+            outcome, position = hosted.port.write_items(
+                items,
+                asked,
+                txn,
+                message.at,
+                TaskSignal,
+                message.wait,
+                WriteOutcome(origin=serving.agent, to=message.to),
+            )
+        if isinstance(outcome, Writer):
+            self._waiting[message.call] = hosted, outcome
+        return outcome, position
+
+    def _require_known_shapes(self, hosted: HostedSpace, entries: list[Any]) -> None:
+        """LimitReached if the space would learn a shape: it never forgets one."""
+        shapes = hosted.port.shapes
+        if any(read_encoded_entry(entry)[0] not in shapes for entry in entries):
+            raise LimitReached(f"shapes of entries in {hosted.name!r}", self._shapes_max)
+
+    def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
+        """The leases that the client wants to hear of: all or none."""
+        if message.txn is None and message.to is not None:
+            self._host.mover.arrived()
+        if not message.leases:
+            return []
+        if message.txn is not None:
+            self._serving.resources.wrote(hosted, leases)
+        return leases
+
+    def _wrote(self, call: int, hosted: HostedSpace, leases: list[Lease], position: int) -> None:
+        if hosted.durable and position:
+            self._serving.requests.spawn(call, self._flush(hosted, leases, position))
+        else:
+            self._serving.talk.say(wire.Answer(call, _answer(leases)))
+
+    async def _flush(
+        self, hosted: HostedSpace, leases: list[Lease], position: int
+    ) -> list[list[Any]]:
+        await hosted.flush(position)
+        return _answer(leases)
+
+    async def _await(
+        self, hosted: HostedSpace, message: wire.Write, writer: Writer
+    ) -> list[list[Any]]:
+        try:
+            leases, position = await hosted.port.writing_of(writer, message.wait)
+        finally:
+            self._waiting.pop(message.call, None)
+        return await self._flush(hosted, self._wanted(hosted, message, leases), position)
+
+    def stop(self, call: int) -> None:
+        """Nobody waits for this any more. Its task may not even have begun, so it is not left to
+        that: an entry that comes into the space now would be nobody's."""
+        hosted, writer = self._waiting.pop(call, (None, None))
+        if hosted is not None and writer is not None:
+            hosted.port.stop_writing(writer)
+
+    def stop_all(self) -> None:
+        for call in list(self._waiting):
+            self.stop(call)
+
+
+def _answer(leases: list[Lease]) -> list[list[Any]]:
+    """The leases, as they are sent. AnswerTooLarge if they do not fit in a frame."""
+    things = [lease.thing for lease in leases]
+    if len(things) == 1:  # as most are
+        return [[things[0].n, things[0].arrival, things[0].expires]]
+    runs = encode_leases((one.n, one.arrival, one.expires) for one in things)
+    if len(runs) * RUN_BYTES > wire.FRAME_MAX:
+        raise AnswerTooLarge(
+            f"all {len(leases):,} entries were written, but their leases do not fit in an answer "
+            f"of {wire.FRAME_MAX:,} bytes; write fewer at a time, to renew or cancel them"
+        )
+    return runs
+
+
+GOT_MAX = 64
+"""So many gets in transactions and sessions are remembered for each client."""
+CONFIRMED_MAX = 256
+"""So many takings that were confirmed are remembered for each client."""
+ENTRIES_MAX = 1_000
+"""So many entries may either have, beyond those of the last call; sessions remember what may come
+back."""
+REMEMBERED_BYTES = 16 * 2**20
+"""So much may the entries of either have together, beyond those of the last call."""
+
+
+class _WithEntries(Protocol):
+    entries: list[Entry]
+
+
+T = TypeVar("T", bound=_WithEntries)
+
+
+class ClientDeliveries:
+    """What one client was given, by call."""
+
+    def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
+        self._space_of = space_of
+        self._held: dict[int, Delivery] = {}
+        self._got: RecentByCall[Got] = RecentByCall(GOT_MAX, lambda got: None)
+        self._confirmed: RecentByCall[Delivery] = RecentByCall(
+            CONFIRMED_MAX, lambda delivery: delivery.forget()
+        )
+
+    def __contains__(self, call: int) -> bool:
+        """Could something go back for this call?"""
+        return call in self._held or call in self._got.calls or call in self._confirmed.calls
+
+    def hold(self, call: int, delivery: Delivery) -> None:
+        self._held[call] = delivery
+
+    def got(self, call: int, got: Got) -> None:
+        if got.entries:
+            self._got.add(call, got)
+
+    def confirm(self, call: int) -> None:
+        """It has reached the client, and is gone for good."""
+        delivery = self._held.pop(call, None)
+        if delivery is not None:
+            with suppress(SpaceClosed, TransactionEnded):  # The space took it back before.
+                position = delivery.confirm()
+                self._confirmed.add(call, delivery)
+                hosted = self._space_of(delivery.space)
+                if hosted is not None:
+                    hosted.flush_soon(position)
+
+    def give_back(self, call: int) -> None:
+        """It has not reached the user after all."""
+        delivery: Delivery | None = self._held.pop(call, None) or self._got.pop(call)
+        if delivery is not None:
+            give_back(self._space_of(delivery.space), delivery)
+            return
+        confirmed = self._confirmed.pop(call)
+        hosted = None if confirmed is None else self._space_of(confirmed.space)
+        if confirmed is not None and hosted is not None:
+            adopt(hosted, confirmed.entries)
+
+    def leave(self) -> dict[int, Delivery]:
+        """The client is gone: what it has not confirmed. The rest is settled."""
+        held, self._held = self._held, {}
+        self._got.clear()
+        self._confirmed.clear()
+        return held
+
+
+class RecentByCall(Generic[T]):
+    """The last things of their kind, by call: not too many, and not too large, beyond the very
+    last. The others are `dropped`."""
+
+    def __init__(self, count_max: int, dropped: Callable[[T], None]) -> None:
+        self.calls: dict[int, tuple[T, int]] = {}
+        self._count_max = count_max
+        self._dropped = dropped
+        self._entries = 0
+        self._size = 0
+
+    def add(self, call: int, thing: T) -> None:
+        self.pop(call)
+        size = sum(about_bytes(entry.fields) for entry in thing.entries)
+        self.calls[call] = thing, size
+        self._entries += len(thing.entries)
+        self._size += size
+        while len(self.calls) > 1 and (
+            len(self.calls) > self._count_max
+            or self._entries > ENTRIES_MAX
+            or self._size > REMEMBERED_BYTES
+        ):
+            self._drop(next(iter(self.calls)))
+
+    def pop(self, call: int) -> T | None:
+        thing, size = self.calls.pop(call, (None, 0))
+        if thing is not None:
+            self._entries -= len(thing.entries)
+            self._size -= size
+        return thing
+
+    def _drop(self, call: int) -> None:
+        thing = self.pop(call)
+        if thing is not None:
+            self._dropped(thing)
+
+    def clear(self) -> None:
+        for call in list(self.calls):
+            self._drop(call)
+
+
+Done = Callable[[list[Entry], Exception | None], None]
+
+
+class AnsweredCalls:
+    """Those of a host who were answered on its loop, until they have the answer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._parked: deque[ParkedCall] = deque()
+
+    def add(self, parked: ParkedCall) -> None:
+        if not self._parked:
+            self._loop.call_soon(self.answer)
+        self._parked.append(parked)
+
+    def answer(self) -> None:
+        """Now: they need not wait until the loop comes round."""
+        while self._parked:
+            self._parked.popleft().end()
+
+
+class ParkedCall:
+    """A waiter's signal, and its patience."""
+
+    __slots__ = (
+        "_cancel_alarm",
+        "_done",
+        "_hosted",
+        "_loop",
+        "_over",
+        "_thread",
+        "_waiter",
+        "_woken",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, woken: AnsweredCalls) -> None:
+        self._loop = loop
+        self._woken = woken
+        self._thread = get_ident()
+        self._over = False
+        self._hosted: HostedSpace | None = None
+        self._waiter: Waiter | None = None
+        self._done: Done | None = None
+        self._cancel_alarm: Callable[[], None] | None = None
+
+    def wait(self, hosted: HostedSpace, waiter: Waiter, done: Done) -> None:
+        self._hosted = hosted
+        self._waiter = waiter
+        self._done = done
+        deadline = waiter.query.deadline
+        if waiter.done:
+            self._loop.call_soon(self.end)
+        elif deadline is not None:
+            self._cancel_alarm = alarm_at(self._loop, hosted.clock, deadline, self.end)
+
+    def wake(self) -> bool:
+        """The waiter was answered, on whichever thread, under the space's lock."""
+        try:
+            if get_ident() == self._thread:
+                self._woken.add(self)
+            else:
+                self._loop.call_soon_threadsafe(self.end)
+        except RuntimeError:  # The loop is closed.
+            return False
+        return True
+
+    def end(self) -> None:
+        """It was answered, or its patience is at an end."""
+        if self._over or self._hosted is None or self._waiter is None or self._done is None:
+            return
+        self._stop()
+        port = self._hosted.port
+        entries: list[Entry] = []
+        failure: TupeloError | None = None
+        try:
+            if port.give_up(self._waiter):
+                entries, _ = port.collect(self._waiter, reserve=True)
+        except TupeloError as error:
+            failure = error
+        self._done(entries, failure)
+
+    def vanish(self) -> int | None:
+        """Nobody wants the answer any more; nothing is lost with it. The place that it had in the
+        queue, for whoever goes on waiting."""
+        if self._over or self._hosted is None or self._waiter is None:
+            return None
+        self._stop()
+        self._hosted.flush_soon(self._hosted.port.vanish(self._waiter))
+        return self._waiter.ticket
+
+    def _stop(self) -> None:
+        self._over = True
+        if self._cancel_alarm is not None:
+            self._cancel_alarm()
+            self._cancel_alarm = None
+
 
 logger = logging.getLogger("tupelo")
 

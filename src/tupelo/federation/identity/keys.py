@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tupelo.errors import BadArgument, IdentityUnusable
+from tupelo.errors import BadArgument, IdentityUnusable, Stranger
 from tupelo.store.filelock import sync_folder
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Ed25519PrivateKey,
         Ed25519PublicKey,
     )
+
 
 _PREFIX = "ed25519:"
 _KEY = re.compile(_PREFIX + "[0-9a-f]{64}")
@@ -218,3 +219,20 @@ def _keep(path: Path, pem: bytes) -> None:
     finally:
         Path(temporary).unlink()
     sync_folder(path.parent)
+
+
+ID_CHARACTERS = 40
+"""Of the id of a host that has an identity; no other has an id of this length."""
+
+
+def require_proved(identity: str | None, host_id: str) -> None:
+    """Stranger, if a host gives itself an id that it has not proved to be its own."""
+    if identity and host_id != id_of(identity):
+        raise Stranger(f"a host with the identity {identity} is not {host_id}")
+    if not identity and len(host_id) == ID_CHARACTERS:
+        raise Stranger(f"that it is {host_id} must be proved, by an identity")
+
+
+def id_of(key: str) -> str:
+    """The id of the host that has this identity."""
+    return key.removeprefix("ed25519:")[:ID_CHARACTERS]

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.errors import BadFrame, CannotSend
-from tupelo.federation.links.calls import InboundCall, PendingCalls
+from tupelo.federation.links.calls import FIRST_MESSAGES, InboundCall, PendingCalls, TurnScheduler
 from tupelo.federation.links.link import Link
-from tupelo.federation.links.turns import FIRST_MESSAGES, TurnScheduler
 from tupelo.federation.links.wire import (
     MESSAGE_MAX,
     Answer,

@@ -14,8 +14,7 @@ from typing import Any
 
 from msgspec.msgpack import Decoder, Encoder
 
-from tupelo.federation.identity.ids import id_of
-from tupelo.federation.identity.keys import Identity, key_bytes, key_text, verify
+from tupelo.federation.identity.keys import Identity, id_of, key_bytes, key_text, verify
 from tupelo.federation.replication.messages import Chunk, Statement, Tombstones
 from tupelo.federation.replication.sources import host_of
 

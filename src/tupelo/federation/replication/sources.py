@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tupelo.federation.identity.ids import ID_CHARACTERS
+from tupelo.federation.identity.keys import ID_CHARACTERS
 
 NAMES_KEPT = 4_096
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.ids import id_of
+from tupelo.federation.identity.keys import id_of
 from tupelo.federation.names import companion_name
 from tupelo.federation.replication.broadcast import FeedCursor
 from tupelo.federation.replication.feed import Feed

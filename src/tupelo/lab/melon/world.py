@@ -10,7 +10,7 @@ from random import Random
 from typing import Literal
 
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.ids import id_of
+from tupelo.federation.identity.keys import id_of
 from tupelo.federation.spaces.hosted import Doubt
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop
