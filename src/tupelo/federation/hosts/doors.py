@@ -1,7 +1,5 @@
-"""A host as a user holds it: `tupelo.Host` for threads, `tupelo.aio.Host` for coroutines.
-
-The blocking one runs its host on an event loop in a thread of its own.
-"""
+"""Hosts as users see them: `tupelo.Host` for threads, `tupelo.aio.Host` for coroutines. The
+blocking one runs its host on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ ID_FILE = "host.id"
 
 @dataclass
 class HostConfig:
-    """A host to be: it is started and stopped on the loop on which it will live."""
+    """The checked arguments of a host; starts and stops it on the loop on which it runs."""
 
     name: str
     listen: str | None
@@ -159,7 +157,7 @@ def plan_host(
     local_trust: bool = True,
     limits: Limits | None = None,
 ) -> HostConfig:
-    """Check what was asked for, and settle what was not."""
+    """Check the arguments of a host and fill in the defaults. Raises BadArgument."""
     if not isinstance(name, str) or not name:
         raise BadArgument("name", "a text that is not empty", name)
     if isinstance(peers, (str, bytes)) or not isinstance(peers, Iterable):
@@ -212,7 +210,7 @@ def plan_host(
 
 
 def _kept_id(folder: Path | None) -> str:
-    """The id of a host without an identity: the same every time, if it has a folder."""
+    """The id of a host without an identity: always the same if it has a folder."""
     if folder is None:
         return uuid4().hex
     folder.mkdir(parents=True, exist_ok=True)
@@ -225,13 +223,13 @@ def _kept_id(folder: Path | None) -> str:
 
 
 CLOSING_SECONDS = 10.0
-"""So long is waited for a loop to close its lines."""
+"""How long closing waits for the loop to close its links."""
 
 T = TypeVar("T")
 
 
 class HostDoor:
-    """What both hosts have: how work gets to the loop on which the host lives."""
+    """What both kinds of host have in common: how work gets to the loop of the host."""
 
     is_async: bool
     _core: HostCore
@@ -274,7 +272,7 @@ class HostDoor:
         self._begin()
 
     def _begin(self) -> None:
-        """The arguments are good."""
+        """Set the checked arguments."""
         raise NotImplementedError
 
     @property
@@ -283,7 +281,7 @@ class HostDoor:
 
     @property
     def id(self) -> str:
-        """By which other hosts, and `scope=`, know it; also the id of its own agent."""
+        """The id by which other hosts, and `scope=`, know it; also the id of its own agent."""
         return self._core.id
 
     @property
@@ -293,35 +291,35 @@ class HostDoor:
 
     @property
     def url(self) -> str:
-        """What programs elsewhere connect to, but for the name of a space."""
+        """The URL for programs elsewhere, without the name of a space."""
         return f"tupelo://{self._core.address}/"
 
     @property
     def identity(self) -> str | None:
-        """The key that others know it by, if it has one."""
+        """The public key by which others know it, or None."""
         return self._plan.identity.key if self._plan.identity is not None else None
 
     @property
     def health(self) -> dict[str, str]:
-        """What is wrong with spaces of this host, by their names: a full disk, say. Empty if all
-        are well."""
+        """Problems of the spaces of this host by name, such as a full disk; empty if there are
+        none."""
         found = {name: hosted.port.health for name, hosted in list(self.core.spaces.items())}
         return {name: health for name, health in found.items() if health != "ok"}
 
     @property
     def engaged(self) -> list[str]:
-        """The names of the hosts that it is engaged with."""
+        """The names of the engaged hosts."""
         return [peer.name for peer in list(self._core.peers.values())]
 
     @property
     def core(self) -> HostCore:
-        """The host itself, for the models: it is used on its own loop."""
+        """The host itself, for models; it is used on its own loop."""
         return self._core
 
     # Who is let in, and what is withdrawn
 
     def trust(self, key: str, *, lease: float | None = None) -> None:
-        """Let this identity in from now on, for so many seconds, or until it is withdrawn."""
+        """Accept this identity from now on, for so many seconds, or until it is withdrawn."""
         seconds = check_lease(lease)
         self._at_once(lambda: self._core.trust_key(key, seconds))
 
@@ -331,7 +329,8 @@ class HostDoor:
         self._at_once(lambda: self._core.untrust_key(key))
 
     def set_trust(self, trust: Trust) -> None:
-        """Decide by this from now on who is let in. The links of all others end."""
+        """Replace the trust of this host. The links of identities that are no longer trusted
+        end."""
         if not isinstance(trust, Trust):
             raise BadArgument("trust", "a Trust such as Trust.known([...])", trust)
         self._at_once(lambda: self._core.set_trust(trust))
@@ -344,14 +343,14 @@ class HostDoor:
 
     @property
     def in_doubt(self) -> dict[str, int]:
-        """How many entries are in doubt for whom, by the ids of hosts and agents: they have taken
-        them, are away, and have not said whether they have them."""
+        """How many entries are in doubt, by the ids of the hosts and agents that have taken them,
+        are away, and have not confirmed them."""
         return self._at_once(self._core.in_doubt)
 
     def give_up(self, host: str) -> int:
-        """This other host (its id; see `in_doubt`) will not come back: what it has taken and not
-        confirmed returns, or is forgotten, as the `Doubt` of each space says. The answer is how
-        many entries that were. If it does come back, it may have some of them."""
+        """The host with this id (see `in_doubt`) will not come back: the entries that it has taken
+        and not confirmed are returned or removed, as the `Doubt` of each space says. Returns how
+        many there were. If the host does come back, it may have some of them."""
         if not isinstance(host, str) or not host:
             raise BadArgument("host", "the id of a host", host)
         return self._at_once(lambda: self._core.give_up(host))
@@ -372,8 +371,8 @@ class HostDoor:
         doubt: Doubt | None = None,
         offered: Callable[[HostedSpace], object] | None = None,
     ) -> None:
-        """For models: offer a service to clients. It is made on the host's loop; then `offered` is
-        called there with the hidden space that has the rules of the service: see
+        """For models: offer a service to clients. It is made on the loop of the host; then
+        `offered` is called there with the hidden space that has the rules of the service: see
         `HostCore.offer`."""
         core = getattr(self, "_core", None)
         if core is None:
@@ -389,26 +388,26 @@ class HostDoor:
     def on_loop(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
     ) -> Any:
-        """Have this done on the host's loop; the answer may be awaited. If the thread that waits
-        for it is interrupted when it is on its way, `undo` has it, on the loop."""
+        """Run a coroutine on the loop of the host and return its result. If the waiting thread is
+        interrupted while the result is on its way, `undo` is called with it on the loop."""
         raise NotImplementedError
 
     def now(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Have this done, which never waits."""
+        """Run a coroutine that never waits on the loop of the host."""
         raise NotImplementedError
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Have this called on the host's loop."""
+        """Call a function on the loop of the host, without waiting for it."""
         raise NotImplementedError
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run this on a thread, or as a task, of its own."""
+        """Run a coroutine in a thread, or a task, of its own."""
         raise NotImplementedError
 
 
 class ThreadCall:
-    """Something that a thread waits for, and the loop does. Either the thread gets the answer, or
-    it is undone."""
+    """Work on the loop for which a thread waits. Either the thread gets the result, or the work is
+    undone."""
 
     def __init__(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None
@@ -431,7 +430,7 @@ class ThreadCall:
         return answer
 
     def abandon(self) -> None:
-        """On the loop: the thread was interrupted, and has not got the answer."""
+        """On the loop: the thread was interrupted and does not get the result."""
         self._abandoned = True
         if self._answers:
             self._undo_it(self._answers.pop())
@@ -503,7 +502,7 @@ class Host(HostDoor):
         return self._core.presence.space
 
     def engage(self, address: str) -> None:
-        """Look for a host at this address, from now on."""
+        """Connect to the host at this address, and again whenever the connection is lost."""
         self.soon(self._core.dial, str(Address.parse(address)))
 
     def close(self) -> None:
@@ -601,7 +600,7 @@ class AsyncHost(HostDoor):
         return asynchronous.Space(self._core.presence.space)
 
     def engage(self, address: str) -> None:
-        """Look for a host at this address, from now on."""
+        """Connect to the host at this address, and again whenever the connection is lost."""
         self._core.dial(str(Address.parse(address)))
 
     async def close(self) -> None:
@@ -642,7 +641,7 @@ class AsyncHost(HostDoor):
 
 
 class CoreDoor(AsyncHost):
-    """A host that runs already, for what a service does on its loop."""
+    """A host that is running already, for work of a service on its loop."""
 
     def __init__(self, core: HostCore) -> None:
         self._core = core

@@ -1,4 +1,9 @@
-"""The folder of a host: the files of its spaces, and which of them its program opens itself."""
+"""The folder of a host: the files of its spaces, which of them are opened by its program only, and
+the archive of their logs.
+
+A host with an archive trims logs only after they were sealed. Sealing is done by a layer above this
+one, which is found by its entry point.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +21,12 @@ from tupelo.store.sqlite import SqliteJournal
 SPACE_FILE = ".tupelo"
 OWN_FILE = ".own"
 SPACE_NAME_MAX = 80
-"""In bytes: with every one of them encoded as three letters it is still the name of a file."""
+"""The longest name of a space, in bytes: with each byte encoded as three characters it is still a
+valid file name."""
 
 
 class Folder:
-    """Where the spaces of one host are kept."""
+    """The files of the spaces of one host."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,22 +36,22 @@ class Folder:
         return self._path / (quote(name, safe="") + SPACE_FILE)
 
     def claim(self, name: str) -> None:
-        """From now on this space is opened by the program of the host alone: it has rules, or
-        options, that are not in its file."""
+        """From now on only the program of the host opens this space, because it has rules or
+        options that are not in its file."""
         self.file_of(name).with_suffix(OWN_FILE).touch()
 
     def is_claimed(self, name: str) -> bool:
         return self.file_of(name).with_suffix(OWN_FILE).exists()
 
     def names(self) -> list[str]:
-        """The spaces that are kept here, and may be opened by whoever asks for them."""
+        """The spaces in this folder that the host opens by itself."""
         files = sorted(self._path.glob("*" + SPACE_FILE))
         names = [unquote(file.name.removesuffix(SPACE_FILE)) for file in files]
         return [n for n in names if not (is_reserved(n) or self.is_claimed(n))]
 
     def file_of_either(self, name: str, former: str) -> Path:
-        """The file of a space that a model keeps, or the one that it had under its `former` name,
-        which then goes on being used. A file of that name that clients could open is not one."""
+        """The file of a space that a model keeps; the file under its `former` name if that exists.
+        A file of that name that clients could open is not used."""
         file, before = self.file_of(name), self.file_of(former)
         is_kept = is_reserved(former) or self.is_claimed(former)
         return before if is_kept and before.exists() and not file.exists() else file
@@ -68,8 +74,8 @@ GROUP = "tupelo.archivers"
 
 
 class Archiving(msgspec.Struct, frozen=True):
-    """Where the logs of a host are sealed, and when: each that has so many changes more, or any
-    after so many seconds."""
+    """The archive of a host: its folder, and when logs are sealed: after so many changes, or after
+    so many seconds."""
 
     folder: str | Path
     changes: int = 100_000
@@ -80,14 +86,14 @@ class Archiver(Protocol):
     """Seals logs, on a thread of its own."""
 
     def keep(self, journal: SqliteJournal) -> None:
-        """Seal the log of this space from now on; till then, nothing of it is forgotten."""
+        """Seal the log of this space from now on; nothing of it is trimmed before."""
 
     def close(self) -> None:
         """Seal what is left."""
 
 
 def check_archive(archive: object, path: object) -> Archiving | None:
-    """What a user asks for: a folder, or where and when."""
+    """The `archive=` argument of a host as an Archiving. Raises BadArgument."""
     if archive is None:
         return None
     if isinstance(archive, (str, Path)) and str(archive):
@@ -108,7 +114,7 @@ def _is_number(value: object) -> bool:
 
 
 def archiver_for(archiving: Archiving) -> Archiver:
-    """Whoever seals logs, in this folder. PipelineError if nobody can."""
+    """An archiver for this folder. Raises PipelineError if the pipeline is not installed."""
     for found in entry_points(group=GROUP):
         try:
             made: Any = found.load()

@@ -1,5 +1,6 @@
-"""A peer: another host, as it is known here while we are engaged. What it asks for its agents is
-answered here; what we ask of it goes over its conversation."""
+"""A peer: another host while it is engaged. Requests of that host for its agents are answered here;
+our requests go through its conversation. Extensions are parts of a host that talk to the same part
+of its peers."""
 
 from __future__ import annotations
 
@@ -45,17 +46,17 @@ if TYPE_CHECKING:
 
 
 NOTED_MAX = 1_000
-"""So many sessions of one host are remembered. The one that has not asked for longest is forgotten,
-and tells us all again if it asks."""
+"""Sessions of one host that are cached. The least recently used is dropped; if it asks again, it
+sends its complete record."""
 NOTED_BYTES = 64 * 2**20
-"""So much may they have told us together, beyond the one that asks; then the same."""
+"""Bytes of the cached records of one host, beside the session that asks."""
 ORIGIN_BYTES = 256
-"""What an origin needs, however few its numbers."""
+"""Bytes that are counted for an origin, however few its numbers."""
 
 
 class PeerSeen(Seen):
-    """What a session there has seen, and what of it is gone from here for good since it asked; also
-    of what was sent, of which it has yet to say whether it has seen it."""
+    """What a session at the peer has seen, and which of these entries, or of those that were sent
+    to it, were removed here since it asked."""
 
     __slots__ = ("_gone", "_sent")
 
@@ -94,8 +95,8 @@ class PeerSeen(Seen):
 
 
 class PeerSession:
-    """A session there, as it is known here: who reads in it, and what it has seen. `version` is
-    that of its record, there."""
+    """A copy of a session at the peer: its reader and what it has seen. `version` is the version of
+    its record there."""
 
     def __init__(self, hosted: HostedSpace, number: int, actor: Actor) -> None:
         self.hosted = hosted
@@ -107,15 +108,16 @@ class PeerSession:
         self.answering = 0
 
     def pop_gone(self) -> tuple[wire.Numbers | None, int]:
-        """What the session may forget, and the position at which that is durable. Nothing while
-        other answers to it are made: there it may be in, and would seem new when they come."""
+        """The numbers that the session may forget, and the position at which their removal is
+        durable. None while other answers to the session are made: they may contain such an entry,
+        which would then seem new to the session."""
         if self.answering > 1:
             return None, 0
         with self.hosted.port.atomic():
             return self.seen.pop_gone(), self.hosted.port.position
 
     def heard(self, notes: wire.SessionDelta) -> None:
-        """BadFrame, and nothing was done, if this cannot be."""
+        """Apply a delta. Raises BadFrame, and does nothing, if it is malformed."""
         with self.hosted.port.atomic():
             new = [origin for origin in notes.seen if origin not in self.seen.bits]
             self.seen.heard(notes)
@@ -125,7 +127,7 @@ class PeerSession:
 
 
 class PeerSessionCache:
-    """The sessions of one host, by their numbers there."""
+    """Copies of the sessions of one peer, by their numbers there."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, PeerSession] = OrderedDict()
@@ -137,8 +139,8 @@ class PeerSessionCache:
     def heard(
         self, hosted: HostedSpace, notes: wire.SessionDelta, actor: Actor
     ) -> PeerSession | None:
-        """The session as it is after this; None if this does not go on from what is known of it.
-        BadFrame if it cannot be."""
+        """Apply a delta; returns the session, or None if the delta does not continue the copy.
+        Raises BadFrame if it is malformed."""
         number = notes.number
         if not notes.since:
             self.forget(number)
@@ -177,16 +179,17 @@ def _size(numbers: bytes | list[int]) -> int:
 logger = logging.getLogger("tupelo")
 
 WATCHES_MAX = 100_000
-"""So many watches may one host have here."""
+"""The most watches of one host."""
 ANSWER_BYTES = 2 * 2**20
-"""About so much is in an answer, or else a single entry; who wants more asks on. As they are sent,
-entries may be several times as large."""
+"""The approximate size of an answer, unless it is a single entry; the asker asks again for more.
+Encoded entries may be several times as large."""
 
 _OPERATIONS = {"read": "read", "peek": "read", "take": "take"}
 
 
 class Peer:
-    """One engaged host. `holder` is the name under which it holds reservations here."""
+    """One engaged host. `who` is its proved identity, as for a client; `holder` is the name under
+    which it holds reservations here."""
 
     def __init__(
         self,
@@ -218,7 +221,7 @@ class Peer:
 
     @staticmethod
     def register(handlers: Handlers[Peer]) -> None:
-        """What a host asks and says for its agents."""
+        """Add the handlers of the messages that hosts send for their agents."""
         handlers.now |= {
             wire.Hint: Peer.hint,
             wire.HintAck: Peer.told,
@@ -273,7 +276,7 @@ class Peer:
         self._host.told_presence(self, message.spaces, agents)
 
     def _is_home_of(self, agent: str) -> bool:
-        """May an agent of this id be there? What else it says of agents is not heeded."""
+        """Can an agent of this id be at that host? Other agents in its messages are ignored."""
         return agent == self.id or agent.endswith(f"@{self.id}")
 
     def may(self, operation: str, hosted: HostedSpace) -> bool:
@@ -289,8 +292,8 @@ class Peer:
         return allowed
 
     def still_may(self, name: str) -> bool:
-        """The rules of the space `name` have changed: may this host do the same there as before,
-        and in what models keep for it? If it may do more or less, it is to engage anew."""
+        """The rules of the space `name` have changed: may this host do the same as before there,
+        and in the companions of the space? If not, it must engage again."""
         before, self._allowed = self._allowed, {}
         return all(
             self.may(operation, hosted) == allowed
@@ -299,8 +302,8 @@ class Peer:
         )
 
     def hosted(self, space: str, operation: str) -> HostedSpace | None:
-        """The space, if there is one here that hosts share. AccessError if this host's agents may
-        not do this in it."""
+        """The space, if there is a shared one of this name. Raises AccessError if the agents of
+        that host may not do this in it."""
         hosted = self._host.spaces.get(space)
         if hosted is None or not hosted.shared:
             return None
@@ -359,7 +362,7 @@ class Peer:
         order: Order | None,
         look: Callable[[], Awaitable[tuple[list[Entry], msgspec.Raw]]],
     ) -> tuple[list[Entry], msgspec.Raw]:
-        """What there is. Only if there is nothing does the watch stand."""
+        """The current matches; if there are none, a watch begins."""
         self._require_room()
         self._watches[number] = PlannedWatch()
         try:
@@ -382,13 +385,13 @@ class Peer:
             self._watches[number] = SpaceAwaited(space, made)
 
     def space_made(self, hosted: HostedSpace) -> None:
-        """This space is here from now on: tell those there who wait for something in it."""
+        """A space was made here: answer the watches of that host that wait for it."""
         for watch in list(self._watches.values()):
             if isinstance(watch, SpaceAwaited) and watch.space == hosted.name:
                 watch.made(hosted)
 
     def _end_watch(self, number: int) -> int:
-        """How often was there something?"""
+        """End a watch; returns how many hits it had."""
         watching = self._watches.pop(number, None)
         if watching is None:
             return 0
@@ -405,7 +408,7 @@ class Peer:
         session: PeerSession | None,
         actor: Actor,
     ) -> tuple[list[Entry], msgspec.Raw]:
-        """What there is, and how it is said. What cannot be sent is passed over."""
+        """The current matches, and their encoding. Entries that cannot be sent are passed over."""
         limit = message.limit
         while True:
             entries, cut = await self._get(message, hosted, template, session, actor, limit)
@@ -433,7 +436,7 @@ class Peer:
         actor: Actor,
         limit: int | None,
     ) -> tuple[list[Entry], bool]:
-        """So much of what there is, and whether there is more than has room in an answer."""
+        """The current matches, and whether there are more than fit in an answer."""
         query = Query(
             template,
             message.how == "take",
@@ -506,14 +509,14 @@ class Peer:
         return encode_seen(passed)
 
     def _stand_later(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
-        """The space was made after it was to be watched."""
+        """Begin a watch on a space that was made after the request."""
         if self.may("subscribe", hosted):
             self._stand(template, message, hosted)
         else:
             logger.info("the host %r may not watch %r", self.name, hosted.name)
 
     def _stand(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
-        """From now on the watch tells of what is in the space."""
+        """Begin a watch that sends the entries of a space."""
         self._end_watch(message.watch)
         self._require_room()
         telling = RemoteWatch(
@@ -538,7 +541,7 @@ class Peer:
         return await hosted.port.count_in_slices(template, None)
 
     def under_way(self) -> dict[str, list[Any]]:
-        """What has begun between this host and that one, and has not ended."""
+        """Reservations, watches and tasks of that host, for the lab and for debugging."""
         return {
             "reservations": list(self._held),
             "watches": list(self._watches),
@@ -549,7 +552,7 @@ class Peer:
     # The end
 
     def end(self, reason: str) -> None:
-        """It is lost: what it has not settled is in doubt, all else of it is freed."""
+        """The host is lost: unsettled deliveries are in doubt, everything else is freed."""
         self.requests.stop()
         for watching in self._watches.values():
             watching.end()
@@ -578,19 +581,20 @@ T = TypeVar("T")
 
 
 class Extension(Protocol):
-    """A part of a host. A link that is replaced is one departure and one engagement."""
+    """A part of a host that talks to the same part of its peers. A link that is replaced is one
+    departure and one engagement."""
 
     def engaged(self, peer: Peer) -> None: ...
 
     def departed(self, peer: Peer) -> None: ...
 
     async def stop(self) -> None:
-        """The host leaves: end what is under way."""
+        """The host is closing: end everything that is open."""
         ...
 
 
 class SilentExtension:
-    """A part of a host that says nothing by itself to other hosts."""
+    """A part of a host that is not told of peers."""
 
     def engaged(self, peer: Peer) -> None:
         pass
@@ -600,7 +604,7 @@ class SilentExtension:
 
 
 class Extensions(dict[str, Extension]):
-    """The parts of a host, by name."""
+    """The extensions of a host, by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -615,8 +619,8 @@ class Extensions(dict[str, Extension]):
         read: Callable[[msgspec.Raw], T],
         heard: Callable[[Peer, T], None],
     ) -> None:
-        """A part that is told what the same part of another host says, once it is read. A BadFrame
-        closes that link, and no other."""
+        """Add an extension. `heard` is called with the messages of the same extension of a peer,
+        decoded by `read`; a BadFrame closes the link to that peer."""
         self[name] = extension
         self._heard[name] = lambda peer, body: heard(peer, read(body))
 

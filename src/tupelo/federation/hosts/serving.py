@@ -1,5 +1,6 @@
-"""Serving: a client as its host sees it. It is an agent here, and everything it holds hangs on
-its link: when that is lost its waiters, locks, sessions and subscriptions are freed at once."""
+"""Serving a client: the calls, writes and deliveries of one connected program. When its link is
+lost, its waiting calls, transactions, sessions and subscriptions end at once; deliveries that it
+has not confirmed are in doubt."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ if TYPE_CHECKING:
 
 
 RUN_BYTES = 32
-"""No run of leases needs more, but for those that do not expire together: of these the question had
-one lease each, which were as long."""
+"""The most bytes of an encoded run of leases, except of leases that do not expire together: those
+were as long in the request."""
 
 
 class ClientWrites:
@@ -110,8 +111,7 @@ class ClientWrites:
         self._wrote(message.call, hosted, self._wanted(hosted, message, outcome), position)
 
     async def _write_many(self, message: wire.Write, hosted: HostedSpace) -> list[list[Any]]:
-        """Read the entries in slices, in between of which others get their turn, and write them in
-        one step."""
+        """Decode the entries in several turns of the loop, and write them in one step."""
         items: Items = []
         for start in range(0, len(message.entries), SPELLED_AT_ONCE):
             async with turn():
@@ -127,7 +127,7 @@ class ClientWrites:
     def _write_items(
         self, message: wire.Write, hosted: HostedSpace, items: Items
     ) -> tuple[list[Lease] | Writer, int]:
-        """What was written, or a writer that waits; and the position to make durable."""
+        """Returns the leases, or a writer that waits for room; and the position to make durable."""
         serving = self._serving
         leases = message.lease
         if isinstance(leases, list):
@@ -154,13 +154,14 @@ class ClientWrites:
         return outcome, position
 
     def _require_known_shapes(self, hosted: HostedSpace, entries: list[Any]) -> None:
-        """LimitReached if the space would learn a shape: it never forgets one."""
+        """Raise LimitReached if an entry has a shape that is new in the space: a space never
+        forgets a shape."""
         shapes = hosted.port.shapes
         if any(read_encoded_entry(entry)[0] not in shapes for entry in entries):
             raise LimitReached(f"shapes of entries in {hosted.name!r}", self._shapes_max)
 
     def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
-        """The leases that the client wants to hear of: all or none."""
+        """The leases that are sent to the client: all or none, as it has asked."""
         if message.txn is None and message.to is not None:
             self._host.mover.arrived()
         if not message.leases:
@@ -191,8 +192,8 @@ class ClientWrites:
         return await self._flush(hosted, self._wanted(hosted, message, leases), position)
 
     def stop(self, call: int) -> None:
-        """Nobody waits for this any more. Its task may not even have begun, so it is not left to
-        that: an entry that comes into the space now would be nobody's."""
+        """Cancel a waiting write. The writer is removed here and not by its task, which may not
+        have begun: otherwise an entry could still be written for a caller that is gone."""
         hosted, writer = self._waiting.pop(call, (None, None))
         if hosted is not None and writer is not None:
             hosted.port.stop_writing(writer)
@@ -203,7 +204,7 @@ class ClientWrites:
 
 
 def _answer(leases: list[Lease]) -> list[list[Any]]:
-    """The leases, as they are sent. AnswerTooLarge if they do not fit in a frame."""
+    """The leases, as they are sent. Raises AnswerTooLarge if they do not fit in a frame."""
     things = [lease.thing for lease in leases]
     if len(things) == 1:  # as most are
         return [[things[0].n, things[0].arrival, things[0].expires]]
@@ -217,14 +218,13 @@ def _answer(leases: list[Lease]) -> list[list[Any]]:
 
 
 GOT_MAX = 64
-"""So many gets in transactions and sessions are remembered for each client."""
+"""Reads and takes in transactions and sessions that are remembered for each client."""
 CONFIRMED_MAX = 256
-"""So many takings that were confirmed are remembered for each client."""
+"""Confirmed takes that are remembered for each client."""
 ENTRIES_MAX = 1_000
-"""So many entries may either have, beyond those of the last call; sessions remember what may come
-back."""
+"""Entries of either kind that are remembered, beside those of the last call."""
 REMEMBERED_BYTES = 16 * 2**20
-"""So much may the entries of either have together, beyond those of the last call."""
+"""Bytes of the entries of either kind that are remembered, beside those of the last call."""
 
 
 class _WithEntries(Protocol):
@@ -235,7 +235,10 @@ T = TypeVar("T", bound=_WithEntries)
 
 
 class ClientDeliveries:
-    """What one client was given, by call."""
+    """The entries that one client was given, by call. Taken entries are held until the client
+    confirms them. Entries that were taken in a transaction, read in a session, or confirmed, belong
+    to the client at once; but its user may have been interrupted before receiving them. So the last
+    of these are remembered, and returned if the client cancels the call in time."""
 
     def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
         self._space_of = space_of
@@ -246,7 +249,7 @@ class ClientDeliveries:
         )
 
     def __contains__(self, call: int) -> bool:
-        """Could something go back for this call?"""
+        """Can entries be returned for this call?"""
         return call in self._held or call in self._got.calls or call in self._confirmed.calls
 
     def hold(self, call: int, delivery: Delivery) -> None:
@@ -257,7 +260,7 @@ class ClientDeliveries:
             self._got.add(call, got)
 
     def confirm(self, call: int) -> None:
-        """It has reached the client, and is gone for good."""
+        """The entries have reached the client: remove them."""
         delivery = self._held.pop(call, None)
         if delivery is not None:
             with suppress(SpaceClosed, TransactionEnded):  # The space took it back before.
@@ -268,7 +271,7 @@ class ClientDeliveries:
                     hosted.flush_soon(position)
 
     def give_back(self, call: int) -> None:
-        """It has not reached the user after all."""
+        """The entries have not reached the user: return them."""
         delivery: Delivery | None = self._held.pop(call, None) or self._got.pop(call)
         if delivery is not None:
             give_back(self._space_of(delivery.space), delivery)
@@ -279,7 +282,7 @@ class ClientDeliveries:
             adopt(hosted, confirmed.entries)
 
     def leave(self) -> dict[int, Delivery]:
-        """The client is gone: what it has not confirmed. The rest is settled."""
+        """The client is gone: returns the deliveries that it has not confirmed."""
         held, self._held = self._held, {}
         self._got.clear()
         self._confirmed.clear()
@@ -287,8 +290,8 @@ class ClientDeliveries:
 
 
 class RecentByCall(Generic[T]):
-    """The last things of their kind, by call: not too many, and not too large, beyond the very
-    last. The others are `dropped`."""
+    """The most recent deliveries by call, limited in number and bytes; the last one is always kept.
+    `dropped` is called with each that is forgotten."""
 
     def __init__(self, count_max: int, dropped: Callable[[T], None]) -> None:
         self.calls: dict[int, tuple[T, int]] = {}
@@ -331,7 +334,7 @@ Done = Callable[[list[Entry], Exception | None], None]
 
 
 class AnsweredCalls:
-    """Those of a host who were answered on its loop, until they have the answer."""
+    """Parked calls of a host that were answered on its loop and have not sent the answer yet."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -343,13 +346,14 @@ class AnsweredCalls:
         self._parked.append(parked)
 
     def answer(self) -> None:
-        """Now: they need not wait until the loop comes round."""
+        """Send the answers now, without waiting for the next turn of the loop."""
         while self._parked:
             self._parked.popleft().end()
 
 
 class ParkedCall:
-    """A waiter's signal, and its patience."""
+    """A waiting read or take of a client that has no task, so that thousands can wait. It is the
+    signal of its waiter, wakes on the loop of the host, and ends at the deadline."""
 
     __slots__ = (
         "_cancel_alarm",
@@ -383,7 +387,7 @@ class ParkedCall:
             self._cancel_alarm = alarm_at(self._loop, hosted.clock, deadline, self.end)
 
     def wake(self) -> bool:
-        """The waiter was answered, on whichever thread, under the space's lock."""
+        """The waiter was answered, on any thread, under the lock of the space."""
         try:
             if get_ident() == self._thread:
                 self._woken.add(self)
@@ -394,7 +398,7 @@ class ParkedCall:
         return True
 
     def end(self) -> None:
-        """It was answered, or its patience is at an end."""
+        """The waiter was answered, or its deadline has passed: call `done` with the entries."""
         if self._over or self._hosted is None or self._waiter is None or self._done is None:
             return
         self._stop()
@@ -409,8 +413,8 @@ class ParkedCall:
         self._done(entries, failure)
 
     def vanish(self) -> int | None:
-        """Nobody wants the answer any more; nothing is lost with it. The place that it had in the
-        queue, for whoever goes on waiting."""
+        """Stop waiting; an entry that was just found returns to the space. Returns the ticket of
+        the waiter, so that another request can keep its position in the queue."""
         if self._over or self._hosted is None or self._waiter is None:
             return None
         self._stop()
@@ -429,19 +433,20 @@ logger = logging.getLogger("tupelo")
 
 @dataclass
 class _NoGroup:
-    """A call that waits at this host only, and what it asks."""
+    """A call that waits at this host only."""
 
     hosted: HostedSpace
     message: wire.Get
     query: Query
     led_on: bool = False
-    """Was it cancelled to go on as a search over the federation?"""
+    """Was the call cancelled to go on as a search over all hosts?"""
 
 
 class ClientServer:
-    """One client at a host. `agent` is the id under which it writes, `who` the identity that it has
-    proved: None for a program on this machine that has none, "" for one elsewhere. `address` is
-    where it is, without a port: it counts wrong passwords. `name` is what it calls itself."""
+    """One client at a host. `agent` is the id under which it writes; `who` is its proved identity,
+    None for a program on this machine without one, "" for a program elsewhere without one.
+    `address` is its IP address, for counting wrong passwords; `name` is the name that it has given
+    itself; `message_max` is the longest message that it accepts."""
 
     def __init__(
         self,
@@ -482,7 +487,7 @@ class ClientServer:
 
     @staticmethod
     def register(handlers: Handlers[ClientServer]) -> None:
-        """What a client says of spaces, but for what it holds there."""
+        """Add the handlers of the messages about spaces; ClientResources adds the others."""
         handlers.now |= {
             wire.Write: ClientServer.write,
             wire.Get: ClientServer.get,
@@ -510,7 +515,7 @@ class ClientServer:
         self._given.give_back(call)
 
     def hosted(self, space: str, operation: str) -> HostedSpace:
-        """The space, if this client may do this in it."""
+        """The space, if this client may do this in it; else NotAllowed or WrongPassword."""
         hosted = self._allowed.get((space, operation))
         if hosted is None:
             hosted = self._host.hosted(space, self.who)
@@ -519,8 +524,8 @@ class ClientServer:
         return hosted
 
     def still_may(self, name: str) -> bool:
-        """The rules of this space have changed: may this client do there what it has done? A
-        password must be shown anew."""
+        """The rules of this space have changed: may this client still do what it has done there? It
+        must show a password again."""
         self._shown.discard(name)
         used = [one for one in self._allowed if one[0] == name]
         try:
@@ -553,7 +558,7 @@ class ClientServer:
     # Writing, reading and taking
 
     def write(self, message: wire.Write) -> None:
-        """Write; clients that wait for it have it at once, before the loop comes round."""
+        """Write entries; clients that wait for them get them in the same turn of the loop."""
         self.writing.write(message)
         self._host.woken.answer()
 
@@ -605,7 +610,7 @@ class ClientServer:
             self._deliver(hosted, message, query, found[0])
 
     def _query(self, hosted: HostedSpace, message: wire.Get) -> Query:
-        """What the client asks; its deadline is on the clock of the space."""
+        """The request of a client as a Query, with a deadline on the clock of the space."""
         txn = self.resources.transaction(hosted, message.txn)
         session = self.resources.session(hosted, message.session)
         return Query(
@@ -642,7 +647,7 @@ class ClientServer:
         entries: list[Entry],
         error: Exception | None,
     ) -> None:
-        """The answer of a call that was parked."""
+        """Send the answer of a parked call."""
         self.requests.parked.pop(message.call, None)
         self._alone.pop(message.call, None)
         if error is not None:
@@ -676,7 +681,7 @@ class ClientServer:
         return await self._answer(message, entries)
 
     async def _require_few(self, hosted: HostedSpace, message: wire.Get, query: Query) -> None:
-        """CannotSend if more would be taken than one request may."""
+        """Raise CannotSend if more entries match than one request may take."""
         most = query.limit
         if message.take and message.many and (most is None or most > wire.BULK_MAX):
             txn = self.resources.transaction(hosted, message.txn)
@@ -726,8 +731,8 @@ class ClientServer:
     # Hosts that engage while clients wait
 
     def engaged(self) -> None:
-        """A host has come: whoever waits for an entry here waits for it there as well, and keeps
-        its place among those who wait here."""
+        """A host was engaged: calls that wait at this host only go on as searches over all hosts,
+        and keep their position in the queue here."""
         for call, alone in list(self._alone.items()):
             message = alone.message
             if alone.hosted.shared and message.scope is None and not message.if_exists:
@@ -740,7 +745,7 @@ class ClientServer:
                     self.requests.tasks[call].cancel()  # It goes on when it has let go.
 
     def _let_go(self, call: int, alone: _NoGroup, task: asyncio.Task[None]) -> None:
-        """A call that waited here alone has ended, or goes on as a search: see `engaged`."""
+        """A call that waited at this host only has ended, or goes on as a search: see `engaged`."""
         if self._alone.get(call) is alone:
             if task.cancelled() and alone.led_on:
                 self._search_on(call, alone)
@@ -793,7 +798,7 @@ class ClientServer:
     # The end
 
     def end(self, reason: str) -> None:
-        """The link is lost: free everything, but what is in doubt."""
+        """The link is lost: free everything except unconfirmed deliveries, which are in doubt."""
         if self._over:
             return
         self._over = True

@@ -65,10 +65,8 @@ class Access:
         return bool(self._hash)
 
     def matches_password(self, text: str) -> bool:
-        """Is this the password? Always, if there is none.
-
-        This is slow on purpose, some hundredths of a second: it is asked once for each who comes.
-        """
+        """Is this the password? Always True if there is none. It takes some hundredths of a second
+        on purpose; it is called once for each connection."""
         if not self.protected:
             return True
         return isinstance(text, str) and hmac.compare_digest(
@@ -76,10 +74,10 @@ class Access:
         )
 
     def check(self, operation: str, space: str, who: str | None, shown: bool) -> None:
-        """WrongPassword or NotAllowed if this one may not do this in the space of this name.
+        """Raise WrongPassword or NotAllowed if a program may not do this in the space of this name.
 
         `who` is an identity, None for a program on the host's own machine that shows none, or ""
-        for one elsewhere that shows none. `shown` says whether it has shown the password.
+        for a program elsewhere that shows none. `shown` says whether it has shown the password.
         """
         rule = self._rule(operation)
         if self._hash and not shown:
@@ -93,13 +91,13 @@ class Access:
             raise refusal
 
     def allows(self, operation: str, who: str | None) -> bool:
-        """May this one do this without showing a password?"""
+        """May this program do this without showing a password?"""
         return not self._hash and _is_in(self._rule(operation), who)
 
     def allows_host(self, operation: str, host_id: str) -> bool:
-        """May the host of this id do this? It need not be engaged, so nothing proves that it has
-        said what somebody else tells of it: whoever tells that must be allowed it as well. A host
-        without an identity counts as a program on this machine, and passwords are not shown."""
+        """May the host of this id do this? It need not be engaged, so the host that passes on its
+        request must be allowed the same. A host without an identity counts as a program on this
+        machine, and passwords are not shown."""
         rule = self._rule(operation)
         if self._hash:
             return False
@@ -150,21 +148,21 @@ NOBODY: Final = Access(read=(), write=(), take=(), subscribe=(), administer=())
 
 
 FREE_GUESSES = 4
-"""So many wrong passwords of one address cost no time: people mistype."""
+"""Wrong passwords of one address that cost no time."""
 FIRST_PAUSE_SECONDS = 0.25
-"""So long is the pause after the next wrong one; each further one doubles it."""
+"""The pause after the next wrong password; each further one doubles it."""
 PAUSE_MAX_SECONDS = 30.0
 FORGET_SECONDS = 900.0
-"""After so long without a wrong password an address begins anew."""
+"""After so long without a wrong password the count of an address begins anew."""
 PENDING_MAX = 16
-"""So many checks of one address may wait at a time."""
+"""The most checks of one address that may wait at a time."""
 ADDRESSES_MAX = 1_024
-"""Of so many addresses it is remembered that they were wrong; the oldest is forgotten first."""
+"""The most addresses that are remembered; the oldest is forgotten first."""
 THREADS = 1
 
 
 class _AddressGuesses:
-    """One address: how often it was wrong, and until when it has to pause."""
+    """The wrong passwords of one address, and until when it has to pause."""
 
     def __init__(self) -> None:
         self.wrong = 0
@@ -175,7 +173,8 @@ class _AddressGuesses:
 
 
 class PasswordGuard:
-    """The password checks of one host."""
+    """Checks the passwords that clients of one host show: in a thread of its own, one at a time for
+    each address, and slower after each wrong one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -183,13 +182,13 @@ class PasswordGuard:
         self._pool: ThreadPoolExecutor | None = None
 
     def wrong_from(self, address: str) -> int:
-        """How many wrong passwords came from this address, as far as it is remembered."""
+        """How many wrong passwords of this address are remembered."""
         found = self._guessers.get(address)
         return 0 if found is None else found.wrong
 
     async def check(self, address: str, matches: Callable[[], bool]) -> bool:
-        """Whether the password matches, once this address may be told. LimitReached if too many of
-        its checks wait already."""
+        """Does the password match? The answer may be delayed. Raises LimitReached if too many
+        checks of this address wait already."""
         guesser = self._guesser(address)
         if guesser.pending >= PENDING_MAX:
             raise LimitReached("password checks of one address", PENDING_MAX)

@@ -101,7 +101,7 @@ class Identity:
         return self._private.sign(data)
 
     def draw(self) -> bytes:
-        """What nobody can guess, for a key that is used once."""
+        """Random bytes for a key that is used once."""
         return os.urandom(32)
 
     def agree(self, public: bytes) -> bytes:
@@ -131,7 +131,7 @@ class Identity:
 
 
 def verify(key: str, data: bytes, signature: bytes) -> bool:
-    """Has the identity `key` signed these data? No, if it is no key at all."""
+    """Has the identity `key` signed these data? False if `key` is not a valid key."""
     if not is_key(key):
         return False
     try:
@@ -222,11 +222,11 @@ def _keep(path: Path, pem: bytes) -> None:
 
 
 ID_CHARACTERS = 40
-"""Of the id of a host that has an identity; no other has an id of this length."""
+"""The length of the id of a host that has an identity; no other host has an id of this length."""
 
 
 def require_proved(identity: str | None, host_id: str) -> None:
-    """Stranger, if a host gives itself an id that it has not proved to be its own."""
+    """Raise Stranger if a host has an id that belongs to another identity than the proved one."""
     if identity and host_id != id_of(identity):
         raise Stranger(f"a host with the identity {identity} is not {host_id}")
     if not identity and len(host_id) == ID_CHARACTERS:
@@ -234,5 +234,5 @@ def require_proved(identity: str | None, host_id: str) -> None:
 
 
 def id_of(key: str) -> str:
-    """The id of the host that has this identity."""
+    """The id of the host with this identity: a part of its key."""
     return key.removeprefix("ed25519:")[:ID_CHARACTERS]

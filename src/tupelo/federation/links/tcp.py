@@ -1,7 +1,7 @@
-"""TCP: links between machines, in the clear on one machine and under TLS beyond it.
+"""Links over TCP: plain on one machine, with TLS beyond it.
 
-Whoever dials sends eight bytes that say which language and version it speaks, and whether it wants
-TLS; whoever answers sends eight back. Then come frames.
+The program that dials sends a preamble of eight bytes: the protocol, its version, and whether TLS
+is wanted. The other program sends eight bytes back. After a TLS handshake, if any, frames follow.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ logger = logging.getLogger("tupelo")
 PREAMBLE = b"TUPELO" + bytes([VERSION])
 PLAIN, TLS, REFUSED = b"P", b"T", b"X"
 HANDSHAKE_SECONDS = 10.0
-"""So long may it take until a program that dials has said who it is."""
+"""The time for the preamble, the TLS handshake and the Hello."""
 HANDSHAKES_MAX = 256
-"""So many programs may be about to say who they are, at a time."""
+"""The most links whose handshake is not complete, at a time."""
 PARTIAL_BYTES_MAX = 256 * 2**20
-"""So much may the frames have that have not come to their end, of all links together."""
+"""The most bytes of incomplete frames and messages, of all links together."""
 LINGER_SECONDS = 1.0
 _LOOK_SECONDS = 0.01
 _HIGH_BYTES = 256 * 1024
 _FIRST_MAX = 8 + 4 + HELLO_MAX + _HIGH_BYTES
-"""Bytes: the preamble, the first frame, and what one read may bring with it."""
+"""Bytes: the preamble, the first frame, and what one read may bring in addition."""
 
 
 class OpenLinks(dict["TcpLink", None]):
-    """The links of a network, and how many bytes of frames that are not whole they hold."""
+    """The links of a network, and how many bytes of incomplete frames and messages they hold."""
 
     def __init__(self, partial_bytes_max: int) -> None:
         super().__init__()
@@ -60,8 +60,8 @@ class OpenLinks(dict["TcpLink", None]):
         self._partial_bytes_max = partial_bytes_max
 
     def hold(self, more: int) -> None:
-        """So many bytes more (or fewer) are held. If they are too many, the link that holds most
-        of them is cut: who needs the least is not made to pay."""
+        """Count so many bytes more, or fewer. If there are too many, the link that holds most of
+        them is cut: links that hold few are not affected by others."""
         self.partial_bytes += more
         while self.partial_bytes > self._partial_bytes_max:
             largest = max(self, key=lambda link: link.partial_bytes, default=None)
@@ -74,7 +74,7 @@ class OpenLinks(dict["TcpLink", None]):
 
 
 class TcpLink(asyncio.Protocol):
-    """A link over TCP, once the eight bytes are exchanged and TLS, if any, stands."""
+    """A link over TCP, after the preamble and the TLS handshake."""
 
     def __init__(self, label: str, here: bool, open_links: OpenLinks, accepted_max: int) -> None:
         self.label = label
@@ -82,11 +82,11 @@ class TcpLink(asyncio.Protocol):
         self.identity: str | None = None
         self.message_max = FRAME_MAX
         self.partial_bytes = 0
-        """So much is held of a frame that is not whole."""
+        """Bytes of the incomplete frame and message that are held."""
         self._ear: FrameReceiver | None = None
         self._loop = asyncio.get_running_loop()
         self.known: asyncio.Future[None] = self._loop.create_future()
-        """Done when the other end was admitted, or is lost."""
+        """Done when the other end was admitted, or the link is lost."""
         self._admitted = False
         self._frames = Frames(HELLO_MAX, one_at_a_time=True)
         self._transport: Any = None
@@ -109,7 +109,7 @@ class TcpLink(asyncio.Protocol):
         self._open_links = open_links
 
     def begin(self, transport: asyncio.BaseTransport, answer: Answering) -> None:
-        """The line stands: from now on whoever answers hears what comes."""
+        """The connection is ready: `answer` returns the owner, which receives the messages."""
         self._transport = transport
         self._open_links[self] = None
         self._transport.set_write_buffer_limits(high=_HIGH_BYTES, low=_HIGH_BYTES // 4)
@@ -128,7 +128,7 @@ class TcpLink(asyncio.Protocol):
         self._frames.admit(self._accepted_max)
         self._settle()
         self.resume()
-        self._loop.call_soon(self.data_received, b"")  # what came with the first frame
+        self._loop.call_soon(self.data_received, b"")  # for bytes that came with the first frame
 
     def _settle(self) -> None:
         if not self.known.done():
@@ -139,8 +139,8 @@ class TcpLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         ear = self._ear
         if ear is None or (self._greeted and not self._admitted):
-            # The first frames may come with the last bytes of a TLS handshake; and after the first
-            # frame, reading has stopped until it is known whose it was.
+            # Frames may come with the last bytes of a TLS handshake; and after the first frame,
+            # reading has stopped until the program is identified.
             self._early += data
             return
         if self._gone is not None:
@@ -173,7 +173,7 @@ class TcpLink(asyncio.Protocol):
         self._ease()
 
     def eof_received(self) -> None:
-        self._lose("closed by the other end")  # before anything more is given to it
+        self._lose("closed by the other end")  # before the owner sends more
 
     def connection_lost(self, error: Exception | None) -> None:
         self._open_links.pop(self, None)
@@ -181,7 +181,7 @@ class TcpLink(asyncio.Protocol):
         self._lose("the connection broke" if error else "closed by the other end")
 
     def cut(self, reason: str) -> None:
-        """Hang up at once: the other end does not keep to the rules, or asks too much."""
+        """Close the link at once, because the other end sends garbage or uses too much memory."""
         logger.warning("%s: %s", self.label, reason)
         self._lose(reason)
         self.abort()
@@ -218,7 +218,7 @@ class TcpLink(asyncio.Protocol):
         self._unsent.append(content)
         self._unsent_bytes += len(content)
         if not (self._hearing or self._flushing):
-            self._flush()  # The first goes at once, and what follows it in one go.
+            self._flush()  # The first message at once; those that follow it together.
             self._flushing = True
             self._loop.call_soon(self._flush)
 
@@ -293,9 +293,8 @@ class TcpLink(asyncio.Protocol):
             self._transport.write(self._next_queued())
         self._gone = self._gone or "we left"
         self._transport.close()
-        self._loop.call_later(
-            LINGER_SECONDS, self.abort
-        )  # The other end may not take what is left.
+        # The other end may not take what is left.
+        self._loop.call_later(LINGER_SECONDS, self.abort)
 
     def abort(self) -> None:
         self._gone = self._gone or "we hung up"
@@ -306,7 +305,7 @@ class TcpLink(asyncio.Protocol):
 
 
 class _Preamble(asyncio.Protocol):
-    """The first eight bytes of the other end, and the frame that follows a refusal."""
+    """Reads the preamble of the other end, and the frame that follows a refusal."""
 
     def __init__(self, made: Callable[[_Preamble], None] | None = None) -> None:
         self._made = made
@@ -331,7 +330,8 @@ class _Preamble(asyncio.Protocol):
         self._came.set()
 
     async def next(self, count: int) -> bytes:
-        """The next so many bytes."""
+        """The next `count` bytes. Raises ConnectionResetError if the connection is closed
+        before."""
         while len(self._data) < count:
             if self._closed:
                 raise ConnectionResetError("the line was closed")
@@ -343,12 +343,13 @@ class _Preamble(asyncio.Protocol):
 
     @property
     def rest(self) -> bytes:
-        """What has come after what was asked for."""
+        """The bytes that were received after those that `next` has returned."""
         return bytes(self._data)
 
 
 class LinkSecurity:
-    """How the ends of a line prove who they are; `require_tls` says that none may go without."""
+    """The TLS contexts of the links of a program. With `require_tls` links on this machine use TLS
+    too. `key_of` returns the key of the other end, given the SSL object."""
 
     def __init__(
         self,
@@ -365,7 +366,7 @@ class LinkSecurity:
 
 
 class TcpListening:
-    """A place where this host can be dialled."""
+    """An address at which this host accepts links."""
 
     def __init__(self, server: asyncio.Server, address: str, handshakes: dict[Any, str]) -> None:
         self.address = address
@@ -379,8 +380,8 @@ class TcpListening:
 
 
 class TcpNetwork:
-    """Links over TCP. At most `handshakes_max` strangers are listened to at a time, and the frames
-    of all links that are not whole have at most `partial_bytes_max` bytes together. Messages of
+    """Makes links over TCP. At most `handshakes_max` handshakes are open at a time; incomplete
+    frames and messages of all links have at most `partial_bytes_max` bytes together. Messages of
     up to `message_max` bytes are accepted in pieces."""
 
     def __init__(
@@ -397,7 +398,7 @@ class TcpNetwork:
         self._handshakes_max = handshakes_max
 
     async def close(self) -> None:
-        """Wait, but not for long, until what was said has gone out and the links have ended."""
+        """Wait, for LINGER_SECONDS at most, until everything was sent and the links have ended."""
         for _ in range(round(LINGER_SECONDS / _LOOK_SECONDS)):
             if not self._links:
                 return
@@ -452,7 +453,7 @@ class TcpNetwork:
             raise
 
     async def _receive_as(self, preamble: _Preamble, link: TcpLink, answer: Answering) -> bool:
-        """Let the link begin; False if it was refused."""
+        """Answer the preamble and begin the link; False if it was refused."""
         transport = preamble.transport
         first = await preamble.next(8)
         if first[:7] != PREAMBLE or first[7:] not in (PLAIN, TLS):
@@ -534,12 +535,12 @@ class TcpNetwork:
 
 
 def _drop_one(handshakes: dict[asyncio.Task[None], str]) -> None:
-    """Of the address that has most handshakes under way, the oldest is given up: who dials from
-    elsewhere is not crowded out."""
+    """Cancel the oldest handshake of the address that has most of them, so that one address cannot
+    keep others out."""
     counts = Counter(handshakes.values())
     busiest = counts.most_common(1)[0][0]
     oldest = next(task for task, address in handshakes.items() if address == busiest)
-    del handshakes[oldest]  # At once: the next one to be given up is another.
+    del handshakes[oldest]  # now, so that the next call cancels another one
     oldest.cancel()
 
 
@@ -551,7 +552,7 @@ def _set_no_delay(transport: asyncio.BaseTransport) -> None:
 
 
 def _refuse(transport: Any, error: TupeloError) -> None:
-    """Say why, and hang up."""
+    """Send the reason, and close the connection."""
     kind, message, data = encode_error(error)
     transport.write(PREAMBLE + REFUSED + frame(encode(Refusal(kind, message, data))))
     transport.close()
