@@ -32,7 +32,7 @@ class Raw:
         self.id = uuid4().hex
         self.incarnation = uuid4().hex
         self.welcome: Any = None
-        self.arrival = wire.HelloDetails()
+        self.details = wire.HelloDetails()
         self._answered = False
         self.send(preamble)
 
@@ -80,7 +80,7 @@ class Raw:
             assert self.read(8) == PLAIN
         self.welcome = self.hear()
         if isinstance(self.welcome, wire.Welcome) and self.welcome.more:
-            self.arrival = self.hear()
+            self.details = self.hear()
         return self.welcome
 
     # Speaking

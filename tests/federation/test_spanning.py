@@ -255,7 +255,7 @@ def test_an_owner_hears_when_it_is_back_what_was_kept(threads, lines, until):
     owner.close()
     until(lambda: not host.engaged, "it is lost")
     again = lines(host, spaces=["jobs"], id=owner.id, incarnation=owner.incarnation)
-    assert again.arrival.received == [asked.call]
+    assert again.details.received == [asked.call]
     settle = heard(again, wire.Settle)
     assert (settle.of, settle.keep, settle.incarnation) == (asked.call, True, owner.incarnation)
     again.say(wire.Answer(settle.call, True))

@@ -482,12 +482,12 @@ class HostCore:
         return who
 
     def _admit(
-        self, link: Link, hello: wire.Hello, arrival: wire.HelloDetails, who: str | None
+        self, link: Link, hello: wire.Hello, details: wire.HelloDetails, who: str | None
     ) -> Conversation:
         if self._closed:
             raise HostClosed("the host is leaving")
         if hello.role == "client":
-            return self._admit_client(link, hello, arrival, who)
+            return self._admit_client(link, hello, details, who)
         peer = self._new_peer(
             link, hello.id, hello.name, hello.incarnation, hello.address, who, dialled=False
         )
@@ -497,7 +497,7 @@ class HostCore:
         link.send(wire.encode(self._welcome("", more=True)))
         received = self.federation.unsettled(hello.id)
         link.send(wire.encode(wire.HelloDetails(self.shared_spaces(), received)))
-        self._engage(peer, arrival)
+        self._engage(peer, details)
         return peer.talk
 
     def _recognise(self, link: Link, name: str, role: str) -> str | None:
@@ -575,7 +575,7 @@ class HostCore:
                 one.talk.goodbye(f"the rules of the space {name!r} have changed")
 
     def _admit_client(
-        self, link: Link, hello: wire.Hello, arrival: wire.HelloDetails, who: str | None
+        self, link: Link, hello: wire.Hello, details: wire.HelloDetails, who: str | None
     ) -> Conversation:
         assert self.limits.connections is not None
         if len(self.servings) >= self.limits.connections:
@@ -606,9 +606,9 @@ class HostCore:
         )
         if hello.resume:
             owner = Holder("client", agent, hello.resume).owner
-            self.doubts.client_back(owner, arrival.received)
+            self.doubts.client_back(owner, details.received)
             # Other hosts may hold what an earlier life of this one has taken for it.
-            returned = wire.Returned([(agent, hello.resume, arrival.received)])
+            returned = wire.Returned([(agent, hello.resume, details.received)])
             for peer in self.peers.values():
                 peer.talk.say(returned)
         link.send(wire.encode(self._welcome(session)))
@@ -643,8 +643,8 @@ class HostCore:
         try:
             if link.identity is not None and self._trust is not None:
                 self._trust.check(address, link.identity, self.clock.now())
-            arrival = wire.HelloDetails(self.shared_spaces(), self.federation.all_unsettled())
-            welcome = await greeting.welcome(self._hello(), arrival)
+            details = wire.HelloDetails(self.shared_spaces(), self.federation.all_unsettled())
+            welcome = await greeting.welcome(self._hello(), details)
             require_proved(link.identity, welcome.id)
         except BaseException:
             link.abort()
@@ -659,7 +659,7 @@ class HostCore:
             link, welcome.id, welcome.name, welcome.incarnation, address, who, dialled=True
         )
         if self._may_engage(peer):
-            self._engage(peer, greeting.arrival)
+            self._engage(peer, greeting.details)
             greeting.go_on(peer.talk)  # What it said since is newer than its welcome.
         else:
             peer.talk.goodbye("we are engaged over another link already")
@@ -712,15 +712,15 @@ class HostCore:
             before.talk.end("closed")
         return not stays
 
-    def _engage(self, peer: Peer, arrival: wire.HelloDetails) -> None:
-        peer.spaces = set(arrival.spaces)
+    def _engage(self, peer: Peer, details: wire.HelloDetails) -> None:
+        peer.spaces = set(details.spaces)
         self.peers[peer.id] = peer
-        self._settle_doubts(peer, arrival.received)
+        self._settle_doubts(peer, details.received)
         peer.talk.say(wire.PresenceUpdate(self.shared_spaces(), self.agents))
         if returned := self._returned():
             peer.talk.say(wire.Returned(returned))
         self.presence.engaged(peer.id, peer.name, peer.address)
-        self.presence.has(peer.id, arrival.spaces, [])
+        self.presence.has(peer.id, details.spaces, [])
         logger.info("%s engaged with the host %r", self.name, peer.name)
         # Whoever waits for something waits for it there as well.
         self.federation.engaged(peer)

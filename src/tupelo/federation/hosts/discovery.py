@@ -26,6 +26,8 @@ from tupelo.federation.links.address import Address, is_loopback
 if TYPE_CHECKING:
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
+logger = logging.getLogger("tupelo")
+
 
 SERVICE_TYPE = "_tupelo._tcp.local."
 
@@ -41,8 +43,6 @@ NAME_MAX_BYTES = 200
 _TEXT_MAX_BYTES = 1_000
 _ANSWER_MILLISECONDS = 3_000
 _HOST_ID = re.compile(r"[A-Za-z0-9_-]{1,63}")  # what may stand in a name of DNS
-
-logger = logging.getLogger("tupelo")
 
 
 @dataclass(frozen=True)
@@ -310,6 +310,7 @@ class Dialler:
         self._departed.set()
 
     async def stop(self) -> None:
+        """Stop connecting to all addresses."""
         self._stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:

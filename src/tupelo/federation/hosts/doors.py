@@ -62,6 +62,7 @@ class HostConfig:
     _discovery: Discovery | None = field(default=None, init=False)
 
     async def start(self) -> HostCore:
+        """Start the host on the running loop."""
         limits = self.limits.resolved()
         self._network = TcpNetwork(
             self._security(),
@@ -135,6 +136,7 @@ class HostConfig:
         await self._discovery.start()
 
     async def stop(self, core: HostCore) -> None:
+        """Stop the host, and wait until its links have ended."""
         if self._discovery is not None:
             await self._discovery.stop()
         await core.stop()
@@ -272,11 +274,18 @@ class HostDoor:
         self._begin()
 
     def _begin(self) -> None:
-        """Set the checked arguments."""
+        """Called when the arguments were checked."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        core = getattr(self, "_core", None)
+        if core is None:
+            return f"<the host {self._plan.name!r}, not started>"
+        return f"<the host {core.name!r} at {core.address or 'no address'}>"
 
     @property
     def name(self) -> str:
+        """The name for people, which need not be unique."""
         return self._core.name
 
     @property
@@ -525,9 +534,6 @@ class Host(HostDoor):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"<the host {self.name!r} at {self.address or 'no address'}>"
-
     # How work gets to the loop
 
     def _await(
@@ -576,6 +582,8 @@ class AsyncHost(HostDoor):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Self:
+        """Start the host on the running loop; `async with` calls this. Raises CannotReach if it
+        cannot listen at its address."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._core = await self._plan.start()
@@ -589,7 +597,8 @@ class AsyncHost(HostDoor):
         doubt: Doubt | None = None,
         **options: Any,
     ) -> AsyncFederatedSpaceLike:
-        """The space of this name, here and at every engaged host."""
+        """The space of this name, here and at every engaged host; made here if there is none, with
+        the options of `tupelo.Space`."""
         hosted = self._core.make_space(name, access, doubt, **options)
         made: Any = FederatedSpace(self, hosted, True)
         awaited: AsyncFederatedSpaceLike = made
@@ -597,6 +606,8 @@ class AsyncHost(HostDoor):
 
     @property
     def presence(self) -> asynchronous.Space:
+        """Who is there: HostPresence, AgentPresence and SpacePresence entries, to read, wait for
+        and subscribe to."""
         return asynchronous.Space(self._core.presence.space)
 
     def engage(self, address: str) -> None:

@@ -32,6 +32,7 @@ class Folder:
         self._path = path
 
     def file_of(self, name: str) -> Path:
+        """The file of a space; the folder is made if it does not exist."""
         self._path.mkdir(parents=True, exist_ok=True)
         return self._path / (quote(name, safe="") + SPACE_FILE)
 
@@ -41,6 +42,7 @@ class Folder:
         self.file_of(name).with_suffix(OWN_FILE).touch()
 
     def is_claimed(self, name: str) -> bool:
+        """Is this space opened by the program of the host only?"""
         return self.file_of(name).with_suffix(OWN_FILE).exists()
 
     def names(self) -> list[str]:

@@ -111,6 +111,7 @@ class LocalDoor(Generic[D]):
         return self._methods[name].answer.here(await self.host.on_loop(work()))
 
     def require_open(self) -> None:
+        """Raise HostClosed if the door is closed."""
         if self.closed:
             raise HostClosed(f"this {self.title} was closed")
 

@@ -44,6 +44,8 @@ from tupelo.values.template_encoding import template_from_wire
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
 
+logger = logging.getLogger("tupelo")
+
 
 NOTED_MAX = 1_000
 """Sessions of one host that are cached. The least recently used is dropped; if it asks again, it
@@ -175,8 +177,6 @@ class PeerSessionCache:
 def _size(numbers: bytes | list[int]) -> int:
     return len(numbers) if isinstance(numbers, bytes) else 8 * len(numbers)
 
-
-logger = logging.getLogger("tupelo")
 
 WATCHES_MAX = 100_000
 """The most watches of one host."""

@@ -67,9 +67,11 @@ class PresenceBoard:
             space.take_all()
 
     def engaged(self, host_id: str, name: str, address: str) -> None:
+        """A host was engaged, or this one has started."""
         self._replace_host(host_id, name, address, "engaged", "")
 
     def departed(self, host_id: str, name: str, address: str, how: str) -> None:
+        """A host was lost; `how` says in which way."""
         self.has(host_id, [], [])
         self._replace_host(host_id, name, address, "departed", how)
 
@@ -112,6 +114,7 @@ class PresenceBoard:
                 self.space.write(thing)
 
     def left(self, host_id: str, agent: str) -> None:
+        """An agent has left a host."""
         thing = AgentPresence(agent, host_id)
         there = self._there.get(host_id, set())
         if thing in there:

@@ -129,6 +129,7 @@ class Services(dict[str, Service]):
         core.from_clients.later[wire.Invoke] = self.invoke
 
     async def invoke(self, caller: ClientServer, message: wire.Invoke) -> Any:
+        """Call a method of a service for a client. Raises UnknownService."""
         service = self.get(message.service) or self._made(message.service)
         answer = await service.invoke(caller, message)
         if not isinstance(answer, HandOver):
@@ -152,6 +153,7 @@ class Services(dict[str, Service]):
         raise UnknownService(name)
 
     def left(self, caller: ClientServer) -> None:
+        """The link of a client has ended: all services free what it has."""
         for service in list(self.values()):
             service.left(caller)
 

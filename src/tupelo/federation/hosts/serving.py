@@ -31,7 +31,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.encoding import (
-    SPELLED_AT_ONCE,
+    ENCODED_AT_ONCE,
     encode_change,
     encode_in_slices,
     encode_leases,
@@ -58,6 +58,8 @@ from tupelo.values.template_encoding import template_from_wire
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
+
+logger = logging.getLogger("tupelo")
 
 
 RUN_BYTES = 32
@@ -98,7 +100,7 @@ class ClientWrites:
             raise BadArgument(
                 "entries", f"at most {wire.BULK_MAX:,} at a time", f"{len(entries):,}"
             )
-        if len(entries) > SPELLED_AT_ONCE:
+        if len(entries) > ENCODED_AT_ONCE:
             serving.requests.spawn(message.call, self._write_many(message, hosted))
             return
         items = [read_encoded_entry(entry) for entry in entries]
@@ -113,9 +115,9 @@ class ClientWrites:
     async def _write_many(self, message: wire.Write, hosted: HostedSpace) -> list[list[Any]]:
         """Decode the entries in several turns of the loop, and write them in one step."""
         items: Items = []
-        for start in range(0, len(message.entries), SPELLED_AT_ONCE):
+        for start in range(0, len(message.entries), ENCODED_AT_ONCE):
             async with turn():
-                some = message.entries[start : start + SPELLED_AT_ONCE]
+                some = message.entries[start : start + ENCODED_AT_ONCE]
                 items += [read_encoded_entry(entry) for entry in some]
                 await asyncio.sleep(0)
         outcome, position = self._write_items(message, hosted, items)
@@ -426,9 +428,6 @@ class ParkedCall:
         if self._cancel_alarm is not None:
             self._cancel_alarm()
             self._cancel_alarm = None
-
-
-logger = logging.getLogger("tupelo")
 
 
 @dataclass

@@ -230,5 +230,6 @@ class PasswordGuard:
         return self._pool
 
     def close(self) -> None:
+        """End the thread; checks that wait are cancelled."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

@@ -98,6 +98,7 @@ class Identity:
         return cls(private)
 
     def sign(self, data: bytes) -> bytes:
+        """The signature of these data, 64 bytes."""
         return self._private.sign(data)
 
     def draw(self) -> bytes:
@@ -163,6 +164,7 @@ def key_bytes(key: str) -> bytes:
 
 
 def is_key(text: object) -> bool:
+    """Is this the text of a public key?"""
     return isinstance(text, str) and _KEY.fullmatch(text) is not None
 
 

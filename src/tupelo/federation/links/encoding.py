@@ -25,7 +25,7 @@ REST_BYTES = 64 * 1024
 ENTRIES_BYTES_MAX = MESSAGE_MAX - REST_BYTES
 """The most bytes of the entries of one message."""
 
-SPELLED_AT_ONCE = 500
+ENCODED_AT_ONCE = 500
 """Entries of a long answer, or a long write, that are encoded or decoded in one slice."""
 
 _ARRAY = b"\xdd"  # msgpack: an array, whose length follows in four bytes
@@ -87,12 +87,12 @@ async def encode_in_slices(
 ) -> list[Any] | msgspec.Raw:
     """The entries of an answer, encoded. If they are many, this takes several turns of the loop.
     Raises CannotSend if they are too long for a message."""
-    if len(entries) <= SPELLED_AT_ONCE:
+    if len(entries) <= ENCODED_AT_ONCE:
         return [encode(entry) for entry in entries]
     size, parts = 0, [_ARRAY + len(entries).to_bytes(4)]
-    for start in range(0, len(entries), SPELLED_AT_ONCE):
+    for start in range(0, len(entries), ENCODED_AT_ONCE):
         async with turn():
-            some = entries[start : start + SPELLED_AT_ONCE]
+            some = entries[start : start + ENCODED_AT_ONCE]
             part = b"".join([_encoded(encode(entry)) for entry in some])
             await asyncio.sleep(0)
         size += len(part)

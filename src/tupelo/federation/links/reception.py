@@ -73,7 +73,7 @@ class Reception:
 
     def _meet(self, content: bytes) -> Conversation | None:
         """Read a message of the handshake; returns the conversation after the last of them."""
-        arrival = HelloDetails()
+        details = HelloDetails()
         if self._known is None:
             hello = _read_hello(content)
             who = self._recognise(self._link, hello)
@@ -83,8 +83,8 @@ class Reception:
                 return None
         else:
             hello, who = self._known
-            arrival = read_arrival(content)
-        return self._admit(self._link, hello, arrival, who)
+            details = read_hello_details(content)
+        return self._admit(self._link, hello, details, who)
 
     def eased(self) -> None:
         if self._inside is not None:
@@ -117,7 +117,7 @@ class Greeting:
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.arrival = HelloDetails()
+        self.details = HelloDetails()
         """The HelloDetails of the host."""
         self._inside: FrameReceiver | None = None
         self._heard: list[bytes] = []
@@ -141,18 +141,18 @@ class Greeting:
         if self._inside is not None:
             self._inside.lost(reason)
 
-    async def welcome(self, hello: Hello, arrival: HelloDetails | None = None) -> Welcome:
+    async def welcome(self, hello: Hello, details: HelloDetails | None = None) -> Welcome:
         """Send our Hello, and our HelloDetails if there are any; return the Welcome. Raises
         CannotReach, or the error of the host that refuses us."""
         self.link.send(encode(hello))
-        if arrival is not None:
-            self.link.send(encode(arrival))
+        if details is not None:
+            self.link.send(encode(details))
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 welcome = check_welcome(decode_first(await self._next()), self.link.label)
                 self.link.admit(agreed_max(welcome.message_max))
                 if welcome.more:
-                    self.arrival = read_arrival(await self._next())
+                    self.details = read_hello_details(await self._next())
                 return welcome
         except TimeoutError:
             raise CannotReach(self.link.label, "it does not answer") from None
@@ -190,7 +190,7 @@ def _read_hello(content: bytes) -> Hello:
     return message
 
 
-def read_arrival(content: bytes) -> HelloDetails:
+def read_hello_details(content: bytes) -> HelloDetails:
     """Decode the HelloDetails of an identified program. Raises BadFrame if they are something
     else."""
     message = decode(content)

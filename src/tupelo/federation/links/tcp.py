@@ -83,7 +83,7 @@ class TcpLink(asyncio.Protocol):
         self.message_max = FRAME_MAX
         self.partial_bytes = 0
         """Bytes of the incomplete frame and message that are held."""
-        self._ear: FrameReceiver | None = None
+        self._receiver: FrameReceiver | None = None
         self._loop = asyncio.get_running_loop()
         self.known: asyncio.Future[None] = self._loop.create_future()
         """Done when the other end was admitted, or the link is lost."""
@@ -113,12 +113,12 @@ class TcpLink(asyncio.Protocol):
         self._transport = transport
         self._open_links[self] = None
         self._transport.set_write_buffer_limits(high=_HIGH_BYTES, low=_HIGH_BYTES // 4)
-        self._ear = answer(self)
+        self._receiver = answer(self)
         early, self._early = self._early, b""
         if early:
             self.data_received(early)
         if self._gone is not None:
-            self._ear.lost(self._gone)
+            self._receiver.lost(self._gone)
 
     def admit(self, message_max: int) -> None:
         if self._admitted:
@@ -137,8 +137,8 @@ class TcpLink(asyncio.Protocol):
     # asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        ear = self._ear
-        if ear is None or (self._greeted and not self._admitted):
+        receiver = self._receiver
+        if receiver is None or (self._greeted and not self._admitted):
             # Frames may come with the last bytes of a TLS handshake; and after the first frame,
             # reading has stopped until the program is identified.
             self._early += data
@@ -162,7 +162,7 @@ class TcpLink(asyncio.Protocol):
             self.pause()
         self._hearing = True
         try:
-            ear.heard(contents)
+            receiver.heard(contents)
         finally:
             self._hearing = False
             if self._unsent:
@@ -200,8 +200,8 @@ class TcpLink(asyncio.Protocol):
         self._settle()
         if self._gone is None:
             self._gone = reason
-            if self._ear is not None:
-                self._ear.lost(reason)
+            if self._receiver is not None:
+                self._receiver.lost(reason)
 
     # Link
 
@@ -271,8 +271,8 @@ class TcpLink(asyncio.Protocol):
             self.in_pieces = size if size > PIECE_BYTES else 0
 
     def _ease(self) -> None:
-        if self._ear is not None and self.waiting - self.in_pieces <= _HIGH_BYTES:
-            self._ear.eased()
+        if self._receiver is not None and self.waiting - self.in_pieces <= _HIGH_BYTES:
+            self._receiver.eased()
 
     @property
     def waiting(self) -> int:
