@@ -25,6 +25,8 @@ from tupelo.federation.links.tcp import TcpNetwork
 
 MEBI = 2**20
 PATIENCE = 60.0
+HEARTBEAT = 20.0
+"""So long that no link is lost on a busy machine while an entry is encoded or written to disk."""
 LARGE = ("large", b"x" * (20 * MEBI))
 LARGE_TEMPLATE = ("large", bytes)
 ANYTHING = encoded(str, bytes)
@@ -224,7 +226,7 @@ def test_what_was_said_before_a_link_is_closed_goes_out():
 
 
 def test_a_host_hears_other_calls_between_the_pieces(threads, lines):
-    host = threads.host("home")
+    host = threads.host("home", heartbeat=HEARTBEAT)
     raw = lines(host)
     assert raw.welcome.message_max == wire.MESSAGE_MAX
     write = wire.Write(100, "jobs", [list(LARGE)])
@@ -237,7 +239,7 @@ def test_a_host_hears_other_calls_between_the_pieces(threads, lines):
 
 
 def test_a_host_answers_other_calls_between_the_pieces(threads, lines):
-    host = threads.host("home")
+    host = threads.host("home", heartbeat=HEARTBEAT)
     host.space("jobs").here.write(tuple(LONGER))
     raw = lines(host)
     get = wire.Get(100, "jobs", encoded("longer", bytes), True, 0.0)
@@ -250,7 +252,7 @@ def test_a_host_answers_other_calls_between_the_pieces(threads, lines):
 
 @pytest.mark.parametrize("role", ["client", "host"])
 def test_a_program_of_an_older_version_is_told_what_it_cannot_get(threads, lines, role):
-    host = threads.host("home")
+    host = threads.host("home", heartbeat=HEARTBEAT)
     here = host.space("jobs").here
     here.write(LARGE)
     here.write(("large", b"fits"))
@@ -266,7 +268,7 @@ def test_a_program_of_an_older_version_is_told_what_it_cannot_get(threads, lines
 
 
 def test_pieces_before_the_hello_are_refused(threads):
-    host = threads.host("home")
+    host = threads.host("home", heartbeat=HEARTBEAT)
     raw = Raw(host.address)
     hello = wire.encode(raw.hello(message_max=wire.MESSAGE_MAX))
     (piece,) = wire.pieces(hello)
@@ -295,7 +297,7 @@ def damaged(how: str) -> bytes:
 
 @pytest.mark.parametrize("how", ["gap", "twice", "too many bytes", "too long", "empty", "giant"])
 def test_pieces_that_do_not_fit_together_end_the_link(threads, lines, how):
-    host = threads.host("home")
+    host = threads.host("home", heartbeat=HEARTBEAT)
     raw = lines(host)
     raw.send(damaged(how))
     assert raw.is_hung_up()
@@ -303,7 +305,7 @@ def test_pieces_that_do_not_fit_together_end_the_link(threads, lines, how):
 
 
 def test_a_message_that_is_cut_is_dropped_with_its_link(threads, lines, until):
-    host = threads.host("home")
+    host = threads.host("home", heartbeat=HEARTBEAT)
     raw, other = lines(host), lines(host)
     *most, _ = wire.pieces(wire.encode(wire.Write(1, "jobs", [list(LARGE)])))
     raw.send(b"".join(most))
@@ -315,7 +317,7 @@ def test_a_message_that_is_cut_is_dropped_with_its_link(threads, lines, until):
 
 
 def test_pieces_of_many_lines_are_bounded_together(threads, lines):
-    host = threads.host("home", limits=tupelo.Limits(partial_bytes=8 * MEBI))
+    host = threads.host("home", heartbeat=HEARTBEAT, limits=tupelo.Limits(partial_bytes=8 * MEBI))
     good, *others = [lines(host) for _ in range(4)]
     parts = list(wire.pieces(wire.encode(wire.Write(1, "jobs", [list(LARGE)]))))
     for raw, count in zip(others, (4, 4, 28), strict=True):
@@ -326,7 +328,7 @@ def test_pieces_of_many_lines_are_bounded_together(threads, lines):
 
 
 def test_a_host_may_accept_less(threads, dial):
-    host = threads.host("home", limits=tupelo.Limits(message_bytes=18 * MEBI))
+    host = threads.host("home", heartbeat=HEARTBEAT, limits=tupelo.Limits(message_bytes=18 * MEBI))
     space = dial(f"tupelo://{host.address}/jobs")
     with pytest.raises(CannotSend, match=f"{18 * MEBI:,}"):
         space.write(LARGE)
@@ -342,7 +344,7 @@ def test_a_host_may_accept_less(threads, dial):
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_client_writes_reads_and_takes_large_entries(threads, dial, tmp_path, durable):
-    host = threads.host("home", path=tmp_path if durable else None)
+    host = threads.host("home", heartbeat=HEARTBEAT, path=tmp_path if durable else None)
     space = dial(f"tupelo://{host.address}/jobs")
     with pytest.raises(CannotSend, match=f"{wire.MESSAGE_MAX:,}"):
         space.write(("large", bytes(wire.MESSAGE_MAX)))
@@ -359,7 +361,9 @@ def test_a_client_writes_reads_and_takes_large_entries(threads, dial, tmp_path, 
 
 def test_large_entries_go_under_tls(threads, dial):
     known, owner = Identity.new(), Identity.new()
-    host = threads.host("strict", identity=owner, trust=Trust.known([known.key]))
+    host = threads.host(
+        "strict", heartbeat=HEARTBEAT, identity=owner, trust=Trust.known([known.key])
+    )
     url = f"tupelo://{host.address}/jobs"
     space = dial(url, identity=known, trust=Trust.known([owner.key]), tls=True)
     space.write(LARGE)
@@ -368,8 +372,8 @@ def test_large_entries_go_under_tls(threads, dial):
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_large_entries_of_other_hosts_are_read_taken_and_moved(threads, dial, tmp_path, durable):
-    first = threads.host("first")
-    second = threads.host("second", path=tmp_path if durable else None)
+    first = threads.host("first", heartbeat=HEARTBEAT)
+    second = threads.host("second", heartbeat=HEARTBEAT, path=tmp_path if durable else None)
     meet(first, second)
     owned = second.space("jobs")
     space = dial(f"tupelo://{first.address}/jobs")
