@@ -194,7 +194,7 @@ def test_tasks_exchange_messages_of_many_megabytes():
 def test_the_next_to_a_message_of_many_megabytes_is_had_over_sockets(neighbourhood):
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
-        large, fits = ("n", bytes(wire.MESSAGE_MAX)), ("n", bytes(wire.MESSAGE_MAX - 100_000))
+        large, fits = ("n", bytes(wire.MESSAGE_MAX)), ("n", bytes(wire.FRAME_MAX - 100_000))
         for door in (await a.space(), a.kept("written")):
             await a.do(door.write(large))
         await a.write(fits)
