@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from tupelo import aio, errors
     from tupelo.errors import TupeloError
     from tupelo.federation.client.connect import connect
-    from tupelo.federation.hosts.archiving import Archiving
     from tupelo.federation.hosts.doors import Host
+    from tupelo.federation.hosts.folder import Archiving
     from tupelo.federation.hosts.limits import Limits
     from tupelo.federation.hosts.presence import AgentPresence, HostPresence, SpacePresence
     from tupelo.federation.identity.access import ANYONE, LOCAL, Access
@@ -88,8 +88,8 @@ __all__ = [
 _NAMES = {
     "errors": "TupeloError",
     "federation.client.connect": "connect",
-    "federation.hosts.archiving": "Archiving",
     "federation.hosts.doors": "Host",
+    "federation.hosts.folder": "Archiving",
     "federation.hosts.limits": "Limits",
     "federation.hosts.presence": "AgentPresence HostPresence SpacePresence",
     "federation.identity.access": "ANYONE LOCAL Access",

@@ -48,8 +48,8 @@ TupeloError
 │   ├── TokenAway           the holder of the token is out of reach, or still uses it
 │   │   └── SessionLost     the last host of a shared session is gone; it can be resumed
 │   ├── SourceAway          the hosts of the events are out of reach; nothing was removed
-│   ├── CannotSend          too large for a frame, or not valid Unicode; nothing was done
-│   ├── AnswerTooLarge      the operation was done, but its answer is too large for a frame
+│   ├── CannotSend          too large to be sent, or not valid Unicode; nothing was done
+│   ├── AnswerTooLarge      the operation was done, but its answer is too large to be sent
 │   └── BadFrame            a message was invalid; the connection was closed
 ├── LimitReached        a limit of the host, or of this connection to it, is reached
 ├── AccessError         refusals that depend on the identity of the caller
@@ -465,12 +465,12 @@ class HostClosed(LinkError):
 
 
 class CannotSend(LinkError):
-    """The message cannot be sent, because it is too large for a frame or not valid Unicode. Nothing
-    was done."""
+    """The message cannot be sent, because it is too large or not valid Unicode. Nothing was
+    done."""
 
 
 class AnswerTooLarge(LinkError):
-    """The operation was done, but its answer is too large for a frame; the message gives
+    """The operation was done, but its answer is too large to be sent; the message gives
     details."""
 
 

@@ -25,14 +25,14 @@ class Raw:
     def __init__(self, address: str, *, preamble: bytes = PLAIN) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
-        self._frames = wire.Frames()
+        self._frames = wire.Frames(message_max=wire.MESSAGE_MAX)
         self._heard: list[bytes] = []
         self._others: list[Any] = []
         self._calls = itertools.count(1)
         self.id = uuid4().hex
         self.incarnation = uuid4().hex
         self.welcome: Any = None
-        self.arrival = wire.HelloDetails()
+        self.details = wire.HelloDetails()
         self._answered = False
         self.send(preamble)
 
@@ -80,7 +80,7 @@ class Raw:
             assert self.read(8) == PLAIN
         self.welcome = self.hear()
         if isinstance(self.welcome, wire.Welcome) and self.welcome.more:
-            self.arrival = self.hear()
+            self.details = self.hear()
         return self.welcome
 
     # Speaking
@@ -92,6 +92,13 @@ class Raw:
 
     def say(self, *messages: Any) -> None:
         self.send(b"".join(wire.frame(wire.encode(message)) for message in messages))
+
+    def say_in_pieces(self, message: Any, *between: Any) -> None:
+        """Say a long message, and others between its first two pieces."""
+        first, *others = wire.pieces(wire.encode(message))
+        self.send(first)
+        self.say(*between)
+        self.send(b"".join(others))
 
     def call(self, kind: Any, *args: Any, **kwargs: Any) -> Any:
         """Say this and get what it is answered: an Answer or a Failure."""

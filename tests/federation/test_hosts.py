@@ -832,3 +832,17 @@ def test_what_is_in_doubt_outlives_a_crash_of_the_owner(threads, tmp_path):
     taker.kill()
     again = threads.child("first", path=str(tmp_path / "first"), doubt=0.5)
     assert again.do("take", "job", PATIENCE) == ["job", 1]
+
+
+def test_a_host_is_shown_by_its_name_and_address(loop_thread):
+    with Host("one") as deaf, Host("two", listen=0) as host:
+        assert repr(deaf) == "<the host 'one' at no address>"
+        assert repr(host) == f"<the host 'two' at {host.address}>"
+
+    async def scene() -> None:
+        host = AsyncHost("three", listen=0)
+        assert repr(host) == "<the host 'three', not started>"
+        async with host:
+            assert repr(host) == f"<the host 'three' at {host.address}>"
+
+    loop_thread.call(scene)

@@ -1,5 +1,5 @@
-"""Answers that are larger than a frame: nothing is taken that is not delivered, and no error says
-that nothing was done if something was."""
+"""Answers that are larger than a message may be: nothing is taken that is not delivered, and no
+error says that nothing was done if something was."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_leases, read_leases
 
 MEBI = 2**20
-SMALL_FRAME = 4_096
+SMALL_MESSAGE = 4_096
 MANY = 1_500
-"""So many small entries fit in a small frame, and so many leases, each by itself, do not."""
-BIG = 18
-"""So many entries of a mebibyte do not fit in a frame."""
+"""So many small entries fit in a small message, and so many leases, each by itself, do not."""
+BIG = wire.MESSAGE_MAX // MEBI
+"""So many entries of a mebibyte do not fit in a message."""
 
 
 @pytest.fixture
@@ -27,9 +27,14 @@ def connected(threads):
         yield host, space
 
 
-def test_the_leases_of_many_entries_fit_in_an_answer(connected, monkeypatch):
+@pytest.fixture
+def small_messages(monkeypatch):
+    monkeypatch.setattr(wire, "FRAME_MAX", SMALL_MESSAGE)
+    monkeypatch.setattr(wire, "MESSAGE_MAX", SMALL_MESSAGE)
+
+
+def test_the_leases_of_many_entries_fit_in_an_answer(small_messages, connected):
     host, space = connected
-    monkeypatch.setattr(wire, "FRAME_MAX", SMALL_FRAME)
     leases = space.write_all([(1,)] * MANY)
     assert len(leases) == MANY
     leases[-1].cancel()
@@ -52,7 +57,7 @@ def test_a_lease_for_each_entry_comes_back_for_each(connected):
 
 def test_an_error_after_the_fact_says_so(connected, monkeypatch):
     host, space = connected
-    monkeypatch.setattr("tupelo.federation.hosts.writing.RUN_BYTES", wire.FRAME_MAX + 1)
+    monkeypatch.setattr("tupelo.federation.hosts.serving.RUN_BYTES", wire.FRAME_MAX + 1)
     with pytest.raises(AnswerTooLarge, match="all 2 entries were written"):
         space.write_all([("job", 1), ("other", 2)], lease=[1_000.0, 2_000.0])
     assert host.space("jobs").here.count() == 2

@@ -9,8 +9,8 @@ import pytest
 import tupelo
 from tests.federation.raw import Raw
 from tupelo.errors import BadArgument, CannotReach, NotAllowed, WrongPassword
-from tupelo.federation.hosts.config import plan_host
-from tupelo.federation.hosts.dialling import Dialler
+from tupelo.federation.hosts.discovery import Dialler
+from tupelo.federation.hosts.doors import plan_host
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
 from tupelo.federation.links.tcp import TcpNetwork
@@ -95,7 +95,7 @@ def test_who_welcomes_and_hangs_up_is_not_dialled_at_once_again(monkeypatch):
 
     async def dial() -> None:
         dialler = Dialler("own", greet, lambda host_id, address: False, Random(1))
-        monkeypatch.setattr("tupelo.federation.hosts.dialling.asyncio.sleep", sleep)
+        monkeypatch.setattr("tupelo.federation.hosts.discovery.asyncio.sleep", sleep)
         with pytest.raises(asyncio.CancelledError):
             await dialler._keep_dialling("somewhere")
 

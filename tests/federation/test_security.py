@@ -23,8 +23,7 @@ from tupelo.federation.client.connect import connect
 from tupelo.federation.hosts.doors import Host
 from tupelo.federation.hosts.presence import AgentPresence, HostPresence
 from tupelo.federation.identity.access import ANYONE, LOCAL, Access
-from tupelo.federation.identity.ids import id_of
-from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.keys import Identity, id_of
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import tcp, wire
 from tupelo.values.scope import Coverage

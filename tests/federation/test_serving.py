@@ -10,7 +10,7 @@ import tupelo
 from tests.federation.client.hosting import Hosting
 from tests.federation.raw import Raw, encoded
 from tupelo.federation.client.connect import connect
-from tupelo.federation.hosts import client_deliveries, client_resources
+from tupelo.federation.hosts import client_resources, serving
 from tupelo.federation.identity.access import ANYONE, Access
 from tupelo.federation.links import wire
 from tupelo.federation.spaces import hosted
@@ -412,8 +412,8 @@ def test_a_take_that_was_confirmed_may_be_called_off(desk, path):
 
 
 def test_only_the_last_takes_may_be_called_off(desk, monkeypatch):
-    monkeypatch.setattr(client_deliveries, "CONFIRMED_MAX", 2)
-    monkeypatch.setattr(client_deliveries, "REMEMBERED_BYTES", 100)
+    monkeypatch.setattr(serving, "CONFIRMED_MAX", 2)
+    monkeypatch.setattr(serving, "REMEMBERED_BYTES", 100)
     jobs = desk.at()
     client = desk.client()
 

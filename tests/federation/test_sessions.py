@@ -17,7 +17,7 @@ from tests.federation.raw import Raw
 from tupelo import HERE
 from tupelo.errors import NotAllAnswered, TupeloError, UnknownType
 from tupelo.federation.client.connect import connect
-from tupelo.federation.hosts import peer_sessions
+from tupelo.federation.hosts import peer as peer_module
 from tupelo.federation.links import wire
 from tupelo.federation.spanning import records
 from tupelo.federation.spanning.records import SeenRecord
@@ -179,7 +179,7 @@ def test_the_end_of_a_session_is_told():
 
 
 def test_what_is_kept_for_others_is_bounded(monkeypatch):
-    monkeypatch.setattr(peer_sessions, "NOTED_MAX", 3)
+    monkeypatch.setattr(peer_module, "NOTED_MAX", 3)
 
     async def main(field: Field) -> None:
         here, there = field.spaces
@@ -195,7 +195,7 @@ def test_what_is_kept_for_others_is_bounded(monkeypatch):
 
 
 def test_what_is_kept_for_others_is_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(peer_sessions, "NOTED_BYTES", 100)
+    monkeypatch.setattr(peer_module, "NOTED_BYTES", 100)
 
     async def main(field: Field) -> None:
         here, there = field.spaces
@@ -385,7 +385,7 @@ def test_a_client_reads_in_a_session_over_all_hosts(threads, cloned):
 def test_each_entry_once_and_in_order_through_everything(seed, monkeypatch):
     """Several read in one session, at a host of three, while links are cut and parted, hosts forget
     sessions, and reads are called off."""
-    monkeypatch.setattr(peer_sessions, "NOTED_MAX", 1 if seed % 3 == 0 else 1_000)
+    monkeypatch.setattr(peer_module, "NOTED_MAX", 1 if seed % 3 == 0 else 1_000)
     monkeypatch.setattr(records, "CHANGES_MAX", 4 if seed % 2 else 4_096)
     rng = Random(seed)
 
@@ -472,7 +472,7 @@ def test_what_is_summed_up_is_what_happened():
 
     rng = Random(5)
     peer: Any = Peer()
-    record, kept = SeenRecord(), peer_sessions.PeerSeen()
+    record, kept = SeenRecord(), peer_module.PeerSeen()
     kept.heard(record.notes_for(peer, 1))
     for round_number in range(200):
         for _ in range(rng.randrange(6)):
@@ -500,7 +500,7 @@ def test_what_was_gone_and_is_seen_again_is_told_as_seen():
 
     peer: Any = Peer()
     entry: Any = type("E", (), {"origin": "x", "n": 7})
-    record, kept, gone = SeenRecord(), peer_sessions.PeerSeen(), Seen()
+    record, kept, gone = SeenRecord(), peer_module.PeerSeen(), Seen()
     gone.add(entry)
     kept.heard(record.notes_for(peer, 1))
     record.add(entry)
@@ -590,7 +590,7 @@ def test_a_host_that_answers_nonsense_is_missing(nosy, nonsense, later):
 
 def test_what_a_host_claims_to_have_seen_is_bounded(nosy, monkeypatch):
     """Also if it is of many origins, with no numbers at all; and if it cannot be."""
-    monkeypatch.setattr(peer_sessions, "NOTED_BYTES", 100_000)
+    monkeypatch.setattr(peer_module, "NOTED_BYTES", 100_000)
     host, raw = nosy
     raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(1, 0, 1, {}))
     (peer,) = host._core.peers.values()

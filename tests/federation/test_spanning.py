@@ -253,7 +253,7 @@ def test_an_owner_hears_when_it_is_back_what_was_kept(threads, lines, until):
     owner.close()
     until(lambda: not host.engaged, "it is lost")
     again = lines(host, spaces=["jobs"], id=owner.id, incarnation=owner.incarnation)
-    assert again.arrival.received == [asked.call]
+    assert again.details.received == [asked.call]
     settle = heard(again, wire.Settle)
     assert (settle.of, settle.keep, settle.incarnation) == (asked.call, True, owner.incarnation)
     again.say(wire.Answer(settle.call, True))
@@ -376,7 +376,7 @@ def test_a_mute_host_keeps_no_notice_back():
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("unsendable", [bytes(wire.FRAME_MAX), "\ud800"], ids=["long", "text"])
+@pytest.mark.parametrize("unsendable", [bytes(wire.MESSAGE_MAX), "\ud800"], ids=["long", "text"])
 def test_what_cannot_be_told_is_counted(threads, unsendable):
     here, there = threads.host("first"), threads.host("second")
     meet(here, there)

@@ -13,13 +13,12 @@ import pytest
 import tupelo
 from tests.federation.raw import PLAIN, Raw, encoded
 from tupelo.errors import BadFrame, LimitReached, WrongPassword
-from tupelo.federation.hosts import passwords as guesses_module
-from tupelo.federation.hosts.passwords import PasswordGuard
-from tupelo.federation.identity.access import Access
+from tupelo.federation.identity import access as guesses_module
+from tupelo.federation.identity.access import Access, PasswordGuard
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
-from tupelo.federation.links.turns import ROUND_MESSAGES, TurnScheduler
+from tupelo.federation.links.calls import ROUND_MESSAGES, TurnScheduler
 from tupelo.values import entry as entry_module
 from tupelo.values import kind as kind_module
 from tupelo.values.codec import entry_to_wire
@@ -416,26 +415,26 @@ def test_wrong_passwords_are_counted_and_slowed(threads):
 def test_the_pause_before_a_guess_grows_and_other_addresses_have_none():
     async def scene() -> None:
         loop = asyncio.get_running_loop()
-        passwords = PasswordGuard(loop)
+        guard = PasswordGuard(loop)
         for _ in range(guesses_module.FREE_GUESSES):
-            assert not await passwords.check("here", lambda: False)
-        here = passwords._guessers["here"]
+            assert not await guard.check("here", lambda: False)
+        here = guard._guessers["here"]
         assert here.not_before == 0.0
         pauses = []
         for _ in range(12):
-            passwords._was_wrong(here)
+            guard._was_wrong(here)
             pauses.append(here.not_before - here.last)
         assert pauses == sorted(pauses)
         assert pauses[0] == pytest.approx(guesses_module.FIRST_PAUSE_SECONDS)
         assert pauses[-1] == pytest.approx(guesses_module.PAUSE_MAX_SECONDS)
-        waiting = asyncio.ensure_future(passwords.check("here", lambda: True))
-        assert await passwords.check("there", lambda: True)
+        waiting = asyncio.ensure_future(guard.check("here", lambda: True))
+        assert await guard.check("there", lambda: True)
         assert not waiting.done()
         waiting.cancel()
         for number in range(2 * guesses_module.ADDRESSES_MAX):
-            passwords._guesser(f"address {number}")
-        assert len(passwords._guessers) <= guesses_module.ADDRESSES_MAX
-        passwords.close()
+            guard._guesser(f"address {number}")
+        assert len(guard._guessers) <= guesses_module.ADDRESSES_MAX
+        guard.close()
 
     asyncio.run(scene())
 

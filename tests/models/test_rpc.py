@@ -37,6 +37,7 @@ from tupelo.errors import (
     TupeloError,
     UnknownHost,
 )
+from tupelo.federation.brokers.tables import ITEM_BYTES_MAX
 from tupelo.models import rpc as module
 from tupelo.models.rpc import GroupResult, Outcome, RemoteObject, Rpc, registry_of
 
@@ -199,7 +200,7 @@ def test_what_cannot_be_sent_is_refused_by_its_name(row: Row) -> None:
     with pytest.raises(TupeloError, match="args"):
         remote.invoke("fail", "\ud800")
     with pytest.raises(TupeloError, match=r"args has .* bytes"):
-        remote.invoke("fail", "x" * 9_000_000)
+        remote.invoke("fail", "x" * ITEM_BYTES_MAX)
     with pytest.raises(BadArgument, match="method="):
         remote.invoke("")
     with pytest.raises(BadArgument, match="wait="):
@@ -245,7 +246,7 @@ def test_what_is_no_call_is_refused_and_harms_nobody(row: Row) -> None:
 def test_a_result_that_cannot_be_sent_says_that_it_was_done(row: Row) -> None:
     here, there, _ = row.three()
     there.export(Square())
-    for method, *args in (("itself",), ("much", 9_000_000)):
+    for method, *args in (("itself",), ("much", ITEM_BYTES_MAX)):
         with pytest.raises(AnswerTooLarge, match=f"Square.{method} was done, but"):
             found(here).invoke(method, *args)
 

@@ -68,6 +68,8 @@ class VirtualLink:
         self.label = label
         self.identity: str | None = None
         self.here = False
+        self.message_max = wire.FRAME_MAX
+        self.in_pieces = 0  # The lab sends every message as a whole.
         self.name = name
         self.number = network.loop.number("link")
         self.other: VirtualLink
@@ -91,10 +93,11 @@ class VirtualLink:
 
     # Called by the program
 
-    def admit(self) -> None:
-        """Nothing to do: the virtual network does not limit frames of unknown senders."""
+    def admit(self, message_max: int) -> None:
+        """The virtual network does not limit frames of unknown senders."""
+        self.message_max = message_max
 
-    def send(self, content: bytes) -> None:
+    def send(self, content: bytes, *, overtake: bool = False) -> None:
         if self.state is _State.OPEN:
             self._network.count(self.name, self.other.name, len(content) + HEAD_BYTES)
             self.outgoing.push(content)

@@ -21,8 +21,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
-from tupelo.federation.identity.ids import id_of
-from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.keys import Identity, id_of
 from tupelo.federation.links.link import Answering, FrameReceiver, Link, Listener, Network
 from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork

@@ -56,8 +56,8 @@ from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, Re
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
-from tupelo.federation.hosts.extensions import SilentExtension
 from tupelo.federation.hosts.local import LocalDoor, open_door
+from tupelo.federation.hosts.peer import SilentExtension
 from tupelo.federation.hosts.services import DoorService
 from tupelo.federation.links.calls import InboundCall
 from tupelo.federation.links.encoding import encode_any, encode_error, read_any, read_error

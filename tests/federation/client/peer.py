@@ -16,7 +16,7 @@ class Line:
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(PATIENCE_SECONDS)
         self._socket = sock
-        self._frames = wire.Frames()
+        self._frames = wire.Frames(message_max=wire.MESSAGE_MAX)
         self._heard: list[bytes] = []
         self.received: list[int] = []  # as the client has said when it came
 
@@ -26,6 +26,10 @@ class Line:
             first += self._socket.recv(8 - len(first))
         self._socket.sendall(answer)
         return first
+
+    def await_bytes(self) -> None:
+        """Wait until something has come, and leave it unread."""
+        assert self._socket.recv(1, socket.MSG_PEEK), "the client hung up"
 
     def any_frame(self) -> bytes:
         while not self._heard:
@@ -84,17 +88,23 @@ class Peer:
         self._lines.append(line)
         return line
 
-    def line(self, session: str = "first", *, opened: int = 1) -> tuple[Line, wire.Hello]:
+    def line(
+        self, session: str = "first", *, opened: int = 1, message_max: int = 0
+    ) -> tuple[Line, wire.Hello]:
         """A link on which the client is welcome, and has opened its spaces."""
         line = self.dialled()
-        return line, self.greet(line, session, opened=opened)
+        return line, self.greet(line, session, opened=opened, message_max=message_max)
 
-    def greet(self, line: Line, session: str, *, opened: int = 1) -> wire.Hello:
+    def greet(
+        self, line: Line, session: str, *, opened: int = 1, message_max: int = 0
+    ) -> wire.Hello:
         """Welcome the client, and open its spaces."""
         line.preamble()
         hello: wire.Hello = line.hear()
         line.received = line.hear().received if hello.more else []
-        line.say(wire.Welcome(wire.VERSION, "h", "host", "i", session, self.heartbeat))
+        welcome = wire.Welcome(wire.VERSION, "h", "host", "i", session, self.heartbeat)
+        welcome.message_max = message_max
+        line.say(welcome)
         for _ in range(opened):
             line.answer(wire.Open, [False, "id", "me", "h", 1_000.0])
         return hello

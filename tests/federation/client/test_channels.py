@@ -335,7 +335,7 @@ def test_what_cannot_be_sent_is_refused_without_a_link_too(met, later, peer):
     for attempt, error in (
         (lambda: space.write(("\ud800",)), BadEntry),
         (lambda: space.write(("a",), at=object()), BadArgument),
-        (lambda: space.write(("a", b"x" * wire.FRAME_MAX)), CannotSend),
+        (lambda: space.write(("a", b"x" * wire.MESSAGE_MAX)), CannotSend),
         (lambda: space.read(("\ud800",)), BadTemplate),
         (lambda: space.take(("\ud800",)), BadTemplate),
         (lambda: space.space("\ud800"), BadArgument),

@@ -11,6 +11,8 @@ import pytest
 from tests.federation.groups.neighbourhood import Neighbourhood, Resident, play
 from tupelo.errors import BadTemplate, CannotSend, HostClosed, PeerLost, TupeloError, UnknownHost
 from tupelo.federation.groups.membership import Membership
+from tupelo.federation.hosts.limits import Limits
+from tupelo.federation.links import wire
 
 LINE = ("ab", "bc", "cd")
 RING = ("ab", "bc", "cd", "da")
@@ -282,13 +284,41 @@ def test_parts_speak_along_the_tree():
     play(scene, *LINE)
 
 
+def test_what_an_older_host_cannot_be_sent_fails_or_ends_its_link():
+    """Host c accepts no pieces, as programs of an older version."""
+    long = bytes(wire.FRAME_MAX)
+
+    async def answer(source: str, body: Any) -> Any:
+        return long
+
+    async def scene(near: Neighbourhood) -> None:
+        await near["c"].leave()
+        near["c"].options["limits"] = Limits(message_bytes=1)
+        await near["c"].start()
+        await near.agreed("abc")
+        a, c = near["a"], near["c"]
+        assert await a.do(a.voice.ask("b", long)) == ["b", "a", long]
+        with pytest.raises(CannotSend, match=f"{wire.FRAME_MAX:,}"):  # b cannot pass it on.
+            await a.do(a.voice.ask("c", long))
+        a.part.on_asked = answer
+        with pytest.raises(CannotSend, match=f"{wire.FRAME_MAX:,}"):
+            await c.do(c.voice.ask("a", None))
+        assert await c.do(c.voice.ask("b", 1)) == ["b", "c", 1]
+        before = c.group.membership.id
+        a.voice.send("c", long)
+        await until(lambda: c.group.membership.id != before)
+        await near.agreed("abc")
+
+    play(scene, "ab", "bc")
+
+
 def test_errors_come_back_as_themselves():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abc")
 
         async def refuse(source: str, body: Any) -> Any:
             if body == "large":
-                return bytes(20 * 2**20)
+                return bytes(wire.MESSAGE_MAX)
             raise BadTemplate("it cannot be asked")
 
         near["c"].part.on_asked = refuse
@@ -297,7 +327,7 @@ def test_errors_come_back_as_themselves():
         with pytest.raises(CannotSend):
             await near["a"].do(near["a"].voice.ask("c", "large"))
         with pytest.raises(CannotSend):
-            await near["a"].do(near["a"].voice.ask("c", bytes(20 * 2**20)))
+            await near["a"].do(near["a"].voice.ask("c", bytes(wire.MESSAGE_MAX)))
         with pytest.raises(UnknownHost):
             await near["a"].do(near["a"].voice.ask("x", ""))
 

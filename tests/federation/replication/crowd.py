@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tupelo.federation.identity.ids import id_of
-from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.keys import Identity, id_of
 from tupelo.federation.replication import messages
 from tupelo.federation.replication.exchange import FeedExchange
 from tupelo.federation.replication.streams import Stream

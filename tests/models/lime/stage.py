@@ -51,11 +51,12 @@ class Stage:
         agents: Iterable[type[lime.Agent]] = (),
         over: Any = "collect",
         packages: lime.AgentPackages | None = None,
+        heartbeat: float = 0.2,
     ) -> lime.Host:
         """A host that meets those that are near; the group has formed when this returns."""
         options: dict[str, Any] = {
             "listen": 0,
-            "heartbeat": 0.2,
+            "heartbeat": heartbeat,
             "peers": [one.host.address for one in near],
             "path": None if self._folder is None else self._folder / name,
         }

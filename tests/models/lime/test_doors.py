@@ -240,6 +240,31 @@ def test_a_wait_that_is_cancelled_takes_nothing():
     play_async(scene)
 
 
+@on_every_kind
+def test_a_tuple_of_many_mebibytes_is_had_elsewhere(play):
+    async def scene(stage: Stage) -> None:
+        a = await stage.host("a", heartbeat=5.0)
+        b = await stage.host("b", near=[a], heartbeat=5.0)
+        ada, ben = await do(a.agent("ada")), await do(b.agent("ben"))
+        mine, theirs = await shared("board", ada), await shared("board", ben)
+        large, template = ("large", b"x" * (20 * 2**20)), ("large", bytes)
+        heard: list[Any] = []
+        reaction = lime.UbiquitousReaction(template, heard.append, lime.ONCE)
+        await do(mine.add_weak_reaction(reaction))
+        await do(theirs.out(large))
+        assert await do(mine.rd(template, **PATIENCE)) == large
+        assert await do(mine.rdg(template)) == [large]
+        assert await do(mine.ing(template)) == [large]
+        await stage.until(
+            lambda: [event.tuple for event in heard] == [large], "the reaction is told of it"
+        )
+        await do(mine.out(large, ben.location))
+        assert await do(theirs.in_(template, ben.location, **PATIENCE)) == large
+        assert await do(mine.rdp(template)) is None
+
+    play(scene)
+
+
 # Locations
 
 

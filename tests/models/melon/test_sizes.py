@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 import pytest
 
-from tests.models.melon.garden import Garden, play
+import tupelo
+from tests.models.melon.garden import PATIENCE_SECONDS, Garden, play
 from tests.models.melon.kinds import play_on_kind
 from tests.models.melon.test_copies import held
-from tupelo import ANY
+from tupelo import ANY, Identity, Trust, aio
 from tupelo.errors import BadEntry, CannotSend
 from tupelo.federation.links import encoding, wire
 from tupelo.federation.replication.feeds import ITEM_BYTES_MAX
-from tupelo.models.melon import Copies
+from tupelo.models.melon import Copies, Melon
 
 LARGE = "x" * 20_000
 UNSENDABLE = {"large": (LARGE, False), "on disk": (LARGE, True), "no Unicode": ("\ud800", False)}
@@ -32,7 +34,7 @@ def options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pin", [False, True], ids=["plain", "pinned"])
 def test_what_can_never_be_sent_is_refused(pin):
-    large = ("n", bytes(wire.FRAME_MAX))
+    large = ("n", bytes(wire.MESSAGE_MAX))
 
     async def scene(garden: Garden) -> None:
         a = garden["a"]
@@ -67,7 +69,7 @@ def test_what_is_directed_and_cannot_be_carried_is_refused():
 def test_what_is_to_be_copied_and_cannot_be_is_refused(pin):
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
-        with pytest.raises(CannotSend, match=r"message=.* 8,384,512 can be copied"):
+        with pytest.raises(CannotSend, match=r"message=.* 33,550,336 can be copied"):
             await a.write(("n", bytes(ITEM_BYTES_MAX)), pin=pin)
         fits = ("n", bytes(ITEM_BYTES_MAX - 5_000))
         await a.write(fits, pin=pin)
@@ -140,10 +142,59 @@ def test_many_that_are_larger_than_they_seem_are_sent_bit_by_bit(small_frames):
     play(scene, "ab")
 
 
+def hosts_that_trust_each_other() -> tuple[dict[str, Any], dict[str, Any]]:
+    """What two hosts are made with, so that messages can be directed."""
+    ada, ben = Identity.new(), Identity.new()
+    trust = Trust.known([ada.key, ben.key])
+    options = {"listen": "127.0.0.1:0", "trust": trust, "heartbeat": 5.0}
+    return {**options, "identity": ada}, {**options, "identity": ben}
+
+
+MEBIBYTES_20 = ("n", b"x" * (20 * 2**20))
+
+
+def test_threads_exchange_messages_of_many_megabytes():
+    ada, ben = hosts_that_trust_each_other()
+    with (
+        tupelo.Host("one", **ada) as one,
+        tupelo.Host("two", peers=[one.address], **ben) as two,
+        Melon(one, copies=Copies()) as first,
+        Melon(two, copies=Copies()) as second,
+    ):
+        first.write(MEBIBYTES_20)
+        assert second.read(("n", bytes), wait=PATIENCE_SECONDS) == MEBIBYTES_20
+        first.store(MEBIBYTES_20)
+        assert second.take(("n", bytes), wait=PATIENCE_SECONDS) == MEBIBYTES_20
+        first.store(MEBIBYTES_20, to=second.identity)
+        taken = second.take(("n", bytes), wait=PATIENCE_SECONDS, sender=first.identity)
+        assert taken == MEBIBYTES_20
+
+
+async def exchange_messages_of_many_megabytes() -> None:
+    ada, ben = hosts_that_trust_each_other()
+    async with (
+        aio.Host("one", **ada) as one,
+        aio.Host("two", peers=[one.address], **ben) as two,
+        Melon(one, copies=Copies()) as first,
+        Melon(two, copies=Copies()) as second,
+    ):
+        await first.write(MEBIBYTES_20)
+        assert await second.read(("n", bytes), wait=PATIENCE_SECONDS) == MEBIBYTES_20
+        await first.store(MEBIBYTES_20)
+        assert await second.take(("n", bytes), wait=PATIENCE_SECONDS) == MEBIBYTES_20
+        await first.store(MEBIBYTES_20, to=second.identity)
+        taken = await second.take(("n", bytes), wait=PATIENCE_SECONDS, sender=first.identity)
+        assert taken == MEBIBYTES_20
+
+
+def test_tasks_exchange_messages_of_many_megabytes():
+    asyncio.run(exchange_messages_of_many_megabytes())
+
+
 def test_the_next_to_a_message_of_many_megabytes_is_had_over_sockets(neighbourhood):
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
-        large, fits = ("n", bytes(wire.FRAME_MAX)), ("n", bytes(wire.FRAME_MAX - 100_000))
+        large, fits = ("n", bytes(wire.MESSAGE_MAX)), ("n", bytes(wire.FRAME_MAX - 100_000))
         for door in (await a.space(), a.kept("written")):
             await a.do(door.write(large))
         await a.write(fits)

@@ -81,7 +81,7 @@ def fails(number: int) -> int:
 
 
 def too_large(number: int) -> bytes:
-    return bytes(40 * 2**20)
+    return bytes(64 * 2**20)
 
 
 def writes_more(number: int) -> int:

@@ -39,6 +39,7 @@ from tupelo.errors import (
 )
 from tupelo.federation.client.services import connect_to_host, invoke
 from tupelo.federation.identity.access import Access
+from tupelo.federation.links.wire import MESSAGE_MAX
 from tupelo.federation.spaces.hosted import Doubt
 from tupelo.models.javaspaces import TransactionManager
 from tupelo.models.xvsm import (
@@ -639,7 +640,7 @@ def test_a_key_is_free_when_its_entry_was_taken(capi, there):
 
 def test_an_answer_that_is_too_long_gives_back_what_it_took(capi, there):
     cref = capi.create_container(None, None, "queue", INFINITE, FifoCoordinator())
-    long = "x" * (6 * 2**20)
+    long = "x" * (MESSAGE_MAX // 3)
     for i in range(3):
         capi.write(cref, 0, None, (i, long))
     with pytest.raises(CannotSend):
@@ -647,7 +648,7 @@ def test_an_answer_that_is_too_long_gives_back_what_it_took(capi, there):
     assert [number for number, _ in there.values()] == [0, 1, 2]
     assert capi.take(cref, 0, None, FifoSelector())[0][0] == 0
     with pytest.raises(CannotSend):
-        capi.write(cref, 0, None, "x" * (17 * 2**20))
+        capi.write(cref, 0, None, "x" * MESSAGE_MAX)
 
 
 def test_what_is_not_unicode_is_refused_where_it_is_given(capi, queue):
@@ -894,7 +895,7 @@ def test_a_slow_listener_is_told_how_much_was_dropped(capi, queue, there, until,
     assert called.wait(10)
     for i in range(1, 21):
         there.capi.write(here, 0, None, i)
-    there.capi.write(here, 0, None, "x" * (17 * 2**20))  # It is too long to be told.
+    there.capi.write(here, 0, None, "x" * MESSAGE_MAX)  # It is too long to be told.
     there.capi.write(here, 0, None, "last")
     go.set()
     until(lambda: "last" in heard)

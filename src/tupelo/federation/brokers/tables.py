@@ -29,6 +29,7 @@ from tupelo.federation.brokers.messages import (
     encode,
     read_value,
 )
+from tupelo.federation.links.wire import MESSAGE_MAX
 
 if TYPE_CHECKING:
     from tupelo.federation.groups.membership import Membership
@@ -39,9 +40,9 @@ PATTERNS_MAX = 100_000
 under way."""
 PORTION_BYTES = 2**20
 """Larger answers are split into several messages."""
-ITEM_BYTES_MAX = 8 * 2**20
+ITEM_BYTES_MAX = MESSAGE_MAX // 2
 """The longest pattern, update or item."""
-ANSWER_BYTES_MAX = 32 * 2**20
+ANSWER_BYTES_MAX = MESSAGE_MAX
 """The most bytes of an answer to one probe over an edge: a link with twice as much to send counts
 as too slow. Hosts whose state does not fit count as lost."""
 

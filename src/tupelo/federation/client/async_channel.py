@@ -39,9 +39,9 @@ class AsyncLine:
         self._channel: AsyncChannel | None = None
         self._reason: str | None = None  # of the loss
 
-    def send(self, content: bytes) -> None:
-        self.link.send(content)
-        if self.link.waiting > UNSENT_MAX:
+    def send(self, content: bytes, *, ordered: bool = False) -> None:
+        self.link.send(content, overtake=not ordered)
+        if self.link.waiting - self.link.in_pieces > UNSENT_MAX:
             self.may_send.clear()
 
     # Called by the link
@@ -68,7 +68,8 @@ class AsyncLine:
 
     async def first_message(self) -> wire.Message:
         message = wire.decode_first(await self._next_frame())
-        self.link.admit()
+        if isinstance(message, wire.Welcome):
+            self.link.admit(wire.agreed_max(message.message_max))
         return message
 
     async def messages(self) -> list[wire.Message]:
@@ -106,7 +107,7 @@ class AsyncChannel(Channel):
 
     is_async = True
     _call_type = AsyncOutstandingCall
-    _lock = nullcontext()
+    _lock = _turn = nullcontext()
 
     def __init__(self, config: ConnectionConfig, chance: random.Random, network: Network) -> None:
         super().__init__(config, chance)
@@ -160,12 +161,15 @@ class AsyncChannel(Channel):
 
     # Sending and receiving
 
-    def _send(self, content: bytes) -> None:
+    def _send(self, content: bytes, *, ordered: bool = False) -> None:
         if self._to_confirm:
             self._send_confirmations()
         if self._line is not None:
             self._sent += 1
-            self._line.send(content)
+            self._line.send(content, ordered=ordered)
+
+    def _send_long(self) -> None:
+        """The link sends them."""
 
     def _send_confirmation(self, number: int) -> None:
         """Takes that reach their tasks in one turn of the loop are confirmed in one message,

@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -65,7 +66,11 @@ class BlockingLine:
         config.recognise(key_of(secured.tls))
 
     def send(self, content: bytes) -> None:
-        data = len(content).to_bytes(4, "big") + content
+        """Send a whole message."""
+        self.send_frame(wire.frame(content))
+
+    def send_frame(self, data: bytes) -> None:
+        """Send a frame, or a piece of a message, with its length."""
         if self._encrypt is not None:
             self.torn = True
             data = self._encrypt(data)
@@ -98,7 +103,7 @@ class BlockingLine:
 
     async def first_message(self) -> wire.Message:
         contents = self._frames.feed(b"") or self._next_in_time()
-        self._frames.frame_max, self._frames.one_at_a_time = wire.FRAME_MAX, False
+        self._frames.admit(wire.MESSAGE_MAX)
         return wire.decode_first(contents[0])
 
     async def messages(self) -> list[wire.Message]:
@@ -193,10 +198,15 @@ class BlockingChannel(Channel):
     is_async = False
     _call_type = BlockingOutstandingCall
     _lock: threading.Lock
+    _turn: threading.Lock
 
     def __init__(self, config: ConnectionConfig, chance: random.Random) -> None:
         super().__init__(config, chance)
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._long: deque[tuple[BlockingLine, bytes]] = deque()
+        """Messages that go in pieces, and the messages that must not overtake them."""
+        self._sending_long = threading.Lock()  # held by the thread that sends the first of them
         self._reading = threading.RLock()  # held by the thread that reads for all
         self._has_reader = False
         self._wake_keeper = _new_signal()
@@ -217,8 +227,12 @@ class BlockingChannel(Channel):
         if call.done:
             call.reset(time.monotonic())
         try:
-            with self._lock:
+            with self._turn, self._lock:
+                others = len(self._long)
                 self._post(call)
+                is_long = len(self._long) > others
+            if is_long:
+                self._send_long()
             self._await(call)
         except BaseException:  # KeyboardInterrupt, or another exception that ends this thread
             if call.error is None:
@@ -243,23 +257,61 @@ class BlockingChannel(Channel):
         # Threads of the parent may have held these.
         self._has_reader = False
         self._lock, self._reading = threading.Lock(), threading.RLock()
+        self._turn, self._sending_long = threading.Lock(), threading.Lock()
+        self._long.clear()
         self._wake_keeper = _new_signal()
         self._outstanding.clear()
         self._unsent.clear()
 
-    # Sending, with the lock held
+    # Sending
 
-    def _send(self, content: bytes) -> None:
+    def _send(self, content: bytes, *, ordered: bool = False) -> None:
         line = self._line
         if line is None:
             return
+        is_long = len(content) > wire.PIECE_BYTES and self.message_max > wire.FRAME_MAX
+        if is_long or (ordered and self._long):
+            self._long.append((line, content))  # for _send_long
+        else:
+            self._send_frame(line, wire.frame(content))
+
+    def _send_frame(self, line: BlockingLine, data: bytes) -> None:
+        """With the lock held: send a frame, or a piece of a message."""
         self._sent += 1
         try:
-            line.send(content)
+            line.send_frame(data)
         except OSError as error:
             self._drop_locked(line, str(error))
         except BaseException:
             if line.torn:
+                self._drop_locked(line, "a sender was interrupted")
+            raise
+
+    def _send_long(self) -> None:
+        """Send the messages that go in pieces, and those that must follow them. The lock is free
+        between two pieces: other threads send whole messages meanwhile."""
+        while self._long:
+            with self._sending_long:
+                self._send_first_long()
+
+    def _send_first_long(self) -> None:
+        if not self._long:
+            return  # Another thread has sent it.
+        line, content = self._long[0]
+        is_long = len(content) > wire.PIECE_BYTES
+        try:
+            for data in wire.pieces(content) if is_long else [wire.frame(content)]:
+                with self._turn:
+                    pass  # Threads that wait to send go first.
+                with self._lock:
+                    if self._line is not line:
+                        break
+                    self._send_frame(line, data)
+            with self._lock:
+                if self._long and self._long[0][0] is line:
+                    self._long.popleft()
+        except BaseException:  # The rest of the message is not sent.
+            with self._lock:
                 self._drop_locked(line, "a sender was interrupted")
             raise
 
@@ -348,6 +400,7 @@ class BlockingChannel(Channel):
             return
         line.shut()
         self._line = None
+        self._long.clear()
         self._lost_lines.append(line)
         reason = line.reason or reason
         self._lose_link(reason)
@@ -407,6 +460,7 @@ class BlockingChannel(Channel):
             self._begin_link(welcome)
             self._line = line
             self._post_unsent()
+        self._send_long()
         self._wake_reader()
 
     async def _dial(self, seconds: float) -> tuple[BlockingLine, wire.Welcome]:

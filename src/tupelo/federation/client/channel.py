@@ -164,6 +164,8 @@ class Channel(ABC):
     _call_type: ClassVar[type[OutstandingCall]]
     _lock: AbstractContextManager[object]
     """Guards sending and the state of the channel, where threads share it."""
+    _turn: AbstractContextManager[object]
+    """Taken before the lock to send a message: the sender of a long one lets others go first."""
 
     def __init__(self, config: ConnectionConfig, chance: random.Random) -> None:
         self.config = config
@@ -171,6 +173,8 @@ class Channel(ABC):
         self.serial = 0
         self.session = ""
         self.heartbeat = 1.0
+        self.message_max = wire.MESSAGE_MAX
+        """The longest message that the host accepts, in bytes."""
         self.closed = False
         self.given_up: TupeloError | None = None
         self._number = 0
@@ -236,7 +240,7 @@ class Channel(ABC):
     def confirm(self, call: OutstandingCall) -> bool:
         """Tell the host that the program has the taken entries: with the next Hello, if the link
         was just lost. False if the host has put them back by now: run the call again."""
-        with self._lock:
+        with self._turn, self._lock:
             if call.serial == self.serial:
                 self._confirmed.append(call.number)
                 try:
@@ -252,15 +256,16 @@ class Channel(ABC):
 
     def cancel(self, call: OutstandingCall) -> None:
         """Drop a call: the host puts back the entries that it took."""
-        with self._lock:
+        with self._turn, self._lock:
             self._outstanding.pop(call.number, None)
             if call in self._unsent:
                 self._unsent.remove(call)
             else:
                 self._unconfirm(call)
                 if call.number > 0 and call.serial == self.serial:
-                    self._send(wire.encode(wire.Cancel([call.number])))
+                    self._send(wire.encode(wire.Cancel([call.number])), ordered=True)
             call.number = 0
+        self._send_long()
 
     def _unconfirm(self, call: OutstandingCall) -> None:
         for numbers in (self._confirmed, self._to_report):
@@ -269,7 +274,7 @@ class Channel(ABC):
 
     def tell(self, message: Any, on_link: int | None = None) -> None:
         """Send a call without waiting for its answer; nothing is sent if there is no link."""
-        with self._lock:
+        with self._turn, self._lock:
             self._tell(message, on_link)
 
     def _tell(self, message: Any, on_link: int | None = None) -> None:
@@ -295,15 +300,21 @@ class Channel(ABC):
             return
         self._number += 1
         call.message.call = self._number
-        content = wire.encode(call.message)
+        content = wire.encode(call.message, self.message_max)
         call.number = self._number
         call.serial = self.serial
         self._outstanding[call.number] = call
         self._send(content)
 
     @abstractmethod
-    def _send(self, content: bytes) -> None:
-        """With the lock held: send this frame, if there is a link."""
+    def _send(self, content: bytes, *, ordered: bool = False) -> None:
+        """With the lock held: send this message, if there is a link. With `ordered` it does not
+        overtake a long message that is being sent."""
+
+    @abstractmethod
+    def _send_long(self) -> None:
+        """Without the lock: send the long messages that `_send` has queued, and the ordered ones
+        behind them."""
 
     @abstractmethod
     def _send_confirmation(self, number: int) -> None:
@@ -336,16 +347,18 @@ class Channel(ABC):
     async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
         """Close a space: its waiting calls fail with SpaceClosed, and the host gets the goodbyes,
         each a message and the serial number of its link. The last space closes the channel."""
-        with self._lock:  # The callers learn why before the host can answer.
+        with self._turn, self._lock:  # The callers learn why before the host can answer.
             calls = self._end_calls(owner)
             if calls:
-                self._send(wire.encode(wire.Cancel(calls)))
+                self._send(wire.encode(wire.Cancel(calls)), ordered=True)
             for message, on_link in goodbyes:
                 self._tell(message, on_link)
             is_last = not self._open_spaces and not self.closed
             if is_last:
-                self._send(wire.encode(wire.Goodbye("the last space was closed")))
+                goodbye = wire.encode(wire.Goodbye("the last space was closed"))
+                self._send(goodbye, ordered=True)
                 self.closed = True
+        self._send_long()
         if is_last:
             await self._close()
         elif calls:
@@ -382,7 +395,7 @@ class Channel(ABC):
     # Receiving
 
     def _receive(self, content: bytes) -> None:
-        """Give a frame to the caller that waits for it. LinkError if the link must be dropped."""
+        """Give a message to the caller that waits for it. LinkError if the link must be dropped."""
         message = wire.decode(content)
         kind = type(message)
         if kind is wire.Answer or kind is wire.Failure:
@@ -499,6 +512,7 @@ class Channel(ABC):
             config.incarnation,
             resume=self.session,
             more=bool(self._to_report),
+            message_max=wire.MESSAGE_MAX,
         )
         details = [wire.HelloDetails([], self._to_report)] if self._to_report else []
         return [wire.encode(message) for message in (hello, *details)]
@@ -527,6 +541,7 @@ class Channel(ABC):
         """A new link is open: reset the state that belongs to one link."""
         self.session = welcome.session
         self.heartbeat = welcome.heartbeat
+        self.message_max = wire.agreed_max(welcome.message_max)
         self.given_up = None
         self._to_report.clear()
         self._hello_sent = False

@@ -237,6 +237,21 @@ class Routing:
         if hop is not None and routed.target not in self._unreachable:
             self._say(hop, routed)
 
+    def _forward(self, routed: wire.Routed) -> None:
+        """Pass on a message of another host. If it is too large for the next host, the caller gets
+        the error."""
+        message = routed.message
+        try:
+            self._pass_on(routed)
+        except CannotSend as error:
+            if isinstance(message, wire.PartNotice):
+                raise
+            failure = wire.Failure(message.call, "CannotSend", str(error))
+            ends = routed.source, routed.target
+            if isinstance(message, wire.PartRequest):
+                ends = routed.target, routed.source
+            self._pass_on(wire.Routed(routed.membership, *ends, failure))
+
     # Receiving
 
     def heard(self, neighbour: str, routed: wire.Routed) -> None:
@@ -248,7 +263,7 @@ class Routing:
         if routed.target not in self.membership.members:
             raise BadFrame(f"{routed.target!r} is not in this group")
         if routed.target != self.me:
-            self._pass_on(routed)
+            self._forward(routed)
         elif isinstance(message, (wire.Answer, wire.Failure)):
             call = self._pending.get(message.call)
             if call is not None and call.target == source:
@@ -676,7 +691,12 @@ class Group:
         if peer is not None:
             self.sent[type(message).__name__] += 1
             if isinstance(message, wire.Routed):
-                peer.talk.say(message)
+                try:
+                    peer.talk.say(message)
+                except CannotSend as error:  # A host of an older version accepts less.
+                    if not isinstance(message.message, wire.PartNotice):
+                        raise
+                    peer.talk.end(f"what is said along the tree cannot be passed on: {error}")
             else:
                 peer.talk.say(wire.PartNotice(CHANNEL, wire.body(message)))
 

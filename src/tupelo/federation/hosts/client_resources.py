@@ -53,24 +53,27 @@ _OF_THINGS: dict[wire.Thing, str] = {
 """What one must be allowed to do, to have such a thing; who has it may renew it and end it."""
 
 AT_ONCE_MAX = 500
-"""So many notices, or entries of a match set, are in one answer at most."""
+"""The most notices, or entries of a match set, in one answer."""
 NOTICES_BYTES = 4 * 2**20
-"""So much do the notices of one answer have together, unless it is one alone."""
-NOTICE_BYTES_MAX = wire.FRAME_MAX - 64
-"""A notice must leave room in its frame for what is around it."""
+"""The most bytes of the notices of one answer, unless it is a single one."""
+AROUND_BYTES = 64
+"""What a message with a notice needs beside the notice."""
 
 SEARCHES_MAX = 64
 """While a client has no room, so many times it is looked what has run out, for as many requests of
 it as it may hold things."""
 
 WRITTEN_MIN = 1_000
-"""With fewer entries than this, those that are gone are not worth a search."""
+"""With fewer remembered entries than this, removed ones are not searched for."""
 
 
 class ClientResources:
-    """What one client holds at its host, by the ids under which it knows it."""
+    """The transactions, sessions, subscriptions and match sets of one client, by their ids."""
 
-    def __init__(self, actor: Actor, who: str | None, limits: Limits, in_all: Budget) -> None:
+    def __init__(
+        self, actor: Actor, who: str | None, limits: Limits, in_all: Budget, message_max: int
+    ) -> None:
+        self._message_max = message_max
         self._actor = actor
         self._who = who
         self._limits = limits
@@ -105,7 +108,7 @@ class ClientResources:
         handlers.uncancellable.add(wire.End)  # The end of a transaction cannot be undone.
 
     def _require_room(self) -> None:
-        """LimitReached if this client, or all of them, hold as much as they may."""
+        """Raise LimitReached if this client, or all clients together, have reached their limit."""
         if self._counted >= self._limits.held:
             # Not each time: a flood of requests that are refused would cost a search each.
             if self._refusals % max(1, self._limits.held // SEARCHES_MAX) == 0:
@@ -117,7 +120,7 @@ class ClientResources:
         self._refusals = 0
 
     def _forget_ended(self) -> None:
-        """What has run out is kept only so that its client can be told why."""
+        """Forget resources that have expired. They were kept so that the client can be told why."""
         self._transactions = {
             key: txn
             for key, txn in self._transactions.items()
@@ -133,7 +136,7 @@ class ClientResources:
         self.recount()
 
     def recount(self) -> None:
-        """Tell the budget of all how much this client holds now."""
+        """Update the budget of all clients."""
         held = len(self._transactions) + len(self._sessions) + len(self._subscriptions)
         held += len(self._match_sets)
         self._in_all.used += held - self._counted
@@ -154,7 +157,8 @@ class ClientResources:
         return found
 
     def wrote(self, hosted: HostedSpace, leases: list[Lease]) -> None:
-        """These were written in a transaction: where they will stand is not known yet."""
+        """Remember entries that were written in a transaction, whose positions are not known
+        yet."""
         if len(self._written) >= self._written_max:
             self._written = {k: e for k, e in self._written.items() if not e.ended}
             self._written_max = max(WRITTEN_MIN, 2 * len(self._written))
@@ -273,7 +277,7 @@ class ClientResources:
         taken: list[Notice],
         encoded: list[msgspec.Raw],
     ) -> None:
-        """As many notices as are wanted, are there, and fit into one answer."""
+        """Append to `taken` and `encoded` the notices that the request wants and that fit."""
         deadline = deadline_of(hosted.clock, message.wait)
         state, subscription = self._subscription(message.subscription)
         size = 0
@@ -282,7 +286,7 @@ class ClientResources:
             notice = await subscription.get(wait=0 if taken else wait)
             if notice is None:
                 return
-            content = _encode_notice(notice)
+            content = _encode_notice(notice, self._message_max - AROUND_BYTES)
             if content is None:
                 with hosted.port.atomic():
                     state.missed += notice.missed + 1
@@ -394,7 +398,7 @@ class ClientResources:
     # The end
 
     def free(self) -> None:
-        """The client is gone: nothing of this outlives it, but promises to commit."""
+        """The client is gone: end its resources, except prepared transactions."""
         for txn in self._transactions.values():
             with suppress(SpaceClosed, TransactionEnded):
                 txn.abort_if_active()
@@ -419,14 +423,15 @@ def _end_session(hosted: HostedSpace, state: SessionState) -> None:
 
 
 def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice) -> None:
-    """It was not told. More may have been missed since, so what it says of that goes back too."""
+    """Return a notice that was not sent to its subscription, together with its count of missed
+    notices, since more may have been missed meanwhile."""
     with hosted.port.atomic():
         state.missed += notice.missed
         hosted.port.return_notice(state, msgspec.structs.replace(notice, missed=0))
 
 
-def _encode_notice(notice: Notice) -> bytes | None:
-    """As it is sent; None if it cannot be."""
+def _encode_notice(notice: Notice, bytes_max: int) -> bytes | None:
+    """The encoded notice; None if it is too long, or not valid Unicode."""
     encoded = [
         notice.event_id,
         notice.sequence,
@@ -438,15 +443,15 @@ def _encode_notice(notice: Notice) -> bytes | None:
         content = msgspec.msgpack.encode(encoded)
     except UnicodeEncodeError:
         return None
-    return content if len(content) <= NOTICE_BYTES_MAX else None
+    return content if len(content) <= bytes_max else None
 
 
 Method = Callable[[ClientResources, HostedSpace, Any], Coroutine[Any, Any, Any]]
 
 
 async def _serve(operation: str, method: Method, client: ClientServer, message: Any) -> Any:
-    """What is said of client resources, by a client that must be allowed to do this in the space;
-    or, without an operation, what its kind of thing needs."""
+    """Call a method of ClientResources for a client that may do the operation in the space; without
+    an operation, the one that the kind of thing needs."""
     hosted = client.hosted(message.space, operation or _OF_THINGS[message.thing])
     try:
         return await method(client.resources, hosted, message)

@@ -1,7 +1,7 @@
-"""A host: it keeps spaces, serves the agents that are here, and meets other hosts.
+"""A host: keeps spaces, serves clients and meets other hosts.
 
-`HostCore` lives on one event loop and is handed everything that is chance or time, so that the lab
-can run a whole federation on a virtual clock. What a user holds is in `doors`.
+`HostCore` runs on one event loop. Its clock, random numbers and network are arguments, so that the
+lab can run many hosts on virtual ones. The classes for users are in `doors`.
 """
 
 from __future__ import annotations
@@ -15,29 +15,23 @@ from random import Random
 from typing import Any
 
 from tupelo.errors import BadArgument, HostClosed, LimitReached, NotAllowed, Stranger
-from tupelo.federation.hosts.archiving import Archiver
 from tupelo.federation.hosts.client_resources import ClientResources
 from tupelo.federation.hosts.decisions import TransactionDecisions
-from tupelo.federation.hosts.dialling import Dialler
-from tupelo.federation.hosts.extensions import Extensions
-from tupelo.federation.hosts.folder import Folder, check_space_name
+from tupelo.federation.hosts.discovery import Dialler
+from tupelo.federation.hosts.folder import Archiver, Folder, check_space_name
 from tupelo.federation.hosts.limits import AGENTS_MAX, Budget, Limits
-from tupelo.federation.hosts.parked_calls import AnsweredCalls
-from tupelo.federation.hosts.passwords import PasswordGuard
-from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.hosts.peer import Extensions, Peer
 from tupelo.federation.hosts.presence import PresenceBoard
 from tupelo.federation.hosts.services import Service, Services
-from tupelo.federation.hosts.serving import ClientServer
-from tupelo.federation.identity.access import NOBODY, Access
-from tupelo.federation.identity.ids import require_proved
-from tupelo.federation.identity.keys import Identity
+from tupelo.federation.hosts.serving import AnsweredCalls, ClientServer
+from tupelo.federation.identity.access import NOBODY, Access, PasswordGuard
+from tupelo.federation.identity.keys import Identity, require_proved
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
-from tupelo.federation.links.calls import Handlers
+from tupelo.federation.links.calls import Handlers, TurnScheduler
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link, Listener, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
-from tupelo.federation.links.turns import TurnScheduler
 from tupelo.federation.names import DECISIONS, PRESENCE, companion_name
 from tupelo.federation.spaces.hosted import (
     Doubt,
@@ -59,7 +53,7 @@ logger = logging.getLogger("tupelo")
 
 PRESENCE_SECONDS = 0.01
 TRUST_REVIEW_SECONDS = 3_600.0
-"""So often it is looked whether trust in somebody has ended, if no end is nearer."""
+"""The longest time between two checks whether trust in an identity has ended."""
 
 
 class HostCore:
@@ -92,7 +86,7 @@ class HostCore:
         self.name = name
         self.id = host_id
         self.identity: Identity | None = None
-        """What the host proves to others, if it has one; given when it is built."""
+        """The key pair of the host, or None; set when the host is built."""
         self.incarnation = new_id()
         self.clock = clock
         self.rng = rng
@@ -108,7 +102,7 @@ class HostCore:
         self.services = Services(self)
         self.doubts = DoubtfulDeliveries(lambda name: self.spaces.get(name))
         self.all_doubts = {self.doubts}
-        """With those of the models."""
+        """Also those of the models."""
         self.woken = AnsweredCalls(loop)
         self.limits = (limits or Limits()).resolved()
         self.turns = TurnScheduler(loop, self.limits.working_in_all)
@@ -158,13 +152,13 @@ class HostCore:
         self._register()
 
     def _register(self) -> None:
-        """Who handles what clients and hosts say; services and groups add theirs."""
+        """Set the handlers of the messages of clients and hosts; services and groups add theirs."""
 
         async def tell(client: ClientServer, message: wire.DescribeHost) -> dict[str, Any] | None:
             return None if message.brief else self.describe()
 
         async def hear(peer: Peer, message: wire.DescribeHost) -> None:
-            """It has been answered when all that was said before it has been heard."""
+            """The answer shows that all earlier messages of the peer were handled."""
 
         ClientServer.register(self.from_clients)
         ClientResources.register(self.from_clients)
@@ -201,7 +195,7 @@ class HostCore:
         return self.listening.address if self.listening is not None else ""
 
     async def stop(self, reason: str = "") -> None:
-        """Leave with a goodbye, and close the spaces."""
+        """Send Goodbye on all links, and close the spaces."""
         if self._closed:
             return
         self._closed = True
@@ -236,7 +230,8 @@ class HostCore:
     def make_space(
         self, name: str, access: Access | None = None, doubt: Doubt | None = None, **options: Any
     ) -> HostedSpace:
-        """A space of this host; made with these options if there is none of this name yet."""
+        """The space of this name; it is made with these options if it does not exist yet. Raises
+        BadArgument if options are given for an existing space."""
         own = bool(options) or access is not None or doubt is not None
         check_space_name(name)
         if name in self.spaces:
@@ -259,9 +254,9 @@ class HostCore:
         return hosted
 
     def companion(self, served: HostedSpace, kind: str, access: Access) -> HostedSpace:
-        """The space in which a model keeps more of this `kind` for the space `served`, whose rules
-        hold there beside `access`. No program can open it: its name is reserved. What was kept as
-        `<name>.<kind>` in the folder by an earlier version is used where it is."""
+        """The companion of this `kind` of the space `served`: a hidden space in which a model keeps
+        more for it, under the rules of that space and `access`. Clients cannot open it, since its
+        name is reserved. A file `<name>.<kind>` of an earlier version is used if there is one."""
         name, former = companion_name(kind, served.name), f"{served.name}.{kind}"
         found = self.spaces.get(name)
         if found is None:
@@ -277,7 +272,7 @@ class HostCore:
         return found
 
     def private_space(self, name: str, former: str | None = None) -> HostedSpace:
-        """A space of a reserved name that only this host uses, and no other host or client."""
+        """A space of a reserved name that only this host uses."""
         found = self.spaces.get(name)
         if found is None:
             found = self.spaces[name] = HostedSpace(
@@ -299,7 +294,7 @@ class HostCore:
         self._say_presence()
 
     def _recover(self, hosted: HostedSpace) -> None:
-        """Deliveries that were under way when the last life of this host ended."""
+        """Handle the deliveries that were open when this host ended the last time."""
         for delivery in hosted.port.deliveries_in_doubt():
             holder = delivery.holder
             if holder.kind == "here":  # Its taker died with this host, and had nothing yet.
@@ -315,11 +310,11 @@ class HostCore:
         access: Access | None = None,
         doubt: Doubt | None = None,
     ) -> HostedSpace:
-        """Offer a service to clients by this name, in the place of one that was offered before.
+        """Offer a service to clients by this name; it replaces an earlier one of the same name.
 
-        The answer is a hidden and empty space, `tupelo.<name>`, whose rules are those of the
-        service: `caller.hosted(hidden.name, operation)` asks whether a client may do something,
-        and its `Doubt` decides about a `HandOver` that names it.
+        Returns a hidden, empty space, `tupelo.<name>`, that has the rules of the service:
+        `caller.hosted(hidden.name, operation)` checks whether a client may do something, and its
+        `Doubt` decides about a `HandOver` that names it.
         """
         hidden = f"tupelo.{name}"
         if access is not None and not isinstance(access, Access):
@@ -339,8 +334,8 @@ class HostCore:
     def open_space(
         self, name: str, options: dict[str, Any], former: str | None = None
     ) -> blocking.Space:
-        """A space that nobody knows of yet: in the folder of the host, if it has one, or where it
-        was kept there under its `former` name, unless a space of that name is open."""
+        """Open a space that is not one of `spaces` yet: in the folder of the host, if it has one;
+        there under its `former` name, if a file of that name exists and is not open."""
         options = {"clock": self.clock, "agent": self.id, "new_id": self.new_id, **options}
         if self._folder is not None and "path" not in options:
             options["path"] = (
@@ -366,8 +361,8 @@ class HostCore:
         return space
 
     def hosted(self, name: str, who: str | None = None) -> HostedSpace:
-        """The space of this name, for someone who asks for it from elsewhere, and who may make it
-        if it may write in spaces that nobody has said otherwise about."""
+        """The space of this name, for a client with the identity `who`. It is made if it does not
+        exist and the client may write in spaces with the rules of the host."""
         found = self.spaces.get(name)
         if found is None or found.serves is not None:
             check_space_name(name)
@@ -380,9 +375,9 @@ class HostCore:
         return found
 
     def may(self, operation: str, name: str, neighbour: str, source: str) -> bool:
-        """May the host `source` do this in the space of this name, for which the engaged host
-        `neighbour` speaks? Both must be allowed it. A space that is not here has the rules that
-        this host gives to new ones."""
+        """May the host `source` do this in the space of this name, if the engaged host `neighbour`
+        has passed on its request? Both must be allowed. A space that is not here has the rules of
+        new spaces."""
         peer = self.peers.get(neighbour)
         if peer is None:
             return False
@@ -393,7 +388,7 @@ class HostCore:
         return peer.may(operation, found) and found.allows_host(operation, source)
 
     def _require_room_for_space(self) -> None:
-        """LimitReached if programs elsewhere may not make one more space here."""
+        """Raise LimitReached if programs elsewhere may not make one more space here."""
         limits = self.limits
         if len(self.spaces) >= limits.spaces:
             raise LimitReached("spaces at this host", limits.spaces)
@@ -403,7 +398,7 @@ class HostCore:
             raise LimitReached("durable spaces at this host", limits.durable_spaces)
 
     def spans(self, hosted: HostedSpace, scope: Scope | None) -> bool:
-        """Does an operation of this scope look beyond what is here?"""
+        """Does an operation with this scope ask other hosts?"""
         if scope is not None:
             return scope.kind == "agent" or (
                 scope.kind == "host" and scope.name not in (self.id, self.name)
@@ -427,8 +422,7 @@ class HostCore:
         }
 
     def under_way(self) -> dict[str, list[Any]]:
-        """What has begun at this host and has not ended, but for what its spaces say themselves:
-        for the lab, and for whoever looks."""
+        """Open calls, deliveries and other work of this host, for the lab and for debugging."""
         found = self.federation.under_way() | {
             "holders in doubt": list(self.doubts.owners()),
             "clients": list(self.servings),
@@ -440,7 +434,7 @@ class HostCore:
         return found
 
     def in_doubt(self) -> dict[str, int]:
-        """How many entries each program or host has that is away and has not confirmed them."""
+        """How many entries are in doubt, by the id of the program or host that has taken them."""
         found: Counter[str] = Counter()
         for doubts in self.all_doubts:
             for *_, delivery, holder in doubts.waiting():
@@ -448,7 +442,8 @@ class HostCore:
         return dict(found)
 
     def give_up(self, who: str) -> int:
-        """This program or host will not come back: what it has not confirmed is decided now."""
+        """The program or host with this id will not come back: decide about the entries that it has
+        not confirmed. Returns how many there were."""
         if who in self.peers:
             raise BadArgument("host", "the id of a host that is away", who)
         return sum(doubts.give_up(who) for doubts in self.all_doubts)
@@ -458,7 +453,7 @@ class HostCore:
         return self._calls
 
     def _say_presence(self) -> None:
-        """Tell everyone which spaces and agents are here; if many come at once, in one go."""
+        """Send the spaces and agents of this host to all peers; several changes together."""
         self.presence.has(self.id, self.shared_spaces(), self.agents)
         self._tell_peers_soon()
 
@@ -473,10 +468,10 @@ class HostCore:
             peer.talk.say(wire.PresenceUpdate(self.shared_spaces(), self.agents))
 
     def shared_spaces(self) -> list[str]:
-        """The spaces that are part of a federation; those with a password are not."""
+        """The names of the spaces that hosts share; those with a password are not shared."""
         return [name for name, hosted in self.spaces.items() if hosted.shared]
 
-    # Whoever knocks
+    # Links that come in
 
     def _answer(self, link: Link) -> Reception:
         return Reception(link, self._recognise_caller, self._admit)
@@ -492,12 +487,12 @@ class HostCore:
         return who
 
     def _admit(
-        self, link: Link, hello: wire.Hello, arrival: wire.HelloDetails, who: str | None
+        self, link: Link, hello: wire.Hello, details: wire.HelloDetails, who: str | None
     ) -> Conversation:
         if self._closed:
             raise HostClosed("the host is leaving")
         if hello.role == "client":
-            return self._admit_client(link, hello, arrival, who)
+            return self._admit_client(link, hello, details, who)
         peer = self._new_peer(
             link, hello.id, hello.name, hello.incarnation, hello.address, who, dialled=False
         )
@@ -507,11 +502,12 @@ class HostCore:
         link.send(wire.encode(self._welcome("", more=True)))
         received = self.federation.unsettled(hello.id)
         link.send(wire.encode(wire.HelloDetails(self.shared_spaces(), received)))
-        self._engage(peer, arrival)
+        self._engage(peer, details)
         return peer.talk
 
     def _recognise(self, link: Link, name: str, role: str) -> str | None:
-        """The identity of the other end: None on this machine without one. Stranger if unknown."""
+        """The identity of the other end; None for a program on this machine without one. Raises
+        Stranger if it is not trusted."""
         if link.identity is None:
             if link.here and self._trusts_here:
                 return None
@@ -524,10 +520,10 @@ class HostCore:
             self._trust.check(called, link.identity, self.clock.now())
         return link.identity
 
-    # What is withdrawn
+    # Trust and access rules that change
 
     def trust_key(self, key: str, lease: float | None) -> None:
-        """Let this identity in from now on, for so many seconds or for good."""
+        """Accept this identity from now on, for so many seconds or for good."""
         until = None if lease is None else self.clock.now() + lease
         self._trust = (self._trust or Trust.anyone()).plus(key, until)
         self._review_trust()
@@ -537,12 +533,13 @@ class HostCore:
         self.set_trust((self._trust or Trust.anyone()).minus(key))
 
     def set_trust(self, trust: Trust) -> None:
-        """Decide by this from now on who may be met. The links of all others end."""
+        """Replace the trust of this host. The links of identities that are no longer trusted
+        end."""
         self._trust = trust
         self._review_trust()
 
     def _review_trust(self) -> None:
-        """End the links of those who are trusted no more, and look again when that may change."""
+        """End the links of identities that are no longer trusted, and schedule the next check."""
         if self._trust_ends is not None:
             self._trust_ends.cancel()
             self._trust_ends = None
@@ -560,8 +557,8 @@ class HostCore:
             self._trust_ends = loop.call_later(seconds, self._review_trust)
 
     def change_access(self, name: str, access: Access) -> None:
-        """Give a space other rules, or another password. The links of those who use it and may not
-        do so any more, or have shown a password that is withdrawn, end."""
+        """Give a space other rules, or another password. The links of programs that use it and may
+        not do so any more, or have shown the old password, end."""
         if not isinstance(access, Access):
             raise BadArgument("access", "an Access(...)", access)
         hosted = self.spaces.get(check_space_name(name))
@@ -573,7 +570,7 @@ class HostCore:
         self._review_access(name)
 
     def _others(self) -> list[ClientServer | Peer]:
-        """Those at the other ends of this host's links."""
+        """The clients and hosts at the other ends of all links."""
         return [*self.servings.values(), *self.peers.values()]
 
     def _review_access(self, name: str) -> None:
@@ -583,7 +580,7 @@ class HostCore:
                 one.talk.goodbye(f"the rules of the space {name!r} have changed")
 
     def _admit_client(
-        self, link: Link, hello: wire.Hello, arrival: wire.HelloDetails, who: str | None
+        self, link: Link, hello: wire.Hello, details: wire.HelloDetails, who: str | None
     ) -> Conversation:
         assert self.limits.connections is not None
         if len(self.servings) >= self.limits.connections:
@@ -594,7 +591,7 @@ class HostCore:
             before.talk.end("its client is back on another link")
         session = self.new_id()
         address = link.label.rpartition(":")[0]
-        serving = ClientServer(self, agent, who, session, address, hello.name)
+        serving = ClientServer(self, agent, who, session, address, hello.name, link.message_max)
 
         def ended(reason: str) -> None:
             if self.servings.pop(session, None) is not None:
@@ -614,9 +611,9 @@ class HostCore:
         )
         if hello.resume:
             owner = Holder("client", agent, hello.resume).owner
-            self.doubts.client_back(owner, arrival.received)
+            self.doubts.client_back(owner, details.received)
             # Other hosts may hold what an earlier life of this one has taken for it.
-            returned = wire.Returned([(agent, hello.resume, arrival.received)])
+            returned = wire.Returned([(agent, hello.resume, details.received)])
             for peer in self.peers.values():
                 peer.talk.say(returned)
         link.send(wire.encode(self._welcome(session)))
@@ -628,7 +625,14 @@ class HostCore:
 
     def _welcome(self, session: str, *, more: bool = False) -> wire.Welcome:
         return wire.Welcome(
-            wire.VERSION, self.id, self.name, self.incarnation, session, self.heartbeat, more
+            wire.VERSION,
+            self.id,
+            self.name,
+            self.incarnation,
+            session,
+            self.heartbeat,
+            more,
+            self.limits.message_bytes,
         )
 
     # Other hosts
@@ -638,14 +642,14 @@ class HostCore:
         return host_id in self.peers or any(p.address == address for p in self.peers.values())
 
     async def _greet(self, address: str) -> str:
-        """Dial a host and engage with it; its id."""
+        """Connect to a host and engage it; returns its id."""
         greeting = await Greeting.dial(self.network, address)
         link = greeting.link
         try:
             if link.identity is not None and self._trust is not None:
                 self._trust.check(address, link.identity, self.clock.now())
-            arrival = wire.HelloDetails(self.shared_spaces(), self.federation.all_unsettled())
-            welcome = await greeting.welcome(self._hello(), arrival)
+            details = wire.HelloDetails(self.shared_spaces(), self.federation.all_unsettled())
+            welcome = await greeting.welcome(self._hello(), details)
             require_proved(link.identity, welcome.id)
         except BaseException:
             link.abort()
@@ -660,7 +664,7 @@ class HostCore:
             link, welcome.id, welcome.name, welcome.incarnation, address, who, dialled=True
         )
         if self._may_engage(peer):
-            self._engage(peer, greeting.arrival)
+            self._engage(peer, greeting.details)
             greeting.go_on(peer.talk)  # What it said since is newer than its welcome.
         else:
             peer.talk.goodbye("we are engaged over another link already")
@@ -675,6 +679,7 @@ class HostCore:
             self.incarnation,
             self.address,
             more=True,
+            message_max=self.limits.message_bytes,
         )
 
     def _new_peer(
@@ -701,7 +706,8 @@ class HostCore:
         return peer
 
     def _may_engage(self, peer: Peer) -> bool:
-        """Two hosts that dial each other at once keep one link, the same at both ends."""
+        """May this link be used? Two hosts that connect to each other at the same time keep one
+        link, the same at both ends."""
         before = self.peers.get(peer.id)
         if before is None or before.talk.over:
             return True
@@ -711,15 +717,15 @@ class HostCore:
             before.talk.end("closed")
         return not stays
 
-    def _engage(self, peer: Peer, arrival: wire.HelloDetails) -> None:
-        peer.spaces = set(arrival.spaces)
+    def _engage(self, peer: Peer, details: wire.HelloDetails) -> None:
+        peer.spaces = set(details.spaces)
         self.peers[peer.id] = peer
-        self._settle_doubts(peer, arrival.received)
+        self._settle_doubts(peer, details.received)
         peer.talk.say(wire.PresenceUpdate(self.shared_spaces(), self.agents))
         if returned := self._returned():
             peer.talk.say(wire.Returned(returned))
         self.presence.engaged(peer.id, peer.name, peer.address)
-        self.presence.has(peer.id, arrival.spaces, [])
+        self.presence.has(peer.id, details.spaces, [])
         logger.info("%s engaged with the host %r", self.name, peer.name)
         # Whoever waits for something waits for it there as well.
         self.federation.engaged(peer)
@@ -729,7 +735,7 @@ class HostCore:
         self.extensions.engaged(peer)
 
     def _returned(self) -> list[tuple[str, str, list[int]]]:
-        """The clients of this host that have come back to it, and what they have received."""
+        """The clients that have reconnected to this host, and the calls that they have received."""
         return [
             (owner[1], owner[2], list(received))
             for owner, received in self.doubts.clients_returned().items()
@@ -737,8 +743,8 @@ class HostCore:
         ]
 
     def _settle_doubts(self, peer: Peer, unsettled: list[int]) -> None:
-        """What this host does not speak of any more it never got. Of what it took in an earlier
-        life it knows nothing."""
+        """A host has announced its unsettled calls: deliveries to it that are not among them never
+        arrived there, and are returned. It does not know what it took before it was restarted."""
         for owner in self.doubts.owners():
             if owner == peer.holder.owner:
                 for call in set(self.doubts.of(owner)) - set(unsettled):
@@ -763,7 +769,7 @@ class HostCore:
         self.extensions.departed(peer)
 
     def told_presence(self, peer: Peer, spaces: list[str], agents: list[str]) -> None:
-        """A host says which spaces and agents it has now."""
+        """A peer has announced its spaces and agents."""
         require_names(spaces, SPACES_MAX)
         require_names(agents, AGENTS_MAX)
         peer.spaces = set(spaces)

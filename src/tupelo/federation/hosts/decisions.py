@@ -28,7 +28,7 @@ from tupelo.errors import (
     TransactionEnded,
     TupeloError,
 )
-from tupelo.federation.identity.ids import id_of
+from tupelo.federation.identity.keys import id_of
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, RemoteCaller
 from tupelo.federation.links.conversation import Conversation

@@ -1,11 +1,10 @@
-"""Hosts of the same network find each other by multicast DNS.
+"""Finding other hosts: at the addresses that were given, again whenever one is lost (`Dialler`),
+and by multicast DNS in the local network (`Discovery`).
 
-A host announces its id, its name, the version of the protocol it speaks and its identity, and
-listens for others. Anybody on the network can announce anything: what is found is a hint where to
-call, and who answers there must prove who it is. An announcement that is not understood is noted
-in the log and ignored.
-
-The package `zeroconf` is needed only here.
+A host announces its id, name, protocol version and identity. Anybody on the network can announce
+anything: an announcement is only a hint where to connect, and the host there must prove its
+identity. A malformed announcement is logged and ignored. The package `zeroconf` is needed for this
+only.
 """
 
 from __future__ import annotations
@@ -15,33 +14,35 @@ import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument, CannotReach
+from tupelo.errors import BadArgument, CannotReach, TupeloError
 from tupelo.federation.identity.keys import check_key, is_key
 from tupelo.federation.links.address import Address, is_loopback
 
 if TYPE_CHECKING:
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
+logger = logging.getLogger("tupelo")
+
+
 SERVICE_TYPE = "_tupelo._tcp.local."
 
 HOSTS_MAX = 1_000
-"""How many hosts are kept in mind; further ones are ignored until some are gone."""
+"""The most hosts that are remembered; further ones are ignored until some are gone."""
 
 ADDRESSES_MAX = 16
-"""How many addresses of one host are taken note of."""
+"""The most addresses of one host that are used."""
 
 NAME_MAX_BYTES = 200
-"""A property is at most 255 bytes long, in the rules of DNS."""
+"""The longest announced name: a property of DNS has at most 255 bytes."""
 
 _TEXT_MAX_BYTES = 1_000
 _ANSWER_MILLISECONDS = 3_000
 _HOST_ID = re.compile(r"[A-Za-z0-9_-]{1,63}")  # what may stand in a name of DNS
-
-logger = logging.getLogger("tupelo")
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,12 @@ class _Announced:
 
 
 class Discovery:
-    """Announces one host and says which others are found and gone, until it is stopped.
+    """Announces one host, and reports other hosts that are found or gone, until it is stopped.
 
-    `found` is told again when a host announces something else. `interfaces` are IP addresses of
-    this machine: the announcement goes out there, and names them as the addresses of the host.
-    Without them it goes out everywhere. A host that vanishes without a word is gone when its
-    announcement expires, some minutes later.
+    `found` is called again when a host changes its announcement. `interfaces` are IP addresses of
+    this machine: the announcement is sent there, and names them as the addresses of the host.
+    Without them it is sent on all interfaces. A host that crashes is gone when its announcement
+    expires, some minutes later.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class Discovery:
         self._announcing: asyncio.Future[Any] | None = None
 
     async def start(self) -> None:
-        """Announce and listen, on the running loop. CannotReach if the network allows neither."""
+        """Announce and listen, on the running loop. Raises CannotReach if the network allows
+        neither."""
         try:
             from zeroconf import Error, InterfaceChoice
             from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
@@ -134,7 +136,7 @@ class Discovery:
             raise
 
     async def stop(self) -> None:
-        """Say goodbye to the others. From now on nothing is told any more."""
+        """Withdraw the announcement. No function is called any more."""
         zeroconf, self._zeroconf = self._zeroconf, None
         if zeroconf is None:
             return
@@ -165,7 +167,7 @@ class Discovery:
             logger.warning("%d hosts are known; %r is ignored", HOSTS_MAX, name)
 
     async def _ask(self, zeroconf: AsyncZeroconf, service: str) -> None:
-        """Ask what stands behind an announced name, and tell it if it is a host of ours."""
+        """Look up an announced name, and report it if it is a host of ours."""
         from zeroconf import Error
         from zeroconf.asyncio import AsyncServiceInfo
 
@@ -191,7 +193,7 @@ class Discovery:
             )
 
     def _understand(self, service: str, info: AsyncServiceInfo) -> _Announced:
-        """What a host says of itself. ValueError (UnicodeError is one) if it makes no sense."""
+        """Decode an announcement. Raises ValueError (UnicodeError is one) if it is malformed."""
         if len(info.text) > _TEXT_MAX_BYTES:
             raise ValueError("it says too much")
         said = {
@@ -223,8 +225,8 @@ class Discovery:
 
 
 def announced_addresses(interfaces: Sequence[str] | None) -> list[str]:
-    """The addresses of this machine that are announced: of these interfaces, or all that mean
-    something to others. OSError if this machine has none of them; BadArgument if they are none."""
+    """The addresses to announce: those of these interfaces, or all that others can reach. Raises
+    OSError if this machine does not have one of them, BadArgument if one is not an IP address."""
     if interfaces is not None and not (interfaces and all(map(_is_ip, interfaces))):
         raise BadArgument("interfaces", "IP addresses of this machine, or None", interfaces)
     addresses = list(interfaces) if interfaces else _own_addresses()
@@ -251,17 +253,87 @@ def _is_ip(text: object) -> bool:
 
 
 def _require_own(address: str) -> None:
-    """OSError if this machine has no such address: zeroconf would leave a socket open."""
+    """Raise OSError if this machine does not have the address: zeroconf would leave a socket
+    open."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.bind((address, 0))
 
 
 def _own_addresses() -> list[str]:
-    """The IPv4 addresses of this machine that mean something to others."""
+    """The IPv4 addresses of this machine that others can reach."""
     import ifaddr
 
     found = [
         ip.ip for adapter in ifaddr.get_adapters() for ip in adapter.ips if isinstance(ip.ip, str)
     ]
     return [ip for ip in found if not is_loopback(ip)] or found
+
+
+BACK_OFF_SECONDS = (0.1, 5.0)
+LASTING_SECONDS = 3.0
+"""After an engagement of this length the next attempt is made at once."""
+
+
+class Dialler:
+    """Keeps connecting to hosts. `greet` connects to an address, engages the host there and returns
+    its id; `has` says whether the host with this id, or at this address, is engaged."""
+
+    def __init__(
+        self,
+        own_id: str,
+        greet: Callable[[str], Awaitable[str]],
+        has: Callable[[str, str], bool],
+        rng: Random,
+    ) -> None:
+        self._own_id = own_id
+        self._greet = greet
+        self._has = has
+        self._rng = rng
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._departed = asyncio.Event()
+        self._stopped = False
+
+    def dial(self, address: str) -> None:
+        """Connect to the host at this address, and again whenever it is lost."""
+        if address not in self._tasks and not self._stopped:
+            self._tasks[address] = asyncio.ensure_future(self._keep_dialling(address))
+
+    def undial(self, address: str) -> None:
+        """Stop connecting to this address."""
+        task = self._tasks.pop(address, None)
+        if task is not None:
+            task.cancel()
+
+    def departed(self) -> None:
+        """A host was lost; it may be one to connect to."""
+        self._departed.set()
+
+    async def stop(self) -> None:
+        """Stop connecting to all addresses."""
+        self._stopped = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep_dialling(self, address: str) -> None:
+        pause, longest = BACK_OFF_SECONDS
+        known = ""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                if not self._has(known, address):
+                    known = await self._greet(address)
+                if known == self._own_id:
+                    return
+                while self._has(known, address):
+                    self._departed.clear()  # Another one may have departed before.
+                    await self._departed.wait()
+            except TupeloError as error:
+                logger.info("%s: %s", address, error)
+            if loop.time() - began > LASTING_SECONDS:
+                pause = BACK_OFF_SECONDS[0]
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            pause = min(longest, pause * 2)

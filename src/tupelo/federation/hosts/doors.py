@@ -1,7 +1,5 @@
-"""A host as a user holds it: `tupelo.Host` for threads, `tupelo.aio.Host` for coroutines.
-
-The blocking one runs its host on an event loop in a thread of its own.
-"""
+"""Hosts as users see them: `tupelo.Host` for threads, `tupelo.aio.Host` for coroutines. The
+blocking one runs its host on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -10,38 +8,231 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
 
 from tupelo.errors import BadArgument, BadInput, HostClosed
-from tupelo.federation.hosts.archiving import Archiving
-from tupelo.federation.hosts.config import HostConfig, plan_host
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.discovery import Discovery
+from tupelo.federation.hosts.folder import Archiving, archiver_for, check_archive
 from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.hosts.services import Service
 from tupelo.federation.identity.access import Access
-from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.keys import Identity, default_folder, id_of
 from tupelo.federation.identity.trust import Trust
-from tupelo.federation.links.address import Address
-from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.federation.links.address import Address, is_loopback
+from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
+from tupelo.federation.links.wire import VERSION
+from tupelo.federation.spaces.hosted import Doubt, HostedSpace, check_doubt
 from tupelo.federation.spanning.space import (
     AsyncFederatedSpaceLike,
     FederatedSpace,
     FederatedSpaceLike,
 )
 from tupelo.space import asynchronous, blocking
-from tupelo.space.clock import Clock
+from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.dual_api import run_coroutine
 from tupelo.values.lease import check_lease
 
+IDENTITY_FILE = "identity.pem"
+ID_FILE = "host.id"
+
+
+@dataclass
+class HostConfig:
+    """The checked arguments of a host; starts and stops it on the loop on which it runs."""
+
+    name: str
+    listen: str | None
+    path: Path | None
+    discover: bool
+    peers: list[str]
+    identity: Identity | None
+    trust: Trust | None
+    access: Access | None
+    doubt: Doubt
+    heartbeat: float
+    clock: Clock
+    archiving: Archiving | None
+    local_trust: bool
+    limits: Limits
+    _discovery: Discovery | None = field(default=None, init=False)
+
+    async def start(self) -> HostCore:
+        """Start the host on the running loop."""
+        limits = self.limits.resolved()
+        self._network = TcpNetwork(
+            self._security(),
+            handshakes_max=limits.handshakes,
+            partial_bytes_max=limits.partial_bytes,
+            message_max=limits.message_bytes,
+        )
+        core = HostCore(
+            self.name,
+            host_id=id_of(self.identity.key) if self.identity else _kept_id(self.path),
+            network=self._network,
+            clock=self.clock,
+            rng=Random(),
+            new_id=lambda: uuid4().hex,
+            listen=self.listen,
+            path=self.path,
+            peers=self.peers,
+            trust=self.trust,
+            access=self.access,
+            doubt=self.doubt,
+            heartbeat=self.heartbeat,
+            archiver=None if self.archiving is None else archiver_for(self.archiving),
+            local_trust=self.local_trust,
+            limits=limits,
+        )
+        core.identity = self.identity
+        try:
+            await core.start()
+            if self.discover:
+                await self._start_discovery(core)
+        except BaseException:
+            await self.stop(core)
+            raise
+        return core
+
+    def _security(self) -> LinkSecurity:
+        if self.identity is None:
+            return LinkSecurity()
+        from tupelo.federation.identity.tls import client_context, key_of, server_context
+
+        return LinkSecurity(
+            server_context(self.identity),
+            client_context(self.identity),
+            require_tls=True,
+            key_of=key_of,
+        )
+
+    async def _start_discovery(self, core: HostCore) -> None:
+        place = Address.parse(core.address)
+        found: dict[str, list[str]] = {}
+
+        def meet(host_id: str, name: str, addresses: list[Address], key: str | None) -> None:
+            found[host_id] = [str(address) for address in addresses]
+            for address in found[host_id][:1]:
+                core.dial(address)
+
+        def part(host_id: str) -> None:
+            for address in found.pop(host_id, []):
+                core.undial(address)
+
+        self._discovery = Discovery(
+            host_id=core.id,
+            name=core.name,
+            port=place.port,
+            version=VERSION,
+            key=self.identity.key if self.identity else None,
+            interfaces=None if place.host in ("0.0.0.0", "::") else [place.host],
+            found=meet,
+            gone=part,
+        )
+        await self._discovery.start()
+
+    async def stop(self, core: HostCore) -> None:
+        """Stop the host, and wait until its links have ended."""
+        if self._discovery is not None:
+            await self._discovery.stop()
+        await core.stop()
+        await self._network.close()
+
+
+def plan_host(
+    name: str,
+    listen: str | int | None,
+    path: str | Path | None,
+    discover: bool,
+    peers: Iterable[str],
+    identity: Identity | None,
+    trust: Trust | None,
+    access: Access | None,
+    doubt: Doubt | None,
+    heartbeat: float,
+    clock: Clock | None,
+    archive: str | Path | Archiving | None = None,
+    local_trust: bool = True,
+    limits: Limits | None = None,
+) -> HostConfig:
+    """Check the arguments of a host and fill in the defaults. Raises BadArgument."""
+    if not isinstance(name, str) or not name:
+        raise BadArgument("name", "a text that is not empty", name)
+    if isinstance(peers, (str, bytes)) or not isinstance(peers, Iterable):
+        raise BadArgument("peers", 'a list of addresses such as "192.0.2.7:7700"', peers)
+    addresses = [str(Address.parse(peer, "peers")) for peer in peers]
+    if listen is None and discover:
+        listen = "0.0.0.0:0"
+    place = None if listen is None else Address.parse(listen, "listen")
+    if identity is not None and not isinstance(identity, Identity):
+        raise BadArgument("identity", "an Identity", identity)
+    if trust is not None and not isinstance(trust, Trust):
+        raise BadArgument("trust", "a Trust such as Trust.known([...])", trust)
+    if access is not None and not isinstance(access, Access):
+        raise BadArgument("access", "an Access(...)", access)
+    if path is not None and (not isinstance(path, (str, Path)) or not str(path)):
+        raise BadArgument("path", "the name of a folder", path)
+    number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
+    if not (number and 0 < heartbeat < 1e6):
+        raise BadArgument("heartbeat", "a number of seconds above 0", heartbeat)
+    if limits is not None and not isinstance(limits, Limits):
+        raise BadArgument("limits", "a Limits(...)", limits)
+    folder = None if path is None else Path(path)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise BadArgument("path", "the name of a folder", path)
+    beyond = [a for a in ([place] if place else []) if not is_loopback(a.host)]
+    beyond += [a for a in map(Address.parse, addresses) if not is_loopback(a.host)]
+    if not isinstance(local_trust, bool):
+        raise BadArgument("local_trust", "True or False", local_trust)
+    if identity is None and (beyond or not local_trust):
+        file = IDENTITY_FILE if folder else f"host-{quote(name, safe='')}.pem"
+        identity = Identity.at((folder or default_folder()) / file)
+    if trust is None and identity is not None:
+        trust = Trust.known([])  # Strangers are refused, unless told otherwise.
+    return HostConfig(
+        name,
+        None if place is None else str(place),
+        folder,
+        bool(discover),
+        addresses,
+        identity,
+        trust,
+        access,
+        check_doubt(doubt),
+        float(heartbeat),
+        clock or SystemClock(),
+        check_archive(archive, path),
+        local_trust,
+        limits or Limits(),
+    )
+
+
+def _kept_id(folder: Path | None) -> str:
+    """The id of a host without an identity: always the same if it has a folder."""
+    if folder is None:
+        return uuid4().hex
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / ID_FILE
+    if not file.exists():
+        draft = folder / f"{ID_FILE}.{uuid4().hex}"
+        draft.write_text(uuid4().hex)
+        draft.replace(file)
+    return file.read_text().strip()
+
+
 CLOSING_SECONDS = 10.0
-"""So long is waited for a loop to close its lines."""
+"""How long closing waits for the loop to close its links."""
 
 T = TypeVar("T")
 
 
 class HostDoor:
-    """What both hosts have: how work gets to the loop on which the host lives."""
+    """What both kinds of host have in common: how work gets to the loop of the host."""
 
     is_async: bool
     _core: HostCore
@@ -84,16 +275,23 @@ class HostDoor:
         self._begin()
 
     def _begin(self) -> None:
-        """The arguments are good."""
+        """Called when the arguments were checked."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        core = getattr(self, "_core", None)
+        if core is None:
+            return f"<the host {self._plan.name!r}, not started>"
+        return f"<the host {core.name!r} at {core.address or 'no address'}>"
 
     @property
     def name(self) -> str:
+        """The name for people, which need not be unique."""
         return self._core.name
 
     @property
     def id(self) -> str:
-        """By which other hosts, and `scope=`, know it; also the id of its own agent."""
+        """The id by which other hosts, and `scope=`, know it; also the id of its own agent."""
         return self._core.id
 
     @property
@@ -103,35 +301,35 @@ class HostDoor:
 
     @property
     def url(self) -> str:
-        """What programs elsewhere connect to, but for the name of a space."""
+        """The URL for programs elsewhere, without the name of a space."""
         return f"tupelo://{self._core.address}/"
 
     @property
     def identity(self) -> str | None:
-        """The key that others know it by, if it has one."""
+        """The public key by which others know it, or None."""
         return self._plan.identity.key if self._plan.identity is not None else None
 
     @property
     def health(self) -> dict[str, str]:
-        """What is wrong with spaces of this host, by their names: a full disk, say. Empty if all
-        are well."""
+        """Problems of the spaces of this host by name, such as a full disk; empty if there are
+        none."""
         found = {name: hosted.port.health for name, hosted in list(self.core.spaces.items())}
         return {name: health for name, health in found.items() if health != "ok"}
 
     @property
     def engaged(self) -> list[str]:
-        """The names of the hosts that it is engaged with."""
+        """The names of the engaged hosts."""
         return [peer.name for peer in list(self._core.peers.values())]
 
     @property
     def core(self) -> HostCore:
-        """The host itself, for the models: it is used on its own loop."""
+        """The host itself, for models; it is used on its own loop."""
         return self._core
 
     # Who is let in, and what is withdrawn
 
     def trust(self, key: str, *, lease: float | None = None) -> None:
-        """Let this identity in from now on, for so many seconds, or until it is withdrawn."""
+        """Accept this identity from now on, for so many seconds, or until it is withdrawn."""
         seconds = check_lease(lease)
         self._at_once(lambda: self._core.trust_key(key, seconds))
 
@@ -141,7 +339,8 @@ class HostDoor:
         self._at_once(lambda: self._core.untrust_key(key))
 
     def set_trust(self, trust: Trust) -> None:
-        """Decide by this from now on who is let in. The links of all others end."""
+        """Replace the trust of this host. The links of identities that are no longer trusted
+        end."""
         if not isinstance(trust, Trust):
             raise BadArgument("trust", "a Trust such as Trust.known([...])", trust)
         self._at_once(lambda: self._core.set_trust(trust))
@@ -154,14 +353,14 @@ class HostDoor:
 
     @property
     def in_doubt(self) -> dict[str, int]:
-        """How many entries are in doubt for whom, by the ids of hosts and agents: they have taken
-        them, are away, and have not said whether they have them."""
+        """How many entries are in doubt, by the ids of the hosts and agents that have taken them,
+        are away, and have not confirmed them."""
         return self._at_once(self._core.in_doubt)
 
     def give_up(self, host: str) -> int:
-        """This other host (its id; see `in_doubt`) will not come back: what it has taken and not
-        confirmed returns, or is forgotten, as the `Doubt` of each space says. The answer is how
-        many entries that were. If it does come back, it may have some of them."""
+        """The host with this id (see `in_doubt`) will not come back: the entries that it has taken
+        and not confirmed are returned or removed, as the `Doubt` of each space says. Returns how
+        many there were. If the host does come back, it may have some of them."""
         if not isinstance(host, str) or not host:
             raise BadArgument("host", "the id of a host", host)
         return self._at_once(lambda: self._core.give_up(host))
@@ -182,8 +381,8 @@ class HostDoor:
         doubt: Doubt | None = None,
         offered: Callable[[HostedSpace], object] | None = None,
     ) -> None:
-        """For models: offer a service to clients. It is made on the host's loop; then `offered` is
-        called there with the hidden space that has the rules of the service: see
+        """For models: offer a service to clients. It is made on the loop of the host; then
+        `offered` is called there with the hidden space that has the rules of the service: see
         `HostCore.offer`."""
         core = getattr(self, "_core", None)
         if core is None:
@@ -199,20 +398,20 @@ class HostDoor:
     def on_loop(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
     ) -> Any:
-        """Have this done on the host's loop; the answer may be awaited. If the thread that waits
-        for it is interrupted when it is on its way, `undo` has it, on the loop."""
+        """Run a coroutine on the loop of the host and return its result. If the waiting thread is
+        interrupted while the result is on its way, `undo` is called with it on the loop."""
         raise NotImplementedError
 
     def now(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Have this done, which never waits."""
+        """Run a coroutine that never waits on the loop of the host."""
         raise NotImplementedError
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Have this called on the host's loop."""
+        """Call a function on the loop of the host, without waiting for it."""
         raise NotImplementedError
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run this on a thread, or as a task, of its own."""
+        """Run a coroutine in a thread, or a task, of its own."""
         raise NotImplementedError
 
 
@@ -349,7 +548,7 @@ class Host(HostDoor):
         return self._core.presence.space
 
     def engage(self, address: str) -> None:
-        """Look for a host at this address, from now on."""
+        """Connect to the host at this address, and again whenever the connection is lost."""
         self.soon(self._core.dial, str(Address.parse(address)))
 
     def close(self) -> None:
@@ -371,9 +570,6 @@ class Host(HostDoor):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<the host {self.name!r} at {self.address or 'no address'}>"
 
     # How work gets to the loop
 
@@ -424,6 +620,8 @@ class AsyncHost(HostDoor):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Self:
+        """Start the host on the running loop; `async with` calls this. Raises CannotReach if it
+        cannot listen at its address."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._core = await self._plan.start()
@@ -437,7 +635,8 @@ class AsyncHost(HostDoor):
         doubt: Doubt | None = None,
         **options: Any,
     ) -> AsyncFederatedSpaceLike:
-        """The space of this name, here and at every engaged host."""
+        """The space of this name, here and at every engaged host; made here if there is none, with
+        the options of `tupelo.Space`."""
         hosted = self._core.make_space(name, access, doubt, **options)
         made: Any = FederatedSpace(self, hosted, True)
         awaited: AsyncFederatedSpaceLike = made
@@ -445,10 +644,12 @@ class AsyncHost(HostDoor):
 
     @property
     def presence(self) -> asynchronous.Space:
+        """Who is there: HostPresence, AgentPresence and SpacePresence entries, to read, wait for
+        and subscribe to."""
         return asynchronous.Space(self._core.presence.space)
 
     def engage(self, address: str) -> None:
-        """Look for a host at this address, from now on."""
+        """Connect to the host at this address, and again whenever the connection is lost."""
         self._core.dial(str(Address.parse(address)))
 
     async def close(self) -> None:
@@ -489,7 +690,7 @@ class AsyncHost(HostDoor):
 
 
 class CoreDoor(AsyncHost):
-    """A host that runs already, for what a service does on its loop."""
+    """A host that is running already, for work of a service on its loop."""
 
     def __init__(self, core: HostCore) -> None:
         self._core = core

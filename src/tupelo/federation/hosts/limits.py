@@ -6,19 +6,19 @@ import dataclasses
 from dataclasses import dataclass
 
 from tupelo.errors import BadArgument, LimitReached
-from tupelo.federation.links.calls import CLIENT_CALLS_MAX, WORKING_MAX
+from tupelo.federation.links.calls import CLIENT_CALLS_MAX, WORKING_IN_ALL_MAX, WORKING_MAX
 from tupelo.federation.links.reception import SPACES_MAX
 from tupelo.federation.links.tcp import HANDSHAKES_MAX, PARTIAL_BYTES_MAX
-from tupelo.federation.links.turns import WORKING_MAX as WORKING_IN_ALL_MAX
+from tupelo.federation.links.wire import MESSAGE_MAX
 
 AGENTS_MAX = 10_000
-"""So many agents may be at one host."""
+"""The most agents at one host."""
 
 FILES_OF_SPACE = 5
 """Descriptors of a durable space: its file, two beside it, the high-water mark and the lock."""
 
 _DESCRIPTORS_ELSEWHERE = 1_024
-"""What is assumed where a system does not tell how many files a process may have open."""
+"""The number of open files that is assumed on systems that do not tell it."""
 
 
 @dataclass(frozen=True)
@@ -35,39 +35,44 @@ class Limits:
     process may have, if those are fewer."""
 
     handshakes: int = HANDSHAKES_MAX
-    """Lines on which nobody has said yet who it is. With one more, the oldest is dropped."""
+    """Links whose handshake is not complete. With one more, the oldest is dropped."""
 
     partial_bytes: int = PARTIAL_BYTES_MAX
-    """Bytes of frames that have not come to their end, of all connections together."""
+    """Bytes of incomplete frames and messages, of all connections together."""
+
+    message_bytes: int = MESSAGE_MAX
+    """Bytes of one message that comes in pieces, up to 64 MiB, and so of the longest entry that
+    programs elsewhere may write. Messages of up to 16 MiB are always accepted."""
 
     calls: int = CLIENT_CALLS_MAX
-    """Calls of one connection that are under way, waiting ones among them."""
+    """Open calls of one connection, including waiting ones."""
 
     working: int = WORKING_MAX
     """Calls of one connection that are worked on at a time."""
 
     working_in_all: int = WORKING_IN_ALL_MAX
-    """The same, of all connections together."""
+    """Calls of all connections that are worked on at a time."""
 
     held: int = 5_000
     """Transactions, sessions, subscriptions and match sets that one connection has open."""
 
     held_in_all: int = 50_000
-    """The same, of all connections together."""
+    """The same resources of all connections together."""
 
     backlog: int = 100_000
     """Notices that a subscription of a program elsewhere keeps: the most that `backlog_max=` may
     be."""
 
     spaces: int = SPACES_MAX
-    """Spaces of the host, as far as programs elsewhere may make one more."""
+    """Spaces of the host; programs elsewhere cannot make more."""
 
     durable_spaces: int | None = None
-    """Durable ones among them. None: as many as a quarter of the descriptors are enough for."""
+    """Durable spaces of the host; programs elsewhere cannot make more. None: as many as a quarter
+    of the descriptors is enough for."""
 
     shapes: int = 10_000
-    """Shapes (the class of an entry, and the types of its fields) that one space has met, as far as
-    programs elsewhere may write entries of one more."""
+    """Shapes (the class of an entry, and the types of its fields) of one space; programs elsewhere
+    cannot write entries of further shapes."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -76,9 +81,11 @@ class Limits:
                 continue
             if type(value) is not int or value < 1:
                 raise BadArgument(field.name, "a whole number above 0", value)
+        if self.message_bytes > MESSAGE_MAX:
+            raise BadArgument("message_bytes", f"at most {MESSAGE_MAX:,}", self.message_bytes)
 
     def resolved(self) -> Limits:
-        """With numbers in the place of None, as the descriptors of this process allow."""
+        """A copy with numbers instead of None, as the descriptors of this process allow."""
         descriptors = descriptors_max()
         return dataclasses.replace(
             self,
@@ -89,7 +96,7 @@ class Limits:
 
 
 class Budget:
-    """So much of something may be used at a time, by all together."""
+    """A limit of something that all connections use together."""
 
     def __init__(self, what: str, limit: int) -> None:
         self.used = 0
@@ -97,7 +104,7 @@ class Budget:
         self._limit = limit
 
     def require_room(self) -> None:
-        """LimitReached if there is none for one more."""
+        """Raise LimitReached if nothing is left."""
         if self.used >= self._limit:
             raise LimitReached(self._what, self._limit)
 
@@ -113,8 +120,8 @@ def descriptors_max() -> int:
 
 
 def raise_descriptors_max() -> None:
-    """Let this process open as many files as the system allows it, for a program that does nothing
-    but keep a host: others may use `select`, which cannot bear it."""
+    """Raise the limit of open files of this process to the most that the system allows. For
+    programs that only run a host: others may use `select`, which fails with many descriptors."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""The door of a model, at a host of this program or at one elsewhere, which is called alike."""
+"""A door of a model at a host of this process; called like a door at a host elsewhere."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def open_door(
     methods: Mapping[str, ServiceMethod],
     make: Callable[[HostCore], D],
 ) -> LocalDoor[D] | ServedDoor:
-    """The door of a model at this host: `make` begins it there. At a connection to a host it is
-    that host's `service`, which begins it when it is first used."""
+    """The door of a model at this host: `make` makes its object there. At a connection it is the
+    `service` of the connected host, which makes the object when it is first used."""
     if isinstance(host, RemoteSpace):
         door = ServedDoor(host, service, title, methods)
         if not host.is_async:
@@ -39,8 +39,9 @@ def open_door(
 
 
 class LocalDoor(Generic[D]):
-    """What a door of a model has at its host, as `served`: its methods are called on the host's
-    loop. `ServedDoor` is the same at a host elsewhere; `title` is what users call it."""
+    """The object of a model at a host of this process, as `served`: its methods are called on the
+    loop of the host. `ServedDoor` does the same at a host elsewhere; `title` is the name for
+    users."""
 
     served: D
 
@@ -65,10 +66,10 @@ class LocalDoor(Generic[D]):
         host.now(start())
 
     async def open(self) -> None:
-        """It is."""
+        """Nothing to do: the object is there."""
 
     async def call(self, name: str, *args: Any, wait: float | None = 0) -> Any:
-        """Call a method. HostClosed if the door is closed, now or meanwhile."""
+        """Call a method. Raises HostClosed if the door is closed, now or meanwhile."""
         method = self._methods[name]
         options = {"wait": wait} if method.waits else {}
         return method.answer.here(await self.run(getattr(self.served, name), *args, **options))
@@ -76,7 +77,7 @@ class LocalDoor(Generic[D]):
     async def run(
         self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **options: Any
     ) -> Any:
-        """Have something else done on the loop, likewise."""
+        """Run a coroutine on the loop of the host. Raises HostClosed like `call`."""
         unless_closed = self._unless_closed(partial(work, *args, **options))
         answer = await self.host.on_loop(unless_closed, _give_back)
         if not isinstance(answer, HandOver):
@@ -101,7 +102,7 @@ class LocalDoor(Generic[D]):
             self._scopes.discard(scope)
 
     async def tell(self, name: str, *args: Any) -> Any:
-        """Call a method that is carried through once it has begun."""
+        """Call a method that is not cancelled once it has begun."""
 
         async def work() -> Any:
             self.require_open()
@@ -110,15 +111,16 @@ class LocalDoor(Generic[D]):
         return self._methods[name].answer.here(await self.host.on_loop(work()))
 
     def require_open(self) -> None:
+        """Raise HostClosed if the door is closed."""
         if self.closed:
             raise HostClosed(f"this {self.title} was closed")
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run this on a thread, or as a task, of its own."""
+        """Run a coroutine in a thread, or a task, of its own."""
         self.host.run_apart(work)
 
     async def close(self) -> None:
-        """Use it no more; whoever waits is told."""
+        """Close the door; waiting calls raise HostClosed."""
 
         async def end() -> None:
             for scope in self._scopes:

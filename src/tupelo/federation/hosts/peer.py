@@ -1,23 +1,27 @@
-"""A peer: another host, as it is known here while we are engaged. What it asks for its agents is
-answered here; what we ask of it goes over its conversation."""
+"""A peer: another host while it is engaged. Requests of that host for its agents are answered here;
+our requests go through its conversation. Extensions are parts of a host that talk to the same part
+of its peers."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
+from pyroaring import BitMap64
 
 from tupelo.errors import AccessError, BadFrame, CannotSend
-from tupelo.federation.hosts.peer_sessions import PeerSession, PeerSessionCache
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.encoding import (
     encode_answer,
+    encode_numbers,
     encode_seen,
     encode_whole,
     read_numbers,
@@ -30,7 +34,7 @@ from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
 from tupelo.space.order import Fifo
 from tupelo.space.query import Query
-from tupelo.space.session import Seen
+from tupelo.space.session import Seen, SessionState, seen_of
 from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
@@ -41,17 +45,150 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
+
+NOTED_MAX = 1_000
+"""Sessions of one host that are cached. The least recently used is dropped; if it asks again, it
+sends its complete record."""
+NOTED_BYTES = 64 * 2**20
+"""Bytes of the cached records of one host, beside the session that asks."""
+ORIGIN_BYTES = 256
+"""Bytes that are counted for an origin, however few its numbers."""
+
+
+class PeerSeen(Seen):
+    """What a session at the peer has seen, and which of these entries, or of those that were sent
+    to it, were removed here since it asked."""
+
+    __slots__ = ("_gone", "_sent")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gone: dict[str, BitMap64] = {}
+        self._sent = Seen()
+
+    def sent(self, entries: list[Entry]) -> None:
+        self._sent.add_all(seen_of(entries))
+
+    def prune(self, gone: Seen) -> None:
+        none = BitMap64()
+        for origin, numbers in gone.bits.items():
+            common = numbers & self.bits.get(origin, none)
+            common |= numbers & self._sent.bits.get(origin, none)
+            if common:
+                self._gone[origin] = self._gone.get(origin, none) | common
+        super().prune(gone)
+        self._sent.prune(gone)
+
+    def heard(self, notes: wire.SessionDelta) -> None:
+        gone, unseen, seen = Seen(), Seen(), Seen()
+        gone.bits, unseen.bits = read_numbers(notes.gone), read_numbers(notes.unseen)
+        seen.bits = read_numbers(notes.seen)
+        self.add_all(seen)
+        self._sent.prune(seen)
+        super().prune(gone)
+        if unseen.bits:
+            super().prune(unseen)
+            self.discards += 1
+
+    def pop_gone(self) -> wire.Numbers | None:
+        gone, self._gone = self._gone, {}
+        return encode_numbers(gone) if gone else None
+
+
+class PeerSession:
+    """A copy of a session at the peer: its reader and what it has seen. `version` is the version of
+    its record there."""
+
+    def __init__(self, hosted: HostedSpace, number: int, actor: Actor) -> None:
+        self.hosted = hosted
+        self.actor = actor
+        self.seen = PeerSeen()
+        self.state = SessionState(str(number), self.seen, None)
+        self.version = 0
+        self.size = 0
+        self.answering = 0
+
+    def pop_gone(self) -> tuple[wire.Numbers | None, int]:
+        """The numbers that the session may forget, and the position at which their removal is
+        durable. None while other answers to the session are made: they may contain such an entry,
+        which would then seem new to the session."""
+        if self.answering > 1:
+            return None, 0
+        with self.hosted.port.atomic():
+            return self.seen.pop_gone(), self.hosted.port.position
+
+    def heard(self, notes: wire.SessionDelta) -> None:
+        """Apply a delta. Raises BadFrame, and does nothing, if it is malformed."""
+        with self.hosted.port.atomic():
+            new = [origin for origin in notes.seen if origin not in self.seen.bits]
+            self.seen.heard(notes)
+        self.version = notes.upto
+        self.size += sum(map(_size, notes.seen.values()))
+        self.size += sum(ORIGIN_BYTES + len(origin) for origin in new)
+
+
+class PeerSessionCache:
+    """Copies of the sessions of one peer, by their numbers there."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, PeerSession] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def heard(
+        self, hosted: HostedSpace, notes: wire.SessionDelta, actor: Actor
+    ) -> PeerSession | None:
+        """Apply a delta; returns the session, or None if the delta does not continue the copy.
+        Raises BadFrame if it is malformed."""
+        number = notes.number
+        if not notes.since:
+            self.forget(number)
+            kept = PeerSession(hosted, number, actor)
+            kept.heard(notes)
+            hosted.port.remember(kept.seen)
+            self._kept[number] = kept
+        else:
+            known = self._kept.get(number)
+            if known is None or known.version != notes.since or known.hosted is not hosted:
+                return None
+            kept, before = known, known.size
+            kept.heard(notes)
+            self._size -= before
+            self._kept.move_to_end(number)
+        self._size += kept.size
+        while len(self._kept) > 1 and (len(self._kept) > NOTED_MAX or self._size > NOTED_BYTES):
+            self.forget(next(iter(self._kept)))
+        return kept
+
+    def forget(self, number: int) -> None:
+        kept = self._kept.pop(number, None)
+        if kept is not None:
+            self._size -= kept.size
+            kept.hosted.port.forget(kept.seen)
+
+    def forget_all(self) -> None:
+        for number in list(self._kept):
+            self.forget(number)
+
+
+def _size(numbers: bytes | list[int]) -> int:
+    return len(numbers) if isinstance(numbers, bytes) else 8 * len(numbers)
+
+
 WATCHES_MAX = 100_000
-"""So many watches may one host have here."""
+"""The most watches of one host."""
 ANSWER_BYTES = 2 * 2**20
-"""About so much is in an answer, or else a single entry; who wants more asks on. As they are sent,
-entries may be several times as large."""
+"""The approximate size of an answer, unless it is a single entry; the asker asks again for more.
+Encoded entries may be several times as large."""
 
 _OPERATIONS = {"read": "read", "peek": "read", "take": "take"}
 
 
 class Peer:
-    """One engaged host. `holder` is the name under which it holds reservations here."""
+    """One engaged host. `who` is its proved identity, as for a client; `holder` is the name under
+    which it holds reservations here."""
 
     def __init__(
         self,
@@ -83,7 +220,7 @@ class Peer:
 
     @staticmethod
     def register(handlers: Handlers[Peer]) -> None:
-        """What a host asks and says for its agents."""
+        """Add the handlers of the messages that hosts send for their agents."""
         handlers.now |= {
             wire.Hint: Peer.hint,
             wire.HintAck: Peer.told,
@@ -138,7 +275,7 @@ class Peer:
         self._host.told_presence(self, message.spaces, agents)
 
     def _is_home_of(self, agent: str) -> bool:
-        """May an agent of this id be there? What else it says of agents is not heeded."""
+        """Can an agent of this id be at that host? Other agents in its messages are ignored."""
         return agent == self.id or agent.endswith(f"@{self.id}")
 
     def may(self, operation: str, hosted: HostedSpace) -> bool:
@@ -154,8 +291,8 @@ class Peer:
         return allowed
 
     def still_may(self, name: str) -> bool:
-        """The rules of the space `name` have changed: may this host do the same there as before,
-        and in what models keep for it? If it may do more or less, it is to engage anew."""
+        """The rules of the space `name` have changed: may this host do the same as before there,
+        and in the companions of the space? If not, it must engage again."""
         before, self._allowed = self._allowed, {}
         return all(
             self.may(operation, hosted) == allowed
@@ -164,8 +301,8 @@ class Peer:
         )
 
     def hosted(self, space: str, operation: str) -> HostedSpace | None:
-        """The space, if there is one here that hosts share. AccessError if this host's agents may
-        not do this in it."""
+        """The space, if there is a shared one of this name. Raises AccessError if the agents of
+        that host may not do this in it."""
         hosted = self._host.spaces.get(space)
         if hosted is None or not hosted.shared:
             return None
@@ -223,7 +360,7 @@ class Peer:
         look: Callable[[], Awaitable[tuple[list[Entry], msgspec.Raw]]],
         watch: Callable[[], SpaceWatch],
     ) -> tuple[list[Entry], msgspec.Raw]:
-        """What there is. Only if there is nothing does the watch stand."""
+        """The current matches; if there are none, a watch begins."""
         self._require_room()
         self._watches[number] = PlannedWatch()
         try:
@@ -258,7 +395,8 @@ class Peer:
                 only = choosing(session.seen, message.agent)
             with hosted.port.atomic(), suppress(CannotSend):
                 if (only is None or only(entry)) and hosted.port.read_at_once(entry, actor):
-                    entries = encode_answer([entry], hosted.clock.now(), False)
+                    message_max = self.talk.link.message_max
+                    entries = encode_answer([entry], hosted.clock.now(), False, message_max)
                     if session is not None:
                         session.seen.sent([entry])
         self.talk.say(wire.Hint(message.watch, entries))
@@ -269,13 +407,13 @@ class Peer:
             self._watches[number] = SpaceAwaited(space, made)
 
     def space_made(self, hosted: HostedSpace) -> None:
-        """This space is here from now on: tell those there who wait for something in it."""
+        """A space was made here: answer the watches of that host that wait for it."""
         for watch in list(self._watches.values()):
             if isinstance(watch, SpaceAwaited) and watch.space == hosted.name:
                 watch.made(hosted)
 
     def _end_watch(self, number: int) -> int:
-        """How often was there something?"""
+        """End a watch; returns how many hits it had."""
         watching = self._watches.pop(number, None)
         if watching is None:
             return 0
@@ -292,13 +430,14 @@ class Peer:
         session: PeerSession | None,
         actor: Actor,
     ) -> tuple[list[Entry], msgspec.Raw]:
-        """What there is, and how it is said. What cannot be sent is passed over."""
+        """The current matches, and their encoding. Entries that cannot be sent are passed over."""
         limit = message.limit
         while True:
             entries, cut = await self._get(message, hosted, template, session, actor, limit)
             cut = cut or limit != message.limit
             try:
-                return entries, encode_answer(entries, hosted.clock.now(), cut)
+                message_max = self.talk.link.message_max
+                return entries, encode_answer(entries, hosted.clock.now(), cut, message_max)
             except CannotSend as error:
                 self.give_back(message.call)
                 if len(entries) > 1:  # Fewer may have room.
@@ -319,7 +458,7 @@ class Peer:
         actor: Actor,
         limit: int | None,
     ) -> tuple[list[Entry], bool]:
-        """So much of what there is, and whether there is more than has room in an answer."""
+        """The current matches, and whether there are more than fit in an answer."""
         query = Query(
             template,
             message.how == "take",
@@ -394,14 +533,14 @@ class Peer:
         return encode_seen(passed)
 
     def _stand_later(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
-        """The space was made after it was to be watched."""
+        """Begin a watch on a space that was made after the request."""
         if self.may("subscribe", hosted):
             self._stand(template, message, hosted)
         else:
             logger.info("the host %r may not watch %r", self.name, hosted.name)
 
     def _stand(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
-        """From now on the watch tells of what is in the space."""
+        """Begin a watch that sends the entries of a space."""
         self._end_watch(message.watch)
         self._require_room()
         telling = RemoteWatch(
@@ -426,7 +565,7 @@ class Peer:
         return await hosted.port.count_in_slices(template, None)
 
     def under_way(self) -> dict[str, list[Any]]:
-        """What has begun between this host and that one, and has not ended."""
+        """Reservations, watches and tasks of that host, for the lab and for debugging."""
         return {
             "reservations": list(self._held),
             "watches": list(self._watches),
@@ -437,7 +576,7 @@ class Peer:
     # The end
 
     def end(self, reason: str) -> None:
-        """It is lost: what it has not settled is in doubt, all else of it is freed."""
+        """The host is lost: unsettled deliveries are in doubt, everything else is freed."""
         self.requests.stop()
         for watching in self._watches.values():
             watching.end()
@@ -460,3 +599,69 @@ def _seen(numbers: Mapping[str, bytes | list[int]]) -> Seen:
     seen = Seen()
     seen.bits = read_numbers(numbers)
     return seen
+
+
+T = TypeVar("T")
+
+
+class Extension(Protocol):
+    """A part of a host that talks to the same part of its peers. A link that is replaced is one
+    departure and one engagement."""
+
+    def engaged(self, peer: Peer) -> None: ...
+
+    def departed(self, peer: Peer) -> None: ...
+
+    async def stop(self) -> None:
+        """The host is closing: end everything that is open."""
+        ...
+
+
+class SilentExtension:
+    """A part of a host that is not told of peers."""
+
+    def engaged(self, peer: Peer) -> None:
+        pass
+
+    def departed(self, peer: Peer) -> None:
+        pass
+
+
+class Extensions(dict[str, Extension]):
+    """The extensions of a host, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaving: list[Callable[[], Awaitable[None]]] = []
+        """What is done before any of them is stopped, while all can still speak."""
+        self._heard: dict[str, Callable[[Peer, msgspec.Raw], None]] = {}
+
+    def listen(
+        self,
+        name: str,
+        extension: Extension,
+        read: Callable[[msgspec.Raw], T],
+        heard: Callable[[Peer, T], None],
+    ) -> None:
+        """Add an extension. `heard` is called with the messages of the same extension of a peer,
+        decoded by `read`; a BadFrame closes the link to that peer."""
+        self[name] = extension
+        self._heard[name] = lambda peer, body: heard(peer, read(body))
+
+    def engaged(self, peer: Peer) -> None:
+        for extension in list(self.values()):
+            extension.engaged(peer)
+
+    def departed(self, peer: Peer) -> None:
+        for extension in list(self.values()):
+            extension.departed(peer)
+
+    def heard(self, peer: Peer, notice: wire.PartNotice) -> None:
+        heard = self._heard.get(notice.part)
+        if heard is not None:
+            heard(peer, notice.body)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*[leave() for leave in self.leaving])
+        for extension in list(self.values()):
+            await extension.stop()

@@ -1,8 +1,8 @@
-"""Presence: the hosts, agents and spaces that are, or were, here and elsewhere, as entries of a
-space of their own, which can be read and subscribed to and which only the host itself writes.
+"""Presence: the hosts, agents and spaces that are here and at engaged hosts, as entries of a system
+space that can be read and subscribed to. Only the host itself writes them.
 
-If the host has a folder, the space is kept there for the sake of its log, which says when each host
-was engaged and disengaged. What it held is forgotten when the host comes back.
+If the host has a folder the space is durable, for its log, which says when each host was engaged
+and departed. Its entries are removed when the host starts again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HostPresence:
 @entry("tupelo.agent")
 @dataclass(frozen=True)
 class AgentPresence:
-    """An agent at an engaged host; it is taken away when it, or its host, departs."""
+    """An agent at an engaged host; the entry is removed when the agent or its host departs."""
 
     id: str | None = None
     host: str | None = None
@@ -55,7 +55,7 @@ class SpacePresence:
 
 
 class PresenceBoard:
-    """What one host knows of itself and of the others."""
+    """Writes the presence entries of one host."""
 
     def __init__(self, clock: Clock, space: blocking.Space) -> None:
         self.space = space
@@ -67,9 +67,11 @@ class PresenceBoard:
             space.take_all()
 
     def engaged(self, host_id: str, name: str, address: str) -> None:
+        """A host was engaged, or this one has started."""
         self._replace_host(host_id, name, address, "engaged", "")
 
     def departed(self, host_id: str, name: str, address: str, how: str) -> None:
+        """A host was lost; `how` says in which way."""
         self.has(host_id, [], [])
         self._replace_host(host_id, name, address, "departed", how)
 
@@ -93,7 +95,7 @@ class PresenceBoard:
             self._port.flush(self._port.remark(kind, written.thing))
 
     def end(self) -> None:
-        """The host leaves. Its log shall say so, if it keeps one."""
+        """The host is closing: record that in the log, if it is durable."""
         if self._port.journaled:
             with _QUIETLY:
                 self._part_from_all("goodbye")
@@ -103,7 +105,7 @@ class PresenceBoard:
             self.departed(host.id or "", host.name or "", host.address or "", how)
 
     def came(self, host_id: str, agent: str) -> None:
-        """One more agent is at this host."""
+        """One more agent is at a host."""
         thing = AgentPresence(agent, host_id)
         there = self._there.setdefault(host_id, set())
         if thing not in there:
@@ -112,6 +114,7 @@ class PresenceBoard:
                 self.space.write(thing)
 
     def left(self, host_id: str, agent: str) -> None:
+        """An agent has left a host."""
         thing = AgentPresence(agent, host_id)
         there = self._there.get(host_id, set())
         if thing in there:
@@ -120,7 +123,7 @@ class PresenceBoard:
                 self.space.take(thing, wait=0)
 
     def has(self, host_id: str, spaces: list[str], agents: list[str]) -> None:
-        """This host now has these spaces and agents, and no others."""
+        """Set the spaces and agents of a host."""
         # What a model keeps beside a space is no space that anybody could open.
         wanted: set[Any] = {
             SpacePresence(name, host_id) for name in spaces if not is_reserved(name)

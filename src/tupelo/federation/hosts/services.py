@@ -34,22 +34,27 @@ if TYPE_CHECKING:
 
 GROUP = "tupelo.services"
 DOORS_MAX = 10_000
-"""So many doors may one client have open at a service."""
+"""The most doors that one client may have open at a service."""
 
 D = TypeVar("D", bound="ServedObject")
 
 
 class Caller(Protocol):
-    """The client that calls: one program on one link."""
+    """A client that calls a service: one program on one link."""
 
     @property
     def agent(self) -> str:
-        """The id under which the host knows the program; the same on its next link."""
+        """The id of the program at this host; the same on its next link."""
         ...
 
     @property
     def session(self) -> str:
         """The id of this link."""
+        ...
+
+    @property
+    def message_max(self) -> int:
+        """The longest message that the program accepts, in bytes."""
         ...
 
     def hosted(self, space: str, operation: str) -> HostedSpace:
@@ -71,10 +76,9 @@ class Service(Protocol):
 
 
 class HandOver:
-    """An answer that carries what was taken for the caller. It is a delivery: `confirm`, if that is
-    needed, is called once the caller has received it, or else `give_back`. The `Doubt` of the
-    `space` decides about it if the caller vanishes; without one it is the space that the call is
-    about."""
+    """An answer with entries that were taken for the caller, as a delivery: `confirm` is called
+    once the caller has received it, otherwise `give_back`. If the caller vanishes, the `Doubt` of
+    `space` decides; by default that is the space of the call."""
 
     def __init__(
         self,
@@ -98,12 +102,12 @@ class HandOver:
 
     @property
     def is_final(self) -> bool:
-        """Is there nothing to confirm?"""
+        """Is there nothing to confirm or return?"""
         return self._confirm is None
 
     def received(self) -> None:
-        """On the host's loop: a program of the host has it. It is confirmed once that has run on;
-        if the host is killed before, what was taken is not lost."""
+        """On the loop of the host: a program of this process has the answer. It is confirmed when
+        that program has gone on; if the process is killed before, the entries are not lost."""
         asyncio.get_running_loop().call_soon(self.confirm)
 
     def give_back(self) -> int:
@@ -111,7 +115,7 @@ class HandOver:
         return 0
 
     def forget(self) -> None:
-        """The caller has it, and will not give it back any more."""
+        """The caller has the entries and will not return them any more."""
         if self._forget is not None:
             self._forget()
 
@@ -125,6 +129,7 @@ class Services(dict[str, Service]):
         core.from_clients.later[wire.Invoke] = self.invoke
 
     async def invoke(self, caller: ClientServer, message: wire.Invoke) -> Any:
+        """Call a method of a service for a client. Raises UnknownService."""
         service = self.get(message.service) or self._made(message.service)
         answer = await service.invoke(caller, message)
         if not isinstance(answer, HandOver):
@@ -148,12 +153,14 @@ class Services(dict[str, Service]):
         raise UnknownService(name)
 
     def left(self, caller: ClientServer) -> None:
+        """The link of a client has ended: all services free what it has."""
         for service in list(self.values()):
             service.left(caller)
 
 
 class ServedObject(Protocol):
-    """What a host keeps for one door of a model; it has the methods that the service names."""
+    """The object at a host behind one open door of a model; it has the methods that the service
+    names."""
 
     def close(self) -> None:
         """End it: free what it holds."""
@@ -161,8 +168,8 @@ class ServedObject(Protocol):
 
 
 class DoorService(ABC, Generic[D]):
-    """A service that runs a door of a model for each that a client opens (`ServedDoor`). What it
-    keeps for a door ends with the door, or with the link of its client."""
+    """A service that makes an object for each door that a client opens (`ServedDoor`). The object
+    ends with the door, or with the link of its client."""
 
     methods: ClassVar[Mapping[str, ServiceMethod]]
     """The methods of a door, beside open and close."""
@@ -223,7 +230,7 @@ async def _called(door: Any, method: ServiceMethod, args: list[Any], message: wi
 
 
 def _hosted_for_anything(caller: Caller, space: str) -> HostedSpace:
-    """The space, if the caller may do anything in it."""
+    """The space, if the caller may do at least one operation in it; else NotAllowed."""
     for operation in ("read", "write", "subscribe"):
         with suppress(NotAllowed):
             return caller.hosted(space, operation)
@@ -231,5 +238,5 @@ def _hosted_for_anything(caller: Caller, space: str) -> HostedSpace:
 
 
 def no_such_method(message: wire.Invoke) -> BadArgument:
-    """For a call whose method, or the arguments of which, a service does not know."""
+    """The error for a method, or arguments, that a service does not know."""
     return BadArgument("method", f"one of {message.service}, with its arguments", message.method)

@@ -1,37 +1,56 @@
-"""Serving: a client as its host sees it. It is an agent here, and everything it holds hangs on
-its link: when that is lost its waiters, locks, sessions and subscriptions are freed at once."""
+"""Serving a client: the calls, writes and deliveries of one connected program. When its link is
+lost, its waiting calls, transactions, sessions and subscriptions end at once; deliveries that it
+has not confirmed are in doubt."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tupelo.errors import AccessError, CannotSend, TupeloError, WrongPassword
-from tupelo.federation.hosts.client_deliveries import ClientDeliveries
+from tupelo.errors import (
+    AccessError,
+    AnswerTooLarge,
+    BadArgument,
+    BadFrame,
+    CannotSend,
+    LimitReached,
+    SpaceClosed,
+    TransactionEnded,
+    TupeloError,
+    WrongPassword,
+)
 from tupelo.federation.hosts.client_resources import ClientResources
-from tupelo.federation.hosts.parked_calls import ParkedCall
-from tupelo.federation.hosts.writing import ClientWrites
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.encoding import (
+    ENCODED_AT_ONCE,
     encode_change,
     encode_in_slices,
+    encode_leases,
     encode_whole,
+    read_encoded_entry,
     read_order,
 )
-from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spaces.hosted import HostedSpace, give_back
+from tupelo.federation.spanning.federated import adopt
 from tupelo.federation.spanning.question import FederatedResult
-from tupelo.space.delivery import Delivery
+from tupelo.space.delivery import Delivery, Got
 from tupelo.space.log import Actor
 from tupelo.space.query import Query, deadline_of
-from tupelo.space.waiting import Waiter
+from tupelo.space.tasks import TaskSignal, alarm_at, turn
+from tupelo.space.waiting import Items, Waiter, WriteOutcome, Writer
 from tupelo.values.codec import entry_to_wire
-from tupelo.values.entry import Entry
+from tupelo.values.entry import Entry, about_bytes
 from tupelo.values.holder import Holder
+from tupelo.values.lease import Lease, check_lease
 from tupelo.values.template_encoding import template_from_wire
 
 if TYPE_CHECKING:
@@ -40,21 +59,390 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 
+RUN_BYTES = 32
+"""The most bytes of an encoded run of leases, except of leases that do not expire together: those
+were as long in the request."""
+
+
+class ClientWrites:
+    """The writes of one client."""
+
+    def __init__(self, host: HostCore, serving: ClientServer) -> None:
+        self._host = host
+        self._serving = serving
+        self._shapes_max = host.limits.shapes
+        self._waiting: dict[int, tuple[HostedSpace, Writer]] = {}
+
+    def write(self, message: wire.Write) -> None:
+        serving = self._serving
+        hosted = serving.hosted(message.space, "write")
+        entries = message.entries
+        if len(hosted.port.shapes) >= self._shapes_max:
+            self._require_known_shapes(hosted, entries)
+        if (
+            len(entries) == 1
+            and message.txn is None
+            and message.lease is None
+            and message.at is None
+            and message.to is None
+            and message.wait == 0
+            and message.leases
+            and type(entries[0]) is list
+        ):
+            lease = hosted.port.write_fast(tuple(entries[0]), serving.actor)
+            if lease is not None:
+                self._wrote(message.call, hosted, [lease], lease.thing.arrival)
+                return
+        if len(entries) > wire.BULK_MAX:
+            raise BadArgument(
+                "entries", f"at most {wire.BULK_MAX:,} at a time", f"{len(entries):,}"
+            )
+        if len(entries) > ENCODED_AT_ONCE:
+            serving.requests.spawn(message.call, self._write_many(message, hosted))
+            return
+        items = [read_encoded_entry(entry) for entry in entries]
+        if message.wait != 0:
+            serving.requests.require_new(message.call)
+        outcome, position = self._write_items(message, hosted, items)
+        if isinstance(outcome, Writer):
+            serving.requests.spawn(message.call, self._await(hosted, message, outcome))
+            return
+        self._wrote(message.call, hosted, self._wanted(hosted, message, outcome), position)
+
+    async def _write_many(self, message: wire.Write, hosted: HostedSpace) -> list[list[Any]]:
+        """Decode the entries in several turns of the loop, and write them in one step."""
+        items: Items = []
+        for start in range(0, len(message.entries), ENCODED_AT_ONCE):
+            async with turn():
+                some = message.entries[start : start + ENCODED_AT_ONCE]
+                items += [read_encoded_entry(entry) for entry in some]
+                await asyncio.sleep(0)
+        outcome, position = self._write_items(message, hosted, items)
+        if isinstance(outcome, Writer):
+            return await self._await(hosted, message, outcome)
+        await asyncio.sleep(0)  # The step was long, and so is the answer.
+        return await self._flush(hosted, self._wanted(hosted, message, outcome), position)
+
+    def _write_items(
+        self, message: wire.Write, hosted: HostedSpace, items: Items
+    ) -> tuple[list[Lease] | Writer, int]:
+        """Returns the leases, or a writer that waits for room; and the position to make durable."""
+        serving = self._serving
+        leases = message.lease
+        if isinstance(leases, list):
+            asked: Any = [check_lease(seconds) for seconds in leases]
+            if len(asked) != len(items):
+                raise BadFrame("a lease for each entry, or one for all")
+        else:
+            asked = check_lease(leases)
+        if message.at is not None and len(message.at) != len(items):
+            raise BadFrame("a place for each entry")
+        txn = serving.resources.transaction(hosted, message.txn)
+        with hosted.port.acting(serving.actor):
+            outcome, position = hosted.port.write_items(
+                items,
+                asked,
+                txn,
+                message.at,
+                TaskSignal,
+                message.wait,
+                WriteOutcome(origin=serving.agent, to=message.to),
+            )
+        if isinstance(outcome, Writer):
+            self._waiting[message.call] = hosted, outcome
+        return outcome, position
+
+    def _require_known_shapes(self, hosted: HostedSpace, entries: list[Any]) -> None:
+        """Raise LimitReached if an entry has a shape that is new in the space: a space never
+        forgets a shape."""
+        shapes = hosted.port.shapes
+        if any(read_encoded_entry(entry)[0] not in shapes for entry in entries):
+            raise LimitReached(f"shapes of entries in {hosted.name!r}", self._shapes_max)
+
+    def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
+        """The leases that are sent to the client: all or none, as it has asked."""
+        if message.txn is None and message.to is not None:
+            self._host.mover.arrived()
+        if not message.leases:
+            return []
+        if message.txn is not None:
+            self._serving.resources.wrote(hosted, leases)
+        return leases
+
+    def _wrote(self, call: int, hosted: HostedSpace, leases: list[Lease], position: int) -> None:
+        if hosted.durable and position:
+            self._serving.requests.spawn(call, self._flush(hosted, leases, position))
+        else:
+            self._serving.talk.say(wire.Answer(call, _answer(leases)))
+
+    async def _flush(
+        self, hosted: HostedSpace, leases: list[Lease], position: int
+    ) -> list[list[Any]]:
+        await hosted.flush(position)
+        return _answer(leases)
+
+    async def _await(
+        self, hosted: HostedSpace, message: wire.Write, writer: Writer
+    ) -> list[list[Any]]:
+        try:
+            leases, position = await hosted.port.writing_of(writer, message.wait)
+        finally:
+            self._waiting.pop(message.call, None)
+        return await self._flush(hosted, self._wanted(hosted, message, leases), position)
+
+    def stop(self, call: int) -> None:
+        """Cancel a waiting write. The writer is removed here and not by its task, which may not
+        have begun: otherwise an entry could still be written for a caller that is gone."""
+        hosted, writer = self._waiting.pop(call, (None, None))
+        if hosted is not None and writer is not None:
+            hosted.port.stop_writing(writer)
+
+    def stop_all(self) -> None:
+        for call in list(self._waiting):
+            self.stop(call)
+
+
+def _answer(leases: list[Lease]) -> list[list[Any]]:
+    """The leases, as they are sent. Raises AnswerTooLarge if they do not fit in a frame."""
+    things = [lease.thing for lease in leases]
+    if len(things) == 1:  # as most are
+        return [[things[0].n, things[0].arrival, things[0].expires]]
+    runs = encode_leases((one.n, one.arrival, one.expires) for one in things)
+    if len(runs) * RUN_BYTES > wire.FRAME_MAX:
+        raise AnswerTooLarge(
+            f"all {len(leases):,} entries were written, but their leases do not fit in an answer "
+            f"of {wire.FRAME_MAX:,} bytes; write fewer at a time, to renew or cancel them"
+        )
+    return runs
+
+
+GOT_MAX = 64
+"""Reads and takes in transactions and sessions that are remembered for each client."""
+CONFIRMED_MAX = 256
+"""Confirmed takes that are remembered for each client."""
+ENTRIES_MAX = 1_000
+"""Entries of either kind that are remembered, beside those of the last call."""
+REMEMBERED_BYTES = 16 * 2**20
+"""Bytes of the entries of either kind that are remembered, beside those of the last call."""
+
+
+class _WithEntries(Protocol):
+    entries: list[Entry]
+
+
+T = TypeVar("T", bound=_WithEntries)
+
+
+class ClientDeliveries:
+    """The entries that one client was given, by call. Taken entries are held until the client
+    confirms them. Entries that were taken in a transaction, read in a session, or confirmed, belong
+    to the client at once; but its user may have been interrupted before receiving them. So the last
+    of these are remembered, and returned if the client cancels the call in time."""
+
+    def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
+        self._space_of = space_of
+        self._held: dict[int, Delivery] = {}
+        self._got: RecentByCall[Got] = RecentByCall(GOT_MAX, lambda got: None)
+        self._confirmed: RecentByCall[Delivery] = RecentByCall(
+            CONFIRMED_MAX, lambda delivery: delivery.forget()
+        )
+
+    def __contains__(self, call: int) -> bool:
+        """Can entries be returned for this call?"""
+        return call in self._held or call in self._got.calls or call in self._confirmed.calls
+
+    def hold(self, call: int, delivery: Delivery) -> None:
+        self._held[call] = delivery
+
+    def got(self, call: int, got: Got) -> None:
+        if got.entries:
+            self._got.add(call, got)
+
+    def confirm(self, call: int) -> None:
+        """The entries have reached the client: remove them."""
+        delivery = self._held.pop(call, None)
+        if delivery is not None:
+            with suppress(SpaceClosed, TransactionEnded):  # The space took it back before.
+                position = delivery.confirm()
+                self._confirmed.add(call, delivery)
+                hosted = self._space_of(delivery.space)
+                if hosted is not None:
+                    hosted.flush_soon(position)
+
+    def give_back(self, call: int) -> None:
+        """The entries have not reached the user: return them."""
+        delivery: Delivery | None = self._held.pop(call, None) or self._got.pop(call)
+        if delivery is not None:
+            give_back(self._space_of(delivery.space), delivery)
+            return
+        confirmed = self._confirmed.pop(call)
+        hosted = None if confirmed is None else self._space_of(confirmed.space)
+        if confirmed is not None and hosted is not None:
+            adopt(hosted, confirmed.entries)
+
+    def leave(self) -> dict[int, Delivery]:
+        """The client is gone: returns the deliveries that it has not confirmed."""
+        held, self._held = self._held, {}
+        self._got.clear()
+        self._confirmed.clear()
+        return held
+
+
+class RecentByCall(Generic[T]):
+    """The most recent deliveries by call, limited in number and bytes; the last one is always kept.
+    `dropped` is called with each that is forgotten."""
+
+    def __init__(self, count_max: int, dropped: Callable[[T], None]) -> None:
+        self.calls: dict[int, tuple[T, int]] = {}
+        self._count_max = count_max
+        self._dropped = dropped
+        self._entries = 0
+        self._size = 0
+
+    def add(self, call: int, thing: T) -> None:
+        self.pop(call)
+        size = sum(about_bytes(entry.fields) for entry in thing.entries)
+        self.calls[call] = thing, size
+        self._entries += len(thing.entries)
+        self._size += size
+        while len(self.calls) > 1 and (
+            len(self.calls) > self._count_max
+            or self._entries > ENTRIES_MAX
+            or self._size > REMEMBERED_BYTES
+        ):
+            self._drop(next(iter(self.calls)))
+
+    def pop(self, call: int) -> T | None:
+        thing, size = self.calls.pop(call, (None, 0))
+        if thing is not None:
+            self._entries -= len(thing.entries)
+            self._size -= size
+        return thing
+
+    def _drop(self, call: int) -> None:
+        thing = self.pop(call)
+        if thing is not None:
+            self._dropped(thing)
+
+    def clear(self) -> None:
+        for call in list(self.calls):
+            self._drop(call)
+
+
+Done = Callable[[list[Entry], Exception | None], None]
+
+
+class AnsweredCalls:
+    """Parked calls of a host that were answered on its loop and have not sent the answer yet."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._parked: deque[ParkedCall] = deque()
+
+    def add(self, parked: ParkedCall) -> None:
+        if not self._parked:
+            self._loop.call_soon(self.answer)
+        self._parked.append(parked)
+
+    def answer(self) -> None:
+        """Send the answers now, without waiting for the next turn of the loop."""
+        while self._parked:
+            self._parked.popleft().end()
+
+
+class ParkedCall:
+    """A waiting read or take of a client that has no task, so that thousands can wait. It is the
+    signal of its waiter, wakes on the loop of the host, and ends at the deadline."""
+
+    __slots__ = (
+        "_cancel_alarm",
+        "_done",
+        "_hosted",
+        "_loop",
+        "_over",
+        "_thread",
+        "_waiter",
+        "_woken",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, woken: AnsweredCalls) -> None:
+        self._loop = loop
+        self._woken = woken
+        self._thread = get_ident()
+        self._over = False
+        self._hosted: HostedSpace | None = None
+        self._waiter: Waiter | None = None
+        self._done: Done | None = None
+        self._cancel_alarm: Callable[[], None] | None = None
+
+    def wait(self, hosted: HostedSpace, waiter: Waiter, done: Done) -> None:
+        self._hosted = hosted
+        self._waiter = waiter
+        self._done = done
+        deadline = waiter.query.deadline
+        if waiter.done:
+            self._loop.call_soon(self.end)
+        elif deadline is not None:
+            self._cancel_alarm = alarm_at(self._loop, hosted.clock, deadline, self.end)
+
+    def wake(self) -> bool:
+        """The waiter was answered, on any thread, under the lock of the space."""
+        try:
+            if get_ident() == self._thread:
+                self._woken.add(self)
+            else:
+                self._loop.call_soon_threadsafe(self.end)
+        except RuntimeError:  # The loop is closed.
+            return False
+        return True
+
+    def end(self) -> None:
+        """The waiter was answered, or its deadline has passed: call `done` with the entries."""
+        if self._over or self._hosted is None or self._waiter is None or self._done is None:
+            return
+        self._stop()
+        port = self._hosted.port
+        entries: list[Entry] = []
+        failure: TupeloError | None = None
+        try:
+            if port.give_up(self._waiter):
+                entries, _ = port.collect(self._waiter, reserve=True)
+        except TupeloError as error:
+            failure = error
+        self._done(entries, failure)
+
+    def vanish(self) -> int | None:
+        """Stop waiting; an entry that was just found returns to the space. Returns the ticket of
+        the waiter, so that another request can keep its position in the queue."""
+        if self._over or self._hosted is None or self._waiter is None:
+            return None
+        self._stop()
+        self._hosted.flush_soon(self._hosted.port.vanish(self._waiter))
+        return self._waiter.ticket
+
+    def _stop(self) -> None:
+        self._over = True
+        if self._cancel_alarm is not None:
+            self._cancel_alarm()
+            self._cancel_alarm = None
+
+
 @dataclass
 class _NoGroup:
-    """A call that waits at this host only, and what it asks."""
+    """A call that waits at this host only."""
 
     hosted: HostedSpace
     message: wire.Get
     query: Query
     led_on: bool = False
-    """Was it cancelled to go on as a search over the federation?"""
+    """Was the call cancelled to go on as a search over all hosts?"""
 
 
 class ClientServer:
-    """One client at a host. `agent` is the id under which it writes, `who` the identity that it has
-    proved: None for a program on this machine that has none, "" for one elsewhere. `address` is
-    where it is, without a port: it counts wrong passwords. `name` is what it calls itself."""
+    """One client at a host. `agent` is the id under which it writes; `who` is its proved identity,
+    None for a program on this machine without one, "" for a program elsewhere without one.
+    `address` is its IP address, for counting wrong passwords; `name` is the name that it has given
+    itself; `message_max` is the longest message that it accepts."""
 
     def __init__(
         self,
@@ -63,9 +451,11 @@ class ClientServer:
         who: str | None,
         session: str,
         address: str,
-        name: str = "",
+        name: str,
+        message_max: int,
     ) -> None:
         self.agent = agent
+        self.message_max = message_max
         self.name = name
         self.actor = Actor(agent)
         self.who = who
@@ -73,7 +463,7 @@ class ClientServer:
         self._address = address
         self.holder = Holder("client", agent, session)
         self.talk: Conversation
-        self.resources = ClientResources(self.actor, who, host.limits, host.held)
+        self.resources = ClientResources(self.actor, who, host.limits, host.held, message_max)
         self._host = host
         self._allowed: dict[tuple[str, str], HostedSpace] = {}
         self._shown: set[str] = set()
@@ -93,7 +483,7 @@ class ClientServer:
 
     @staticmethod
     def register(handlers: Handlers[ClientServer]) -> None:
-        """What a client says of spaces, but for what it holds there."""
+        """Add the handlers of the messages about spaces; ClientResources adds the others."""
         handlers.now |= {
             wire.Write: ClientServer.write,
             wire.Get: ClientServer.get,
@@ -121,7 +511,7 @@ class ClientServer:
         self._given.give_back(call)
 
     def hosted(self, space: str, operation: str) -> HostedSpace:
-        """The space, if this client may do this in it."""
+        """The space, if this client may do this in it; else NotAllowed or WrongPassword."""
         hosted = self._allowed.get((space, operation))
         if hosted is None:
             hosted = self._host.hosted(space, self.who)
@@ -130,8 +520,8 @@ class ClientServer:
         return hosted
 
     def still_may(self, name: str) -> bool:
-        """The rules of this space have changed: may this client do there what it has done? A
-        password must be shown anew."""
+        """The rules of this space have changed: may this client still do what it has done there? It
+        must show a password again."""
         self._shown.discard(name)
         used = [one for one in self._allowed if one[0] == name]
         try:
@@ -164,7 +554,7 @@ class ClientServer:
     # Writing, reading and taking
 
     def write(self, message: wire.Write) -> None:
-        """Write; clients that wait for it have it at once, before the loop comes round."""
+        """Write entries; clients that wait for them get them in the same turn of the loop."""
         self.writing.write(message)
         self._host.woken.answer()
 
@@ -216,7 +606,7 @@ class ClientServer:
             self._deliver(hosted, message, query, found[0])
 
     def _query(self, hosted: HostedSpace, message: wire.Get) -> Query:
-        """What the client asks; its deadline is on the clock of the space."""
+        """The request of a client as a Query, with a deadline on the clock of the space."""
         txn = self.resources.transaction(hosted, message.txn)
         session = self.resources.session(hosted, message.session)
         return Query(
@@ -253,7 +643,7 @@ class ClientServer:
         entries: list[Entry],
         error: Exception | None,
     ) -> None:
-        """The answer of a call that was parked."""
+        """Send the answer of a parked call."""
         self.requests.parked.pop(message.call, None)
         self._alone.pop(message.call, None)
         if error is not None:
@@ -287,7 +677,7 @@ class ClientServer:
         return await self._answer(message, entries)
 
     async def _require_few(self, hosted: HostedSpace, message: wire.Get, query: Query) -> None:
-        """CannotSend if more would be taken than one request may."""
+        """Raise CannotSend if more entries match than one request may take."""
         most = query.limit
         if message.take and message.many and (most is None or most > wire.BULK_MAX):
             txn = self.resources.transaction(hosted, message.txn)
@@ -337,8 +727,8 @@ class ClientServer:
     # Hosts that engage while clients wait
 
     def engaged(self) -> None:
-        """A host has come: whoever waits for an entry here waits for it there as well, and keeps
-        its place among those who wait here."""
+        """A host was engaged: calls that wait at this host only go on as searches over all hosts,
+        and keep their position in the queue here."""
         for call, alone in list(self._alone.items()):
             message = alone.message
             if alone.hosted.shared and message.scope is None and not message.if_exists:
@@ -351,7 +741,7 @@ class ClientServer:
                     self.requests.tasks[call].cancel()  # It goes on when it has let go.
 
     def _let_go(self, call: int, alone: _NoGroup, task: asyncio.Task[None]) -> None:
-        """A call that waited here alone has ended, or goes on as a search: see `engaged`."""
+        """A call that waited at this host only has ended, or goes on as a search: see `engaged`."""
         if self._alone.get(call) is alone:
             if task.cancelled() and alone.led_on:
                 self._search_on(call, alone)
@@ -404,7 +794,7 @@ class ClientServer:
     # The end
 
     def end(self, reason: str) -> None:
-        """The link is lost: free everything, but what is in doubt."""
+        """The link is lost: free everything except unconfirmed deliveries, which are in doubt."""
         if self._over:
             return
         self._over = True

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from tupelo.errors import BadArgument, NotAllowed, WrongPassword
-from tupelo.federation.identity.ids import ID_CHARACTERS, id_of
-from tupelo.federation.identity.keys import is_key
+from tupelo.errors import BadArgument, LimitReached, NotAllowed, WrongPassword
+from tupelo.federation.identity.keys import ID_CHARACTERS, id_of, is_key
 
 ANYONE: Final = "anyone"
 """In a rule: everyone who was let in to the host."""
@@ -64,10 +65,8 @@ class Access:
         return bool(self._hash)
 
     def matches_password(self, text: str) -> bool:
-        """Is this the password? Always, if there is none.
-
-        This is slow on purpose, some hundredths of a second: it is asked once for each who comes.
-        """
+        """Is this the password? Always True if there is none. It takes some hundredths of a second
+        on purpose; it is called once for each connection."""
         if not self.protected:
             return True
         return isinstance(text, str) and hmac.compare_digest(
@@ -75,10 +74,10 @@ class Access:
         )
 
     def check(self, operation: str, space: str, who: str | None, shown: bool) -> None:
-        """WrongPassword or NotAllowed if this one may not do this in the space of this name.
+        """Raise WrongPassword or NotAllowed if a program may not do this in the space of this name.
 
         `who` is an identity, None for a program on the host's own machine that shows none, or ""
-        for one elsewhere that shows none. `shown` says whether it has shown the password.
+        for a program elsewhere that shows none. `shown` says whether it has shown the password.
         """
         rule = self._rule(operation)
         if self._hash and not shown:
@@ -92,13 +91,13 @@ class Access:
             raise refusal
 
     def allows(self, operation: str, who: str | None) -> bool:
-        """May this one do this without showing a password?"""
+        """May this program do this without showing a password?"""
         return not self._hash and _is_in(self._rule(operation), who)
 
     def allows_host(self, operation: str, host_id: str) -> bool:
-        """May the host of this id do this? It need not be engaged, so nothing proves that it has
-        said what somebody else tells of it: whoever tells that must be allowed it as well. A host
-        without an identity counts as a program on this machine, and passwords are not shown."""
+        """May the host of this id do this? It need not be engaged, so the host that passes on its
+        request must be allowed the same. A host without an identity counts as a program on this
+        machine, and passwords are not shown."""
         rule = self._rule(operation)
         if self._hash:
             return False
@@ -146,3 +145,91 @@ def _scramble(password: str, salt: bytes) -> bytes:
 
 NOBODY: Final = Access(read=(), write=(), take=(), subscribe=(), administer=())
 """Rules by which nobody may do anything: only the host itself uses such a space."""
+
+
+FREE_GUESSES = 4
+"""Wrong passwords of one address that cost no time."""
+FIRST_PAUSE_SECONDS = 0.25
+"""The pause after the next wrong password; each further one doubles it."""
+PAUSE_MAX_SECONDS = 30.0
+FORGET_SECONDS = 900.0
+"""After so long without a wrong password the count of an address begins anew."""
+PENDING_MAX = 16
+"""The most checks of one address that may wait at a time."""
+ADDRESSES_MAX = 1_024
+"""The most addresses that are remembered; the oldest is forgotten first."""
+THREADS = 1
+
+
+class _AddressGuesses:
+    """The wrong passwords of one address, and until when it has to pause."""
+
+    def __init__(self) -> None:
+        self.wrong = 0
+        self.last = 0.0
+        self.not_before = 0.0
+        self.pending = 0
+        self.turn = asyncio.Lock()
+
+
+class PasswordGuard:
+    """Checks the passwords that clients of one host show: in a thread of its own, one at a time for
+    each address, and slower after each wrong one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._guessers: dict[str, _AddressGuesses] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def wrong_from(self, address: str) -> int:
+        """How many wrong passwords of this address are remembered."""
+        found = self._guessers.get(address)
+        return 0 if found is None else found.wrong
+
+    async def check(self, address: str, matches: Callable[[], bool]) -> bool:
+        """Does the password match? The answer may be delayed. Raises LimitReached if too many
+        checks of this address wait already."""
+        guesser = self._guesser(address)
+        if guesser.pending >= PENDING_MAX:
+            raise LimitReached("password checks of one address", PENDING_MAX)
+        guesser.pending += 1
+        try:
+            # One after another, and the pause before the check: who hangs up early gains nothing.
+            async with guesser.turn:
+                pause = guesser.not_before - self._loop.time()
+                if pause > 0:
+                    await asyncio.sleep(pause)
+                right = await self._loop.run_in_executor(self._threads(), matches)
+                if not right:
+                    self._was_wrong(guesser)
+                return right
+        finally:
+            guesser.pending -= 1
+
+    def _guesser(self, address: str) -> _AddressGuesses:
+        guesser = self._guessers.pop(address, None) or _AddressGuesses()
+        if guesser.wrong and self._loop.time() - guesser.last > FORGET_SECONDS:
+            guesser.wrong = 0
+        self._guessers[address] = guesser
+        if len(self._guessers) > ADDRESSES_MAX:
+            idle = (name for name, one in self._guessers.items() if not one.pending)
+            self._guessers.pop(next(idle, address), None)
+        return guesser
+
+    def _was_wrong(self, guesser: _AddressGuesses) -> None:
+        guesser.wrong += 1
+        guesser.last = self._loop.time()
+        steps = guesser.wrong - FREE_GUESSES
+        if steps > 0:
+            doubled = FIRST_PAUSE_SECONDS * 2.0 ** min(steps - 1, 32)
+            guesser.not_before = guesser.last + min(doubled, PAUSE_MAX_SECONDS)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(THREADS, "tupelo-passwords")
+        return self._pool
+
+    def close(self) -> None:
+        """End the thread; checks that wait are cancelled."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)

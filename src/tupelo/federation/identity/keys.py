@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tupelo.errors import BadArgument, IdentityUnusable
+from tupelo.errors import BadArgument, IdentityUnusable, Stranger
 from tupelo.store.filelock import sync_folder
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Ed25519PrivateKey,
         Ed25519PublicKey,
     )
+
 
 _PREFIX = "ed25519:"
 _KEY = re.compile(_PREFIX + "[0-9a-f]{64}")
@@ -97,10 +98,11 @@ class Identity:
         return cls(private)
 
     def sign(self, data: bytes) -> bytes:
+        """The signature of these data, 64 bytes."""
         return self._private.sign(data)
 
     def draw(self) -> bytes:
-        """What nobody can guess, for a key that is used once."""
+        """Random bytes for a key that is used once."""
         return os.urandom(32)
 
     def agree(self, public: bytes) -> bytes:
@@ -130,7 +132,7 @@ class Identity:
 
 
 def verify(key: str, data: bytes, signature: bytes) -> bool:
-    """Has the identity `key` signed these data? No, if it is no key at all."""
+    """Has the identity `key` signed these data? False if `key` is not a valid key."""
     if not is_key(key):
         return False
     try:
@@ -162,6 +164,7 @@ def key_bytes(key: str) -> bytes:
 
 
 def is_key(text: object) -> bool:
+    """Is this the text of a public key?"""
     return isinstance(text, str) and _KEY.fullmatch(text) is not None
 
 
@@ -218,3 +221,20 @@ def _keep(path: Path, pem: bytes) -> None:
     finally:
         Path(temporary).unlink()
     sync_folder(path.parent)
+
+
+ID_CHARACTERS = 40
+"""The length of the id of a host that has an identity; no other host has an id of this length."""
+
+
+def require_proved(identity: str | None, host_id: str) -> None:
+    """Raise Stranger if a host has an id that belongs to another identity than the proved one."""
+    if identity and host_id != id_of(identity):
+        raise Stranger(f"a host with the identity {identity} is not {host_id}")
+    if not identity and len(host_id) == ID_CHARACTERS:
+        raise Stranger(f"that it is {host_id} must be proved, by an identity")
+
+
+def id_of(key: str) -> str:
+    """The id of the host with this identity: a part of its key."""
+    return key.removeprefix("ed25519:")[:ID_CHARACTERS]

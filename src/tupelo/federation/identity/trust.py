@@ -34,7 +34,7 @@ else:
 
 
 NAME_MAX = 255
-"""Characters of a name that is remembered."""
+"""The most characters of a name that is remembered."""
 
 NAMES_MAX = 10_000
 """How many names are remembered; then new ones are strangers. Nobody can fill the disk."""
@@ -63,7 +63,7 @@ class Trust:
 
     @classmethod
     def anyone(cls) -> Self:
-        """Whoever has an identity."""
+        """Accept every identity."""
         return cls()
 
     @classmethod
@@ -118,16 +118,16 @@ class Trust:
         return frozenset(one for one in self.until if one[0] != key)
 
     def is_over(self, key: str, now: float) -> bool:
-        """Was trust in this identity withdrawn, or has it come to its end?"""
+        """Was this identity withdrawn, or has its time ended?"""
         unknown = self.keys is not None and key not in self.keys
         return unknown or key in self.refused or any(k == key and now >= t for k, t in self.until)
 
     def next_end(self, now: float) -> float | None:
-        """The next moment at which trust in somebody ends."""
+        """The next moment at which trust in an identity ends, or None."""
         return min((moment for _, moment in self.until if moment > now), default=None)
 
     def check(self, name: str, key: str, now: float) -> None:
-        """Stranger or IdentityChanged if this identity may not be met under this name, at this
+        """Raise Stranger or IdentityChanged if this identity may not be met under this name at this
         moment."""
         try:
             if self.keys is not None and key not in self.keys:

@@ -1,5 +1,5 @@
-"""Conversations: what two programs say to each other over one link. Calls go both ways, each with
-a number and one answer; silence and slowness end it."""
+"""Conversations: messages, calls and heartbeats between two programs over one link. A conversation
+ends when the other end is silent or too slow."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.errors import BadFrame, CannotSend
-from tupelo.federation.links.calls import InboundCall, PendingCalls
+from tupelo.federation.links.calls import FIRST_MESSAGES, InboundCall, PendingCalls, TurnScheduler
 from tupelo.federation.links.link import Link
-from tupelo.federation.links.turns import FIRST_MESSAGES, TurnScheduler
 from tupelo.federation.links.wire import (
+    MESSAGE_MAX,
     Answer,
+    Ask,
     Failure,
     Goodbye,
     Message,
+    MoveEntry,
     Ping,
     decode,
     encode,
@@ -25,18 +27,22 @@ from tupelo.federation.links.wire import (
 logger = logging.getLogger("tupelo")
 
 SILENT_AFTER = 3
-"""So many heartbeats without a word, and the other end is held for lost."""
+"""The other end is lost after so many heartbeats in which nothing was received from it."""
 STALLED_AFTER = 10
-"""So many heartbeats in which it takes nothing of what it is told, and it is too slow."""
+"""The other end is too slow if it takes nothing that is sent to it for so many heartbeats."""
 UNSENT_HIGH = 2**20
-"""With so many bytes unsent nothing more is heard from the other end: its calls would add more."""
-UNSENT_MAX = 64 * 2**20
-"""With so many bytes unsent the other end is too slow to be kept."""
+"""With more bytes unsent, reading is paused: the calls of the other end would add more answers."""
+UNSENT_MAX = 2 * MESSAGE_MAX
+"""With more bytes unsent, the other end is too slow and the link is ended."""
+OVERTAKING = frozenset({Answer, Failure, Ping, Ask, MoveEntry})
+"""Messages that may overtake a long one of these types: answers and calls that refer to no message
+sent before them. All others arrive in the order in which they were sent."""
 
 
 class Conversation:
-    """One conversation. `serve` is given what is not an answer; `ended` the reason of the end. With
-    `turns`, what comes is served when it is its turn, and nothing is read while some of it waits.
+    """One conversation. `serve` is called with each message that is not an answer, `ended` with the
+    reason of the end. With `turns`, received messages are served in turns with those of other
+    programs, and nothing more is read while some of them wait.
     """
 
     def __init__(
@@ -62,39 +68,40 @@ class Conversation:
         self._silence = 0
         self._turns = turns
         self._first = FIRST_MESSAGES
-        self._paused = False  # The other end does not take its answers.
-        self._held = False  # It has as many calls under way as it may.
-        self._queued = False  # It waits for its turn.
+        self._paused = False  # reading, because the other end does not take its answers
+        self._held = False  # reading, because as many of its calls are worked on as may be
+        self._queued = False  # for a turn
         self._unheard: list[bytes] = []
         self._waited = 0
         self._timer = self._loop.call_later(heartbeat, self._beat)
 
-    # Speaking
+    # Sending
 
     def say(self, message: Message) -> None:
-        """Say something that needs no answer. Nothing is said once it is over; CannotSend if it
-        cannot be said at all."""
+        """Send a message that needs no answer; after the end it is dropped. Raises CannotSend if it
+        is too long for the other end, or contains text that is not valid Unicode."""
         if self.over:
             return
         try:
-            content = encode(message)
+            content = encode(message, self.link.message_max)
         except UnicodeEncodeError as error:
             raise CannotSend(f"a text is not valid Unicode: {error}") from error
         self._said = True
-        self.link.send(content)
+        self.link.send(content, overtake=type(message) in OVERTAKING)
         waiting = self.link.waiting
-        if waiting > UNSENT_HIGH:
-            if not self._paused:
-                self._paused = True
-                self.link.pause()
-            if waiting > UNSENT_MAX:
-                self.end("too slow")
+        # A long message does not keep the other end from asking for more.
+        if waiting - self.link.in_pieces > UNSENT_HIGH and not self._paused:
+            self._paused = True
+            self.link.pause()
+        if waiting > UNSENT_MAX:
+            self.end("too slow")
 
     def next_call(self) -> int:
         return self._next_call()
 
     def call(self, message: Any, during: str) -> asyncio.Future[Any]:
-        """Say something and get its answer, or its error; PeerLost if the end comes before."""
+        """Send a call. The future gets its answer, or its error: PeerLost if the conversation ends
+        before. `during` names the operation in that error."""
         call = InboundCall(self.label, during)
         if self.over:
             call.lost("")
@@ -107,7 +114,7 @@ class Conversation:
             raise
         return call.answer
 
-    # Hearing
+    # Receiving
 
     def heard(self, contents: list[bytes]) -> None:
         self._heard = True
@@ -126,7 +133,7 @@ class Conversation:
             self._hear(contents, most)
 
     def _hear(self, contents: list[bytes], most: int) -> int:
-        """Serve so many of these; how many were. The rest is kept."""
+        """Serve at most so many of these messages; return how many were. The rest is kept."""
         for place, content in enumerate(contents):
             if self.over:
                 return place
@@ -149,8 +156,8 @@ class Conversation:
         return len(contents)
 
     def _keep_unheard(self) -> None:
-        """Some of what came is not served yet. Who waits for a turn is read once more meanwhile:
-        most programs have said no more, and to stop and go on costs two system calls."""
+        """Some received messages are not served yet. While they wait for a turn the link is read
+        once more: most programs have sent no more, and pausing costs two system calls."""
         if self._turns is None or not self.awaits_turn:
             self.link.pause()
         elif not self._queued:
@@ -163,12 +170,12 @@ class Conversation:
         return bool(self._unheard) and not (self._paused or self._held or self.over)
 
     def serve_turn(self, most: int) -> int:
-        """It is its turn: serve at most so many messages. How many were."""
+        """Serve at most so many messages; return how many were served."""
         self._queued = False
         if not self.awaits_turn:
             return 0
         unheard, self._unheard = self._unheard, []
-        self._queued = True  # The queue looks itself whether there are more.
+        self._queued = True  # The scheduler asks for `awaits_turn` after this.
         served = self._hear(unheard, most)
         self._queued = self.awaits_turn
         self._read_on()
@@ -179,7 +186,7 @@ class Conversation:
             self.link.resume()
 
     def _go_on(self) -> None:
-        """What stood in the way is gone."""
+        """Serve what was kept, and read on."""
         if self._unheard and self._turns is None:
             unheard, self._unheard = self._unheard, []
             self._hear(unheard, len(unheard))
@@ -193,8 +200,7 @@ class Conversation:
             self._go_on()
 
     def hold(self, held: bool) -> None:
-        """Serve nothing more for now, since so many calls of the other end are under way; or go
-        on."""
+        """Stop serving while too many calls of the other end are worked on, or go on."""
         if held:
             self._held = True
             self.link.pause()
@@ -208,7 +214,7 @@ class Conversation:
         waiting = self.link.waiting
         moves = self._heard or (self._paused and waiting < self._waited)
         if not self._paused and (self._held or self._unheard):
-            moves = True  # It may have said something that we do not read.
+            moves = True  # It may have sent something that we do not read.
         self._waited = waiting
         self._silence = 0 if moves else self._silence + 1
         if self._silence >= (STALLED_AFTER if self._paused else SILENT_AFTER):
@@ -221,18 +227,18 @@ class Conversation:
             self._timer = self._loop.call_later(self._heartbeat, self._beat)
 
     def forget(self) -> None:
-        """It never began: nobody is told of its end."""
+        """End without a call of `ended`, before the conversation has begun."""
         self.over = True
         self._timer.cancel()
 
     def goodbye(self, reason: str = "") -> None:
-        """Leave, and say so."""
+        """Send Goodbye and close the link."""
         if not self.over:
             self.say(Goodbye(reason))
             self._finish("we left", self.link.close)
 
     def end(self, reason: str) -> None:
-        """It is over: for this reason, which is not ours."""
+        """End the conversation for a reason that is the other end's: open calls get PeerLost."""
         if not self.over:
             self._finish(reason, self.link.abort)
 

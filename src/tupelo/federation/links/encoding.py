@@ -1,4 +1,4 @@
-"""Encoded: entries with their identity, changes, errors and orders, as messages carry them."""
+"""Encodings of entries with their identity, of changes, errors, orders and leases in messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from tupelo import errors
 from tupelo.errors import BadArgument, BadFrame, CannotSend, TupeloError
-from tupelo.federation.links.wire import FRAME_MAX, Numbers
+from tupelo.federation.links.wire import MESSAGE_MAX, Numbers
 from tupelo.space.order import Fifo, Key, Lifo, Order, Queue, Stack
 from tupelo.space.session import Seen
 from tupelo.space.tasks import turn
@@ -20,11 +20,13 @@ from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, encode_value, entry_to_wire, read_entry, read_value
 from tupelo.values.entry import NATIVE, Entry, freeze, freeze_value, thaw_value
 
-ENTRIES_BYTES_MAX = FRAME_MAX - 64 * 1024
-"""So much may the entries of one message need; the rest of it needs less than is left."""
+REST_BYTES = 64 * 1024
+"""A message needs less than this beside its entries."""
+ENTRIES_BYTES_MAX = MESSAGE_MAX - REST_BYTES
+"""The most bytes of the entries of one message."""
 
-SPELLED_AT_ONCE = 500
-"""So many entries of a long answer, or of a long write, are encoded or read in one slice."""
+ENCODED_AT_ONCE = 500
+"""Entries of a long answer, or a long write, that are encoded or decoded in one slice."""
 
 _ARRAY = b"\xdd"  # msgpack: an array, whose length follows in four bytes
 _FEW = 8
@@ -35,7 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 def encode_whole(entry: Entry, now: float = 0.0) -> list[Any]:
     """An entry with its identity: fields, origin, n, arrival, expires, the agent that it is for.
 
-    Between hosts, whose clocks may differ, it expires so many seconds from `now`.
+    Between hosts, whose clocks may differ, the lease is given in seconds from `now`.
     """
     return [
         entry_to_wire(entry.shape, entry.fields),
@@ -67,30 +69,30 @@ def read_whole(encoded: Any, now: float = 0.0) -> Entry:
 
 
 def check_sendable(entry: object) -> int:
-    """How many bytes this has when it is sent, as an entry. CannotSend if it can never be; BadEntry
-    if it is none."""
+    """How many bytes an entry needs in a message. Raises CannotSend if it is too long, or not valid
+    Unicode; BadEntry if it is not an entry."""
     shape, fields = freeze(entry)
     return len(_encoded(entry_to_wire(shape, fields)))
 
 
-def encode_answer(entries: list[Entry], now: float, cut: bool) -> msgspec.Raw:
-    """What a host answers with: entries, and whether it has more. CannotSend if that is too long,
-    or a text in it is none."""
+def encode_answer(entries: list[Entry], now: float, cut: bool, message_max: int) -> msgspec.Raw:
+    """The answer to an Ask: entries, and with `cut` that there are more. Raises CannotSend if it is
+    too long for a message of `message_max` bytes, or contains text that is not valid Unicode."""
     encoded: list[Any] = [encode_whole(entry, now) for entry in entries]
-    return msgspec.Raw(_encoded([*encoded, None] if cut else encoded))
+    return msgspec.Raw(_encoded([*encoded, None] if cut else encoded, message_max - REST_BYTES))
 
 
 async def encode_in_slices(
     entries: list[Entry], encode: Callable[[Entry], Any]
 ) -> list[Any] | msgspec.Raw:
-    """The entries of an answer, encoded; if they are many, in slices, and others get their turn in
-    between. CannotSend if they are too long for an answer."""
-    if len(entries) <= SPELLED_AT_ONCE:
+    """The entries of an answer, encoded. If they are many, this takes several turns of the loop.
+    Raises CannotSend if they are too long for a message."""
+    if len(entries) <= ENCODED_AT_ONCE:
         return [encode(entry) for entry in entries]
     size, parts = 0, [_ARRAY + len(entries).to_bytes(4)]
-    for start in range(0, len(entries), SPELLED_AT_ONCE):
+    for start in range(0, len(entries), ENCODED_AT_ONCE):
         async with turn():
-            some = entries[start : start + SPELLED_AT_ONCE]
+            some = entries[start : start + ENCODED_AT_ONCE]
             part = b"".join([_encoded(encode(entry)) for entry in some])
             await asyncio.sleep(0)
         size += len(part)
@@ -103,21 +105,22 @@ async def encode_in_slices(
     return msgspec.Raw(b"".join(parts))
 
 
-def _encoded(encoded: Any) -> bytes:
+def _encoded(encoded: Any, bytes_max: int | None = None) -> bytes:
+    bytes_max = min(bytes_max or ENTRIES_BYTES_MAX, ENTRIES_BYTES_MAX)
     try:
         content = _encode(encoded)
     except UnicodeEncodeError as error:
         raise CannotSend(f"a text is not valid Unicode: {error}") from error
-    if len(content) > ENTRIES_BYTES_MAX:
+    if len(content) > bytes_max:
         raise CannotSend(
-            f"this needs {len(content):,} bytes, and {ENTRIES_BYTES_MAX:,} can be sent at a time"
+            f"this needs {len(content):,} bytes, and {bytes_max:,} can be sent at a time"
         )
     return content
 
 
 def read_answer(answer: Any, now: float) -> tuple[list[Entry], bool]:
-    """The entries that a host has answered with, and whether it has more. BadFrame if they are
-    none."""
+    """The entries in the answer to an Ask, and whether there are more. Raises BadFrame if it is not
+    such an answer."""
     if type(answer) is not list:
         raise BadFrame(f"entries expected, not a {type(answer).__name__}")
     cut = len(answer) > 1 and answer[-1] is None
@@ -183,7 +186,8 @@ def read_change(encoded: Any) -> Change:
 
 
 def encode_error(error: BaseException) -> tuple[str, str, dict[str, Any]]:
-    """The class of an error, what it says, and what it carries."""
+    """The class name, message and attributes of an error; of a class that is not ours, those of its
+    nearest base class that is."""
     kind = type(error).__name__
     if not isinstance(error, TupeloError) or getattr(errors, kind, None) is not type(error):
         kind = next(
@@ -195,7 +199,7 @@ def encode_error(error: BaseException) -> tuple[str, str, dict[str, Any]]:
 
 
 def read_error(kind: str, message: str, data: dict[str, Any]) -> TupeloError:
-    """The error that was told; one of a class that is not known here is a TupeloError."""
+    """The error that was encoded; a TupeloError if its class is not known here."""
     cls = vars(errors).get(kind)
     if not (isinstance(cls, type) and issubclass(cls, TupeloError)):
         cls = TupeloError
@@ -214,7 +218,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def encode_order(order: Order | None) -> Any:
-    """An order that can be sent: its rule is known everywhere, and is no code."""
+    """An order as it is sent. Raises BadArgument for an order that is code."""
     if order is None:
         return None
     for name, kind in _ORDERS.items():
@@ -246,7 +250,8 @@ def encode_seen(seen: Seen) -> dict[str, bytes]:
 
 
 def encode_numbers(numbers: dict[str, BitMap64]) -> Numbers:
-    """What has changed: often a single number, of which a bitmap would be four times as long."""
+    """Numbers of entries by origin, a few of them as a list: a bitmap of one number would be four
+    times as long."""
     return {
         origin: list(bits) if len(bits) <= _FEW else _optimised(bits).serialize()
         for origin, bits in numbers.items()
@@ -255,7 +260,7 @@ def encode_numbers(numbers: dict[str, BitMap64]) -> Numbers:
 
 
 def read_numbers(encoded: Any) -> dict[str, BitMap64]:
-    """The numbers of entries, by origin. BadFrame if they are none."""
+    """Decode `encode_numbers`. Raises BadFrame for anything else."""
     if type(encoded) is not dict or not all(type(origin) is str for origin in encoded):
         raise BadFrame("the numbers of entries have an origin")
     if any(type(data) is list and len(data) > _FEW for data in encoded.values()):
@@ -278,14 +283,14 @@ def _optimised(bits: BitMap64) -> BitMap64:
 # Leases
 
 Granted = tuple[int, int, float | None]
-"""The lease of an entry that was written: n, arrival, expires."""
+"""The lease of a written entry: n, arrival, expires."""
 
 
 def encode_leases(leases: Iterable[Granted]) -> list[list[Any]]:
-    """The leases of one write, in runs: what is written at once has numbers and places in a row.
-    A run is [n, arrival, expires, count, step]: those of its first entry, and for how many n grows
-    by 1 and arrival by the step; the last two are left out for one entry. If they do not expire
-    together, `expires` is a list. So an answer is never much larger than the question."""
+    """The leases of one write, as runs of consecutive numbers. A run is [n, arrival, expires,
+    count, step]: the values of its first entry, and for how many entries n grows by 1 and arrival
+    by the step; the last two are left out for a single entry. `expires` is a list if the entries do
+    not expire together. So an answer is never much larger than the request."""
     runs: list[list[Any]] = []
     expiries: list[list[float | None]] = []
     for n, arrival, expires in leases:
@@ -308,7 +313,7 @@ def encode_leases(leases: Iterable[Granted]) -> list[list[Any]]:
 
 
 def read_leases(runs: Any, count: int) -> list[Granted]:
-    """The leases of so many entries. BadFrame if these are others."""
+    """Decode `encode_leases`. Raises BadFrame unless they are the leases of `count` entries."""
     try:
         if count == 1 and len(runs) == 1 and len(runs[0]) == 3 and type(runs[0][2]) is not list:
             n, arrival, expires = runs[0]

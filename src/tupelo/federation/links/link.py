@@ -1,7 +1,6 @@
-"""Links: a line to one other program. Whole frames, in order, until it is lost.
+"""The interface of links: connections to other programs that carry messages until they are lost.
 
-A link is an interface. `tcp` has the one that people use, the lab has one that a seed rules. What
-is said over a link is the business of `conversation`.
+`tcp` implements it for sockets, the lab for its virtual network. `conversation` uses it.
 """
 
 from __future__ import annotations
@@ -11,23 +10,27 @@ from typing import Protocol
 
 
 class Link(Protocol):
-    """A line to one other program.
+    """A connection to one other program.
 
-    `label` says where it leads, for people; `identity` is the key that the other end has proved to
-    hold, if it has; `here` says whether the other end is on this machine. Until it is told to
-    `admit` the other end, it delivers a single frame, of at most HELLO_MAX bytes.
+    `label` names the other end in logs and errors; `identity` is the key that it has proved to
+    have, or None; `here` says whether it is on this machine; `message_max` is the longest message
+    that it accepts. Before `admit`, a link delivers a single frame, of at most HELLO_MAX bytes.
     """
 
     label: str
     identity: str | None
     here: bool
+    message_max: int
 
-    def admit(self) -> None:
-        """The other end was recognised: from now on its frames may be as long as any."""
+    def admit(self, message_max: int) -> None:
+        """The other end was recognised: long messages are accepted from it, and sent to it up to
+        `message_max` bytes."""
         ...
 
-    def send(self, content: bytes) -> None:
-        """Send a frame. It never blocks: what the other end does not take is kept."""
+    def send(self, content: bytes, *, overtake: bool = False) -> None:
+        """Send a message of at most `message_max` bytes, without blocking: what the other end does
+        not take is kept. With `overtake` the message may arrive before, or after, other messages
+        that may overtake, if one of them is long."""
         ...
 
     @property
@@ -35,52 +38,63 @@ class Link(Protocol):
         """How many bytes are kept because the other end does not take them."""
         ...
 
+    @property
+    def in_pieces(self) -> int:
+        """How many of these belong to the long message that is being sent in pieces."""
+        ...
+
     def pause(self) -> None:
-        """Hear nothing for now: what arrives is left in the line."""
+        """Stop reading until `resume`."""
         ...
 
     def resume(self) -> None: ...
 
     def close(self) -> None:
-        """Hang up; what was sent before still goes out, if the other end takes it soon."""
+        """Close the link after sending what is waiting, if the other end takes it soon."""
         ...
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close the link at once."""
         ...
 
 
 class FrameReceiver(Protocol):
-    """Whoever a link belongs to: it is told what arrives, and once that the link is lost."""
+    """The owner of a link: receives its messages, and once the news that the link is lost."""
 
     def heard(self, contents: list[bytes]) -> None:
-        """These frames arrived, in order."""
+        """These messages have arrived, in this order. An empty list: a part of one has."""
         ...
 
     def eased(self) -> None:
-        """The other end takes what is sent again."""
+        """The other end takes again what is sent to it."""
         ...
 
-    def lost(self, reason: str) -> None: ...
+    def lost(self, reason: str) -> None:
+        """The link has ended, and not by our `close` or `abort`."""
+        ...
 
 
 class Listener(Protocol):
-    """A place where a host can be dialled."""
+    """An address at which a host accepts links."""
 
     address: str
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Accept no more links; those that were accepted go on."""
+        ...
 
 
 Answering = Callable[[Link], FrameReceiver]
-"""Who answers a link that comes in."""
+"""Called with each new link; returns its owner."""
 
 
 class Network(Protocol):
-    """How links come to be."""
+    """Makes links."""
 
-    async def listen(self, address: str, answer: Answering) -> Listener: ...
+    async def listen(self, address: str, answer: Answering) -> Listener:
+        """Accept links at this address. Raises CannotReach if it cannot be listened at."""
+        ...
 
     async def dial(self, address: str, answer: Answering) -> Link:
-        """CannotReach if nobody answers there."""
+        """Connect to this address. Raises CannotReach if nobody answers there."""
         ...

@@ -1,4 +1,5 @@
-"""The reception: who knocks must say who it is, at once and in a few bytes, before it is heard."""
+"""The handshake: Hello and Welcome. A program is identified by a short first message before
+anything else is read from it."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from tupelo.federation.links.wire import (
     Message,
     Refusal,
     Welcome,
+    agreed_max,
     decode,
     decode_first,
     encode,
@@ -27,19 +29,20 @@ logger = logging.getLogger("tupelo")
 
 HELLO_SECONDS = 10.0
 NAME_MAX = 512
-"""No name or id that is told may be longer."""
+"""The longest name or id in a message, in characters."""
 SPACES_MAX = 1_000
-"""So many spaces may a host have, and tell of."""
+"""The most spaces of a host, and the most that it may announce."""
 
 Recognise = Callable[[Link, Hello], str | None]
-"""The identity of whoever said Hello. It raises why it is not to be let in."""
+"""Returns the identity of the program that sent a Hello, or raises why it is refused."""
 Admit = Callable[[Link, Hello, HelloDetails, str | None], Conversation]
-"""Begins the conversation with whoever was recognised, or raises why not."""
+"""Begins the conversation with an identified program, or raises why it is refused."""
 
 
 class Reception:
-    """Waits for the Hello of a link that came in, and for its Arrival if there is one. Until it is
-    recognised, the link takes no more than one short frame."""
+    """The handshake on an accepted link: waits for a Hello, and for HelloDetails if they are
+    announced; then it forwards all messages to the conversation. Before the program is identified
+    the link reads one short frame only."""
 
     def __init__(self, link: Link, recognise: Recognise, admit: Admit) -> None:
         self._link = link
@@ -69,19 +72,19 @@ class Reception:
                 return
 
     def _meet(self, content: bytes) -> Conversation | None:
-        """Hear the first words; the conversation, if they were all."""
-        arrival = HelloDetails()
+        """Read a message of the handshake; returns the conversation after the last of them."""
+        details = HelloDetails()
         if self._known is None:
             hello = _read_hello(content)
             who = self._recognise(self._link, hello)
             self._known = hello, who
-            self._link.admit()
+            self._link.admit(agreed_max(hello.message_max))
             if hello.more:
                 return None
         else:
             hello, who = self._known
-            arrival = read_arrival(content)
-        return self._admit(self._link, hello, arrival, who)
+            details = read_hello_details(content)
+        return self._admit(self._link, hello, details, who)
 
     def eased(self) -> None:
         if self._inside is not None:
@@ -98,11 +101,11 @@ class Reception:
 
 
 class Greeting:
-    """Waits for the answer to our Hello on a link that we dialled."""
+    """The handshake on a link that we dialled: sends our Hello and waits for the Welcome."""
 
     @classmethod
     async def dial(cls, network: Network, address: str) -> Greeting:
-        """CannotReach if nobody answers there."""
+        """Connect to this address. Raises CannotReach if nobody answers there."""
         greetings: list[Greeting] = []
 
         def answer(link: Link) -> Greeting:
@@ -114,8 +117,8 @@ class Greeting:
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.arrival = HelloDetails()
-        """What the host has said of itself beside its Welcome."""
+        self.details = HelloDetails()
+        """The HelloDetails of the host."""
         self._inside: FrameReceiver | None = None
         self._heard: list[bytes] = []
         self._lost: str | None = None
@@ -138,17 +141,18 @@ class Greeting:
         if self._inside is not None:
             self._inside.lost(reason)
 
-    async def welcome(self, hello: Hello, arrival: HelloDetails | None = None) -> Welcome:
-        """Say who we are, and perhaps more; the answer. CannotReach, or why we are not let in."""
+    async def welcome(self, hello: Hello, details: HelloDetails | None = None) -> Welcome:
+        """Send our Hello, and our HelloDetails if there are any; return the Welcome. Raises
+        CannotReach, or the error of the host that refuses us."""
         self.link.send(encode(hello))
-        if arrival is not None:
-            self.link.send(encode(arrival))
+        if details is not None:
+            self.link.send(encode(details))
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 welcome = check_welcome(decode_first(await self._next()), self.link.label)
-                self.link.admit()
+                self.link.admit(agreed_max(welcome.message_max))
                 if welcome.more:
-                    self.arrival = read_arrival(await self._next())
+                    self.details = read_hello_details(await self._next())
                 return welcome
         except TimeoutError:
             raise CannotReach(self.link.label, "it does not answer") from None
@@ -162,7 +166,7 @@ class Greeting:
         return self._heard.pop(0)
 
     def go_on(self, inside: FrameReceiver) -> None:
-        """What comes from now on is for this one."""
+        """Forward all further messages to the conversation `inside`."""
         self._inside = inside
         heard, self._heard = self._heard, []
         inside.heard(heard)
@@ -186,23 +190,25 @@ def _read_hello(content: bytes) -> Hello:
     return message
 
 
-def read_arrival(content: bytes) -> HelloDetails:
-    """The second word of a program that was recognised. BadFrame if it is something else."""
+def read_hello_details(content: bytes) -> HelloDetails:
+    """Decode the HelloDetails of an identified program. Raises BadFrame if they are something
+    else."""
     message = decode(content)
     if not isinstance(message, HelloDetails):
-        raise BadFrame(f"it went on with {type(message).__name__} instead of Arrival")
+        raise BadFrame(f"it went on with {type(message).__name__} instead of HelloDetails")
     require_names(message.spaces, SPACES_MAX)
     return message
 
 
 def require_names(names: list[str], most: int) -> None:
-    """BadFrame if there are more than this, or if one is too long."""
+    """Raise BadFrame if there are more than `most` names, or if one is too long."""
     if len(names) > most or any(len(name) > NAME_MAX for name in names):
         raise BadFrame(f"{len(names)} names are too many, or one of them is too long")
 
 
 def check_welcome(message: Message, label: str) -> Welcome:
-    """The first word of a host that was dialled; an error if it does not let us in."""
+    """The first message of a host that was dialled, if it is a Welcome. Raises the error of a
+    Refusal, or CannotReach."""
     if isinstance(message, Refusal):
         raise read_error(message.kind, message.message, message.data)
     if isinstance(message, Goodbye):

@@ -1,7 +1,7 @@
-"""TCP: links between machines, in the clear on one machine and under TLS beyond it.
+"""Links over TCP: plain on one machine, with TLS beyond it.
 
-Whoever dials sends eight bytes that say which language and version it speaks, and whether it wants
-TLS; whoever answers sends eight back. Then come frames.
+The program that dials sends a preamble of eight bytes: the protocol, its version, and whether TLS
+is wanted. The other program sends eight bytes back. After a TLS handshake, if any, frames follow.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,12 +23,15 @@ from tupelo.federation.links.link import Answering, FrameReceiver
 from tupelo.federation.links.wire import (
     FRAME_MAX,
     HELLO_MAX,
+    MESSAGE_MAX,
+    PIECE_BYTES,
     VERSION,
     Frames,
     Refusal,
     decode_first,
     encode,
     frame,
+    pieces,
 )
 
 logger = logging.getLogger("tupelo")
@@ -36,20 +39,20 @@ logger = logging.getLogger("tupelo")
 PREAMBLE = b"TUPELO" + bytes([VERSION])
 PLAIN, TLS, REFUSED = b"P", b"T", b"X"
 HANDSHAKE_SECONDS = 10.0
-"""So long may it take until a program that dials has said who it is."""
+"""The time for the preamble, the TLS handshake and the Hello."""
 HANDSHAKES_MAX = 256
-"""So many programs may be about to say who they are, at a time."""
+"""The most links whose handshake is not complete, at a time."""
 PARTIAL_BYTES_MAX = 256 * 2**20
-"""So much may the frames have that have not come to their end, of all links together."""
+"""The most bytes of incomplete frames and messages, of all links together."""
 LINGER_SECONDS = 1.0
 _LOOK_SECONDS = 0.01
 _HIGH_BYTES = 256 * 1024
 _FIRST_MAX = 8 + 4 + HELLO_MAX + _HIGH_BYTES
-"""Bytes: the preamble, the first frame, and what one read may bring with it."""
+"""Bytes: the preamble, the first frame, and what one read may bring in addition."""
 
 
 class OpenLinks(dict["TcpLink", None]):
-    """The links of a network, and how many bytes of frames that are not whole they hold."""
+    """The links of a network, and how many bytes of incomplete frames and messages they hold."""
 
     def __init__(self, partial_bytes_max: int) -> None:
         super().__init__()
@@ -57,8 +60,8 @@ class OpenLinks(dict["TcpLink", None]):
         self._partial_bytes_max = partial_bytes_max
 
     def hold(self, more: int) -> None:
-        """So many bytes more (or fewer) are held. If they are too many, the link that holds most
-        of them is cut: who needs the least is not made to pay."""
+        """Count so many bytes more, or fewer. If there are too many, the link that holds most of
+        them is cut: links that hold few are not affected by others."""
         self.partial_bytes += more
         while self.partial_bytes > self._partial_bytes_max:
             largest = max(self, key=lambda link: link.partial_bytes, default=None)
@@ -71,23 +74,33 @@ class OpenLinks(dict["TcpLink", None]):
 
 
 class TcpLink(asyncio.Protocol):
-    """A link over TCP, once the eight bytes are exchanged and TLS, if any, stands."""
+    """A link over TCP, after the preamble and the TLS handshake."""
 
-    def __init__(self, label: str, here: bool, open_links: OpenLinks) -> None:
+    def __init__(self, label: str, here: bool, open_links: OpenLinks, accepted_max: int) -> None:
         self.label = label
         self.here = here
         self.identity: str | None = None
+        self.message_max = FRAME_MAX
         self.partial_bytes = 0
-        """So much is held of a frame that is not whole."""
-        self._ear: FrameReceiver | None = None
+        """Bytes of the incomplete frame and message that are held."""
+        self._receiver: FrameReceiver | None = None
         self._loop = asyncio.get_running_loop()
         self.known: asyncio.Future[None] = self._loop.create_future()
-        """Done when the other end was admitted, or is lost."""
+        """Done when the other end was admitted, or the link is lost."""
         self._admitted = False
         self._frames = Frames(HELLO_MAX, one_at_a_time=True)
         self._transport: Any = None
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
+        self._queue: deque[tuple[bytes, bool]] = deque()
+        """Long messages that go in pieces, and the messages that must not overtake them; each with
+        whether it may be overtaken."""
+        self._queued_bytes = 0
+        self._ordered = 0  # how many messages in the queue may not be overtaken
+        self._head: Iterator[bytes] | None = None  # the pieces of the first message that are left
+        self.in_pieces = 0
+        self._pumping = False
+        self._accepted_max = accepted_max
         self._flushing = False
         self._hearing = False
         self._gone: str | None = None
@@ -96,25 +109,26 @@ class TcpLink(asyncio.Protocol):
         self._open_links = open_links
 
     def begin(self, transport: asyncio.BaseTransport, answer: Answering) -> None:
-        """The line stands: from now on whoever answers hears what comes."""
+        """The connection is ready: `answer` returns the owner, which receives the messages."""
         self._transport = transport
         self._open_links[self] = None
         self._transport.set_write_buffer_limits(high=_HIGH_BYTES, low=_HIGH_BYTES // 4)
-        self._ear = answer(self)
+        self._receiver = answer(self)
         early, self._early = self._early, b""
         if early:
             self.data_received(early)
         if self._gone is not None:
-            self._ear.lost(self._gone)
+            self._receiver.lost(self._gone)
 
-    def admit(self) -> None:
+    def admit(self, message_max: int) -> None:
         if self._admitted:
             return
         self._admitted = True
-        self._frames.frame_max, self._frames.one_at_a_time = FRAME_MAX, False
+        self.message_max = message_max
+        self._frames.admit(self._accepted_max)
         self._settle()
         self.resume()
-        self._loop.call_soon(self.data_received, b"")  # what came with the first frame
+        self._loop.call_soon(self.data_received, b"")  # for bytes that came with the first frame
 
     def _settle(self) -> None:
         if not self.known.done():
@@ -123,10 +137,10 @@ class TcpLink(asyncio.Protocol):
     # asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        ear = self._ear
-        if ear is None or (self._greeted and not self._admitted):
-            # The first frames may come with the last bytes of a TLS handshake; and after the first
-            # frame, reading has stopped until it is known whose it was.
+        receiver = self._receiver
+        if receiver is None or (self._greeted and not self._admitted):
+            # Frames may come with the last bytes of a TLS handshake; and after the first frame,
+            # reading has stopped until the program is identified.
             self._early += data
             return
         if self._gone is not None:
@@ -148,18 +162,18 @@ class TcpLink(asyncio.Protocol):
             self.pause()
         self._hearing = True
         try:
-            ear.heard(contents)
+            receiver.heard(contents)
         finally:
             self._hearing = False
             if self._unsent:
                 self._flush()
 
     def resume_writing(self) -> None:
-        if self._ear is not None:
-            self._ear.eased()
+        self._pump()
+        self._ease()
 
     def eof_received(self) -> None:
-        self._lose("closed by the other end")  # before anything more is given to it
+        self._lose("closed by the other end")  # before the owner sends more
 
     def connection_lost(self, error: Exception | None) -> None:
         self._open_links.pop(self, None)
@@ -167,15 +181,18 @@ class TcpLink(asyncio.Protocol):
         self._lose("the connection broke" if error else "closed by the other end")
 
     def cut(self, reason: str) -> None:
-        """Hang up at once: the other end does not keep to the rules, or asks too much."""
+        """Close the link at once, because the other end sends garbage or uses too much memory."""
         logger.warning("%s: %s", self.label, reason)
         self._lose(reason)
         self.abort()
 
     def _release(self) -> None:
-        """Nothing more is read: let go of what was."""
+        """Nothing more is read or sent: let go of the bytes that were kept for it."""
         self._early = b""
         self._frames = Frames(0)
+        self._queue.clear()
+        self._head = None
+        self._queued_bytes = self._ordered = self.in_pieces = 0
         self._open_links.hold(-self.partial_bytes)
         self.partial_bytes = 0
 
@@ -183,17 +200,25 @@ class TcpLink(asyncio.Protocol):
         self._settle()
         if self._gone is None:
             self._gone = reason
-            if self._ear is not None:
-                self._ear.lost(reason)
+            if self._receiver is not None:
+                self._receiver.lost(reason)
 
     # Link
 
-    def send(self, content: bytes) -> None:
+    def send(self, content: bytes, *, overtake: bool = False) -> None:
+        is_long = len(content) > PIECE_BYTES and self.message_max > FRAME_MAX
+        if is_long or (self._queue and not (overtake and not self._ordered)):
+            self._queue.append((content, overtake))
+            self._queued_bytes += len(content)
+            self._ordered += not overtake
+            self._count_in_pieces()
+            self._pump_soon()
+            return
         self._unsent.append(len(content).to_bytes(4, "big"))
         self._unsent.append(content)
         self._unsent_bytes += len(content)
         if not (self._hearing or self._flushing):
-            self._flush()  # The first goes at once, and what follows it in one go.
+            self._flush()  # The first message at once; those that follow it together.
             self._flushing = True
             self._loop.call_soon(self._flush)
 
@@ -203,13 +228,56 @@ class TcpLink(asyncio.Protocol):
         many, self._unsent_bytes = self._unsent_bytes > _HIGH_BYTES, 0
         if unsent and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
-            if many and self._ear is not None and self.waiting <= _HIGH_BYTES:
-                self._loop.call_soon(self._ear.eased)  # It was taken at once.
+            if many:
+                self._loop.call_soon(self._ease)  # Perhaps it was taken at once.
+
+    def _pump_soon(self) -> None:
+        if self._queue and not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Send one frame of the queue, unless the other end does not take what was sent before:
+        then `resume_writing` calls this again. The loop runs between two frames, and others may
+        send."""
+        self._pumping = False
+        if self._queue and self._transport.get_write_buffer_size() <= _HIGH_BYTES:
+            self._flush()
+            self._transport.write(self._next_queued())
+            self._pump_soon()
+
+    def _next_queued(self) -> bytes:
+        """The next frame of the queue."""
+        content, overtake = self._queue[0]
+        if not self.in_pieces:
+            size, found = len(content), frame(content)
+        else:
+            self._head = self._head or pieces(content)
+            size, found = min(PIECE_BYTES, self.in_pieces), next(self._head)
+            self.in_pieces -= size
+        self._queued_bytes -= size
+        if not self.in_pieces:
+            self._queue.popleft()
+            self._ordered -= not overtake
+            self._head = None
+            self._count_in_pieces()
+            self._loop.call_soon(self._ease)
+        return found
+
+    def _count_in_pieces(self) -> None:
+        """If a long message is now the first in the queue, it is sent in pieces from now on."""
+        if self._head is None and self._queue:
+            size = len(self._queue[0][0])
+            self.in_pieces = size if size > PIECE_BYTES else 0
+
+    def _ease(self) -> None:
+        if self._receiver is not None and self.waiting - self.in_pieces <= _HIGH_BYTES:
+            self._receiver.eased()
 
     @property
     def waiting(self) -> int:
         size: int = self._transport.get_write_buffer_size()
-        return size + self._unsent_bytes
+        return size + self._unsent_bytes + self._queued_bytes
 
     def pause(self) -> None:
         with suppress(RuntimeError):
@@ -221,11 +289,12 @@ class TcpLink(asyncio.Protocol):
 
     def close(self) -> None:
         self._flush()
+        while self._queue and not self._transport.is_closing():
+            self._transport.write(self._next_queued())
         self._gone = self._gone or "we left"
         self._transport.close()
-        self._loop.call_later(
-            LINGER_SECONDS, self.abort
-        )  # The other end may not take what is left.
+        # The other end may not take what is left.
+        self._loop.call_later(LINGER_SECONDS, self.abort)
 
     def abort(self) -> None:
         self._gone = self._gone or "we hung up"
@@ -236,7 +305,7 @@ class TcpLink(asyncio.Protocol):
 
 
 class _Preamble(asyncio.Protocol):
-    """The first eight bytes of the other end, and the frame that follows a refusal."""
+    """Reads the preamble of the other end, and the frame that follows a refusal."""
 
     def __init__(self, made: Callable[[_Preamble], None] | None = None) -> None:
         self._made = made
@@ -261,7 +330,8 @@ class _Preamble(asyncio.Protocol):
         self._came.set()
 
     async def next(self, count: int) -> bytes:
-        """The next so many bytes."""
+        """The next `count` bytes. Raises ConnectionResetError if the connection is closed
+        before."""
         while len(self._data) < count:
             if self._closed:
                 raise ConnectionResetError("the line was closed")
@@ -273,12 +343,13 @@ class _Preamble(asyncio.Protocol):
 
     @property
     def rest(self) -> bytes:
-        """What has come after what was asked for."""
+        """The bytes that were received after those that `next` has returned."""
         return bytes(self._data)
 
 
 class LinkSecurity:
-    """How the ends of a line prove who they are; `require_tls` says that none may go without."""
+    """The TLS contexts of the links of a program. With `require_tls` links on this machine use TLS
+    too. `key_of` returns the key of the other end, given the SSL object."""
 
     def __init__(
         self,
@@ -295,7 +366,7 @@ class LinkSecurity:
 
 
 class TcpListening:
-    """A place where this host can be dialled."""
+    """An address at which this host accepts links."""
 
     def __init__(self, server: asyncio.Server, address: str, handshakes: dict[Any, str]) -> None:
         self.address = address
@@ -309,8 +380,9 @@ class TcpListening:
 
 
 class TcpNetwork:
-    """Links over TCP. At most `handshakes_max` strangers are listened to at a time, and the frames
-    of all links that are not whole have at most `partial_bytes_max` bytes together."""
+    """Makes links over TCP. At most `handshakes_max` handshakes are open at a time; incomplete
+    frames and messages of all links have at most `partial_bytes_max` bytes together. Messages of
+    up to `message_max` bytes are accepted in pieces."""
 
     def __init__(
         self,
@@ -318,13 +390,15 @@ class TcpNetwork:
         *,
         handshakes_max: int = HANDSHAKES_MAX,
         partial_bytes_max: int = PARTIAL_BYTES_MAX,
+        message_max: int = MESSAGE_MAX,
     ) -> None:
+        self._message_max = message_max
         self._security = security or LinkSecurity()
         self._links = OpenLinks(partial_bytes_max)
         self._handshakes_max = handshakes_max
 
     async def close(self) -> None:
-        """Wait, but not for long, until what was said has gone out and the links have ended."""
+        """Wait, for LINGER_SECONDS at most, until everything was sent and the links have ended."""
         for _ in range(round(LINGER_SECONDS / _LOOK_SECONDS)):
             if not self._links:
                 return
@@ -364,7 +438,7 @@ class TcpNetwork:
         transport = preamble.transport
         peer = transport.get_extra_info("peername") or ("?", 0)
         label = f"{peer[0]}:{peer[1]}"
-        link = TcpLink(label, is_loopback(peer[0]), self._links)
+        link = TcpLink(label, is_loopback(peer[0]), self._links, self._message_max)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 if await self._receive_as(preamble, link, answer):
@@ -379,7 +453,7 @@ class TcpNetwork:
             raise
 
     async def _receive_as(self, preamble: _Preamble, link: TcpLink, answer: Answering) -> bool:
-        """Let the link begin; False if it was refused."""
+        """Answer the preamble and begin the link; False if it was refused."""
         transport = preamble.transport
         first = await preamble.next(8)
         if first[:7] != PREAMBLE or first[7:] not in (PLAIN, TLS):
@@ -418,9 +492,8 @@ class TcpNetwork:
             raise CannotReach(str(place), "it is beyond this machine, and we have no identity")
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                return await self._dial(
-                    place, TcpLink(str(place), here, self._links), secure, answer
-                )
+                link = TcpLink(str(place), here, self._links, self._message_max)
+                return await self._dial(place, link, secure, answer)
         except (OSError, ssl.SSLError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise CannotReach(str(place), reason) from error
@@ -462,12 +535,12 @@ class TcpNetwork:
 
 
 def _drop_one(handshakes: dict[asyncio.Task[None], str]) -> None:
-    """Of the address that has most handshakes under way, the oldest is given up: who dials from
-    elsewhere is not crowded out."""
+    """Cancel the oldest handshake of the address that has most of them, so that one address cannot
+    keep others out."""
     counts = Counter(handshakes.values())
     busiest = counts.most_common(1)[0][0]
     oldest = next(task for task, address in handshakes.items() if address == busiest)
-    del handshakes[oldest]  # At once: the next one to be given up is another.
+    del handshakes[oldest]  # now, so that the next call cancels another one
     oldest.cancel()
 
 
@@ -479,7 +552,7 @@ def _set_no_delay(transport: asyncio.BaseTransport) -> None:
 
 
 def _refuse(transport: Any, error: TupeloError) -> None:
-    """Say why, and hang up."""
+    """Send the reason, and close the connection."""
     kind, message, data = encode_error(error)
     transport.write(PREAMBLE + REFUSED + frame(encode(Refusal(kind, message, data))))
     transport.close()

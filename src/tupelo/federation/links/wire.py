@@ -1,16 +1,25 @@
-"""The wire: what programs say to each other, as frames of msgpack.
+"""The wire format: messages between programs, as frames of msgpack.
 
-A frame is four bytes of length and one message. Every message is a short array that begins with
-its number; its types are checked as it is read, and what does not fit is a BadFrame. Entries and
-templates are encoded as `values` encodes them; nothing is ever unpickled, and code never travels.
+A frame is a length of four bytes (big endian) and one message. Every message is a short array that
+begins with its number; its types are checked as it is read, and what does not fit is a BadFrame.
+Entries and templates are encoded as `values` encodes them; nothing is ever unpickled, and code
+never travels.
 
-A call has a number, chosen by the caller, and gets one Answer or one Failure (see `calls`). What is
-taken stays reserved under the number of its call until it is confirmed.
+A long message goes in pieces, if the receiver has announced `message_max` in its Hello or Welcome:
+
+    bit 31 of the length is set | length of the rest, 31 bits | bytes left, 32 bits | data
+
+"Bytes left" counts the bytes of this message that follow in later pieces; the piece with 0 left is
+the last one. One message at a time is sent in pieces over a link, in each direction; whole frames
+may come between its pieces. `conversation` says which messages may overtake a long one.
+
+A call has a number, chosen by the caller, and gets one Answer or one Failure (see `calls`). Taken
+entries stay reserved under the number of their call until the caller confirms them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, Literal, Union
 
@@ -25,30 +34,36 @@ from tupelo.values.template_encoding import read_wire_extension
 
 VERSION = 2
 FRAME_MAX = 16 * 2**20
-"""The longest frame that is sent or accepted, in bytes."""
+"""The longest frame that is sent or accepted, in bytes, and the longest message for programs that
+do not accept pieces."""
+MESSAGE_MAX = 64 * 2**20
+"""The longest message, in bytes."""
+PIECE_BYTES = 256 * 1024
+"""Messages with more bytes go in pieces with so much data each."""
 HELLO_MAX = 12 * 1024
-"""The longest frame that is accepted from a program that has not said who it is, in bytes: five
-names of the longest kind, and some bytes around them."""
+"""The longest frame that is accepted before the Hello, in bytes: room for five names of the longest
+kind."""
 
 BULK_MAX = 100_000
-"""So many entries may one request of a client write or take. That is one step of the space, during
-which the host serves nobody else."""
+"""The most entries that one request of a client may write or take. They are written or taken in one
+step of the space, and the host serves nobody else meanwhile."""
 
 Thing = Literal["entry", "transaction", "session", "subscription", "match set"]
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
-    """Anything that is said. The number of each is its tag."""
+    """Base of all messages. The tag of each class is its number on the wire."""
 
 
-# Meeting and parting
+# Connecting and disconnecting
 
 
 class Hello(Message, tag=1):
-    """The first word of whoever dials, in at most HELLO_MAX bytes: it is read before anybody knows
-    whose it is, so it has no lists. `incarnation` tells one life of a program from the next, and
-    `resume` is the session that a client had before its link was lost. If there is `more`, an
-    Arrival follows."""
+    """The first message of the program that dials, in at most HELLO_MAX bytes. It is read before
+    the program is identified, so it has no lists. `incarnation` differs for each run of a program;
+    `resume` is the session that a client had before its link was lost. If `more` is set, a
+    HelloDetails follows. `message_max` is the longest message that the program accepts in pieces,
+    in bytes; 0 if it accepts no pieces, as older versions do not."""
 
     version: int
     role: Literal["client", "host"]
@@ -58,11 +73,12 @@ class Hello(Message, tag=1):
     address: str = ""
     resume: str = ""
     more: bool = False
+    message_max: int = 0
 
 
 class Welcome(Message, tag=2):
-    """The answer of the host that was dialled, in at most HELLO_MAX bytes. If there is `more`, an
-    Arrival follows."""
+    """The answer of the host that was dialled, in at most HELLO_MAX bytes. If `more` is set, a
+    HelloDetails follows. `message_max` is as in Hello."""
 
     version: int
     id: str
@@ -71,19 +87,20 @@ class Welcome(Message, tag=2):
     session: str
     heartbeat: float
     more: bool = False
+    message_max: int = 0
 
 
 class HelloDetails(Message, tag=6):
-    """The second word of a program that has more to say of itself, heard once it was recognised.
-    Of a client: the calls of the session that it resumes whose takings have reached its user. Of a
-    host: its spaces, and the calls that it has yet to settle."""
+    """The second message of a program, read after it was identified. A client sends the calls of
+    the resumed session whose taken entries have reached its user; a host sends its spaces, and the
+    calls that it has yet to settle."""
 
     spaces: list[str] = []
     received: list[int] = []
 
 
 class Refusal(Message, tag=3):
-    """The answer to someone who is not let in, and to a call of one who may not."""
+    """The answer to a Hello that is not accepted: the error class, its message and attributes."""
 
     kind: str
     message: str
@@ -91,11 +108,11 @@ class Refusal(Message, tag=3):
 
 
 class Ping(Message, tag=4):
-    """I am still here."""
+    """Heartbeat."""
 
 
 class Goodbye(Message, tag=5):
-    """I am leaving, and not because something broke."""
+    """The sender closes the link on purpose."""
 
     reason: str = ""
 
@@ -121,13 +138,13 @@ class Failure(Message, tag=11):
 
 
 class Cancel(Message, tag=20):
-    """The caller of these calls wants them no more. What was taken for them goes back."""
+    """The caller no longer wants these calls. Entries that were taken for them are returned."""
 
     calls: list[int]
 
 
 class Confirm(Message, tag=21):
-    """What was taken for these calls has reached the one who asked, and is gone for good."""
+    """The entries that were taken for these calls have reached the caller, and are removed."""
 
     calls: list[int]
 
@@ -142,8 +159,7 @@ class Open(Message, tag=22):
 
 
 class Write(Message, tag=23):
-    """Answer: a list of the leases, as `encode_leases` encodes them; nothing if nobody wants the
-    `leases`."""
+    """Answer: the leases, as `encode_leases` encodes them; an empty list unless `leases` is set."""
 
     call: int
     space: str
@@ -158,8 +174,8 @@ class Write(Message, tag=23):
 
 class Get(Message, tag=24):
     """Read or take; one entry unless `many`. Answer: a list of entries, encoded, or of `whole` ones
-    (see `encode_whole`). With `coverage` an answer of part of the hosts will do, and it is [that
-    list, the names of the hosts that were reached, and of those that were not]."""
+    (see `encode_whole`). With `coverage` the answer may come from some of the hosts only, and is
+    [that list, the names of the hosts that were reached, the names of those that were not]."""
 
     call: int
     space: str
@@ -198,7 +214,7 @@ class Begin(Message, tag=26):
 
 
 class End(Message, tag=27):
-    """Bring a transaction on its way, or ask how it stands. Answer: [vote, state, reason,
+    """Prepare, commit or abort a transaction, or ask for its state. Answer: [vote, state, reason,
     expires]."""
 
     call: int
@@ -215,7 +231,7 @@ class ListPrepared(Message, tag=28):
 
 
 class OpenSession(Message, tag=29):
-    """Open a session, which has seen nothing, or what another has. Answer: [id, expires]."""
+    """Open a session, as a copy of the session `like` if that is given. Answer: [id, expires]."""
 
     call: int
     space: str
@@ -237,8 +253,8 @@ class Subscribe(Message, tag=30):
 
 
 class Next(Message, tag=31):
-    """The next notices of a subscription, at least one unless `wait` is over or it has ended.
-    Answer: a list of [event id, sequence, kind, whole entry, missed]."""
+    """The next notices of a subscription: at least one, unless `wait` has passed or the
+    subscription has ended. Answer: a list of [event id, sequence, kind, whole entry, missed]."""
 
     call: int
     space: str
@@ -248,8 +264,9 @@ class Next(Message, tag=31):
 
 
 class State(Message, tag=32):
-    """How does a leased thing stand? Answer: [active, expires, number, error], where the number is
-    what a session has seen, or a subscription's sequence, and the error [kind, message, data]."""
+    """Ask for the state of a leased thing. Answer: [active, expires, number, error]; the number is
+    how many entries a session has seen, or the sequence of a subscription; the error is [kind,
+    message, data]."""
 
     call: int
     space: str
@@ -297,8 +314,8 @@ class Match(Message, tag=41):
 
 
 class NextMatches(Message, tag=42):
-    """The next entries of a match set; an empty list at its end. Answer: [a list of entries,
-    encoded, a list of [origin, n, reason] of those that were left out so far]."""
+    """The next entries of a match set; an empty list at its end. Answer: [list of encoded entries,
+    list of [origin, n, reason] of the entries that were left out so far]."""
 
     call: int
     space: str
@@ -316,7 +333,7 @@ class Changes(Message, tag=36):
 
 
 class Trim(Message, tag=37):
-    """Forget the changes before a position; None: by the space's own policy."""
+    """Delete the changes before a position; None: as the policy of the space says."""
 
     call: int
     space: str
@@ -324,8 +341,8 @@ class Trim(Message, tag=37):
 
 
 class ReadLog(Message, tag=39):
-    """These columns (see `store.tail`) of the changes from one position to another, or of the first
-    of them. Answer: [agent and identity of the space, its first and last position, the columns]."""
+    """Columns (see `store.tail`) of the changes between two positions, or of as many of the first
+    as fit. Answer: [agent and identity of the space, its first and last position, the columns]."""
 
     call: int
     space: str
@@ -335,9 +352,9 @@ class ReadLog(Message, tag=39):
 
 
 class Invoke(Message, tag=40):
-    """Call a method of a service that the host offers. The service says what the arguments and the
-    answer are. `again` marks a call that does no harm if it is done twice: it is asked again when
-    the link was lost. `space` is the space that the call is about, or "" if it is about none."""
+    """Call a method of a service that the host offers. The service defines the arguments and the
+    answer. `again` marks an idempotent call, which is repeated when the link was lost. `space` is
+    the space that the call is about, or ""."""
 
     call: int
     service: str
@@ -349,9 +366,8 @@ class Invoke(Message, tag=40):
 
 
 class DescribeHost(Message, tag=38):
-    """Answer: what the host says of itself, as a dict; or None, if it is only asked `brief`ly
-    whether it answers calls at all. A host answers another with None, once it has heard all that
-    was said to it before."""
+    """Answer: a description of the host, as a dict. With `brief`, and always between hosts, the
+    answer is None: it only shows that the host has read all earlier messages."""
 
     call: int
     brief: bool = False
@@ -361,22 +377,22 @@ class DescribeHost(Message, tag=38):
 
 
 class PresenceUpdate(Message, tag=50):
-    """The spaces and agents at this host now, all of them."""
+    """All spaces and agents at the sending host."""
 
     spaces: list[str]
     agents: list[str]
 
 
 Numbers = dict[str, bytes | list[int]]
-"""Of entries: origin → roaring bitmap, or a few numbers as they are."""
+"""Numbers of entries, by origin: a roaring bitmap, or a short list."""
 
 
 class SessionDelta(msgspec.Struct, array_like=True, gc=False):
-    """What a session there has seen from one version of its record up to another. If it goes on
-    from what is known here under its `number`, it is added to that; if it is `since` 0 it is all,
-    and replaces it. What was `seen` is not asked for; what is `unseen` was, but did not reach the
-    reader, and is asked for again; what is `gone` need not be remembered. Number 0: this is all,
-    and need not be kept."""
+    """The change of a session's record from version `since` to version `upto`. The receiver adds it
+    to its copy of the session with this `number`; a delta `since` 0 is the complete record and
+    replaces the copy. `seen` entries are not wanted; `unseen` entries were sent before, did not
+    reach the reader, and are wanted again; `gone` entries can be forgotten. Number 0: a complete
+    record that need not be kept."""
 
     number: int
     since: int
@@ -387,16 +403,16 @@ class SessionDelta(msgspec.Struct, array_like=True, gc=False):
 
 
 class Ask(Message, tag=51):
-    """A host asks, `by` order of one of its agents and in its `session`, what matches here and now:
-    to read it, to take it, or only whether there is something ("peek"). It may leave out what was
-    `seen`, or all but the entries of one agent. If nothing is found, and a `watch` is given, it
-    stands from that same moment on. Answer: a list of whole entries, or of None for a peek; a None
-    after the last says that there are more than have room in an answer. What is taken is reserved
-    until the asker says Settle; if it takes for a `client` of its own, that may outlive it.
+    """A host asks for the current matches, for its agent `by` and that agent's `session`: to read
+    them, to take them, or to learn whether there are any ("peek"). Entries that were `seen`, and
+    with `agent` those of other agents, are left out. If there is no match, the `watch` begins in
+    the same moment. Answer: a list of whole entries, or of None for a peek; a None at the end says
+    that there are more matches than fit. Taken entries are reserved until the asker sends Settle;
+    with `client` they were taken for a client of the asker, which may outlive it.
 
-    Who goes on in a session need not say again who asks. If what was seen is to be kept here, the
-    answer is such a list and the Numbers of what is gone from here for good, or None: what came
-    before is not known, tell me all of it."""
+    With a SessionDelta that is to be kept, the answer is [that list, the Numbers of entries that
+    are gone for good], or None if the delta does not continue the copy that is known here: the
+    asker then sends the complete record."""
 
     call: int
     space: str
@@ -413,14 +429,14 @@ class Ask(Message, tag=51):
 
 
 class ForgetSession(Message, tag=63):
-    """The session of this number is over: nothing need be kept of it."""
+    """The session with this number has ended."""
 
     number: int
 
 
 class Settle(Message, tag=52):
-    """Keep for good what call `of` was given, in this space and in that incarnation of the host, or
-    give it back. Answer: was it kept?"""
+    """Confirm or return the entries that call `of` has taken in this space, in that incarnation of
+    the receiving host. Answer: were they confirmed?"""
 
     call: int
     of: int
@@ -430,17 +446,17 @@ class Settle(Message, tag=52):
 
 
 class Returned(Message, tag=70):
-    """These clients of the host that says so have come back to it, perhaps after it has crashed:
-    [agent, the session that it had before, the calls of it whose takings have reached its user].
-    What was taken for other calls of the session has not."""
+    """Clients of the sending host have reconnected to it, perhaps after it has crashed: [agent, its
+    former session, the calls of that session whose taken entries have reached the user]. Entries
+    of other calls of the session have not reached it."""
 
     clients: list[tuple[str, str, list[int]]]
 
 
 class WatchRequest(Message, tag=53):
-    """Tell me of every entry that becomes visible from now on, and of those that are there but were
-    not `seen`, if that is asked for. Answer, once the watch stands: what is there and is not told
-    of (origin → roaring bitmap), or None."""
+    """Send a Hint for every entry that becomes visible from now on; with `existing`, also for the
+    current entries that were not `seen`. Answer, once the watch is active: the current entries
+    for which no Hint is sent (origin → roaring bitmap), or None."""
 
     call: int
     space: str
@@ -453,7 +469,7 @@ class WatchRequest(Message, tag=53):
 
 
 class UnwatchRequest(Message, tag=54):
-    """End a watch. Answer: how often it would have hinted, for one that stood since an Ask."""
+    """End a watch. Answer: how many hits it had, if it began with an Ask."""
 
     call: int
     watch: int
@@ -470,14 +486,14 @@ class Hint(Message, tag=55):
 
 
 class HintAck(Message, tag=56):
-    """The hints of this watch have arrived, up to this many entries: there is room for more."""
+    """So many entries of this watch have been processed: there is room for as many more."""
 
     watch: int
     entries: int
 
 
 class MoveEntry(Message, tag=57):
-    """An entry goes to the agent that it is for. Answer: was it taken in?"""
+    """Move an entry to the agent that it is for. Answer: was it accepted?"""
 
     call: int
     space: str
@@ -485,29 +501,29 @@ class MoveEntry(Message, tag=57):
 
 
 class PartNotice(Message, tag=58):
-    """What a part of one host says to the same part of another, which knows how to read it. Who has
-    no such part ignores it."""
+    """A message from a part of one host to the same part of another, which decodes the body. A host
+    without that part ignores it."""
 
     part: str
     body: msgspec.Raw
 
     def __repr__(self) -> str:
-        return f"Notice({self.part!r}, {_in_words(self.body)})"
+        return f"PartNotice({self.part!r}, {_in_words(self.body)})"
 
 
 class PartRequest(Message, tag=59):
-    """The same, and an answer is wanted."""
+    """A PartNotice that wants an answer."""
 
     call: int
     part: str
     body: msgspec.Raw
 
     def __repr__(self) -> str:
-        return f"Request({self.call}, {self.part!r}, {_in_words(self.body)})"
+        return f"PartRequest({self.call}, {self.part!r}, {_in_words(self.body)})"
 
 
 class Routed(Message, tag=64):
-    """What the host `source` says to `target`, along the tree of this membership of their group."""
+    """A message from host `source` to host `target`, along the tree of this membership."""
 
     membership: tuple[int, str]
     source: str
@@ -523,9 +539,9 @@ def _in_words(body: msgspec.Raw) -> str:
 
 
 class Decide(Message, tag=60):
-    """Record that a transaction is committed, and who must be told: [id, participant]; or that it
-    is given up, if that is nobody. Answer: does this stand? Not if the opposite does; None if that
-    is not known."""
+    """Record that a transaction is committed, with the participants that must be told: [id,
+    participant]; without participants, that it is aborted. Answer: True if this is recorded, False
+    if the opposite is, None if that is not known."""
 
     call: int
     txn: str
@@ -533,14 +549,14 @@ class Decide(Message, tag=60):
 
 
 class AskOutcome(Message, tag=61):
-    """What became of this transaction? Answer: "committed", "aborted", or None: not decided yet."""
+    """Ask for the outcome of a transaction. Answer: "committed", "aborted", or None: undecided."""
 
     call: int
     txn: str
 
 
 class Forget(Message, tag=62):
-    """This participant knows that the branch `txn` of the transaction was committed."""
+    """This participant knows that its branch `txn` was committed: the decision may be deleted."""
 
     call: int
     txn: str
@@ -551,22 +567,30 @@ class Forget(Message, tag=62):
 
 _length = Struct(">I").unpack_from
 _encode = Encoder().encode
+_PIECE_BIT = 2**31
+_piece_head = Struct(">II").pack
 
 
-def encode(message: Any) -> bytes:
-    """A message as a frame's content. CannotSend if it is too long; UnicodeEncodeError if a text in
-    it is none."""
+def encode(message: Any, message_max: int = MESSAGE_MAX) -> bytes:
+    """The bytes of a message. Raises CannotSend if they are more than `message_max`, and
+    UnicodeEncodeError if a text in it is not valid Unicode."""
     content = _encode(message)
-    if len(content) > FRAME_MAX:
+    if len(content) > message_max:
         raise CannotSend(
-            f"this needs {len(content):,} bytes, and {FRAME_MAX:,} can be sent at a time; "
+            f"this needs {len(content):,} bytes, and {message_max:,} can be sent at a time; "
             "write smaller entries, or ask for fewer with limit="
         )
     return content
 
 
+def agreed_max(announced: int) -> int:
+    """The longest message for a program that has announced this `message_max`."""
+    return max(FRAME_MAX, min(announced, MESSAGE_MAX))
+
+
 def body(message: Any) -> msgspec.Raw:
-    """What a part says, as the body of a Notice or Request. CannotSend if it cannot be said."""
+    """The body of a PartNotice or PartRequest. Raises CannotSend if it is too long or contains text
+    that is not valid Unicode."""
     try:
         return msgspec.Raw(encode(message))
     except UnicodeEncodeError as error:
@@ -574,8 +598,8 @@ def body(message: Any) -> msgspec.Raw:
 
 
 def reader(kind: Any) -> Callable[[bytes | memoryview | msgspec.Raw], Any]:
-    """A function that reads what is of this type, such as a union of messages. It raises BadFrame
-    if something is not, and nothing else."""
+    """A decoder for values of this type, such as a union of messages. It raises BadFrame for
+    anything else, and no other error."""
     decode = Decoder(kind, ext_hook=read_wire_extension).decode
 
     def read(content: bytes | memoryview | msgspec.Raw) -> Any:
@@ -596,9 +620,9 @@ _decode_first: Callable[[bytes], Message] = Decoder(
 
 
 def decode_first(content: bytes) -> Message:
-    """The first word of a program that is not known yet: Hello, Welcome, Refusal or Goodbye.
-    BadFrame if it is anything else. No code of ours runs on what is in it: extensions are not
-    read, and nothing is remembered."""
+    """Decode the first message of a program that is not identified yet: Hello, Welcome, Refusal or
+    Goodbye. Raises BadFrame for anything else. Extension types are not decoded, and nothing of the
+    message is cached."""
     if len(content) > HELLO_MAX:
         raise BadFrame(f"a first frame of {len(content)} bytes; {HELLO_MAX} may be")
     try:
@@ -611,24 +635,47 @@ def frame(content: bytes) -> bytes:
     return len(content).to_bytes(4, "big") + content
 
 
+def pieces(content: bytes) -> Iterator[bytes]:
+    """The frames that carry a long message."""
+    for start in range(0, len(content), PIECE_BYTES):
+        data = content[start : start + PIECE_BYTES]
+        left = len(content) - start - len(data)
+        yield _piece_head(_PIECE_BIT | (4 + len(data)), left) + data
+
+
 class Frames:
-    """Cuts what arrives into frames. It never holds more than one that is allowed, and what came
-    with it. With `one_at_a_time` each feed returns a single frame: the limit may change after it.
+    """Cuts received bytes into frames and joins pieces. It never holds more than one allowed frame,
+    one allowed message in pieces, and the bytes that were received together with them.
+
+    `one_at_a_time` and a small `frame_max` are for a program that is not known yet: each `feed`
+    returns a single frame. After `admit`, messages up to `message_max` may come in pieces.
     """
 
-    def __init__(self, frame_max: int = FRAME_MAX, *, one_at_a_time: bool = False) -> None:
-        self.frame_max = frame_max
-        self.one_at_a_time = one_at_a_time
+    def __init__(
+        self, frame_max: int = FRAME_MAX, *, one_at_a_time: bool = False, message_max: int = 0
+    ) -> None:
+        self._frame_max = frame_max
+        self._one_at_a_time = one_at_a_time
+        self._message_max = message_max
         self._held = bytearray()
         self._needed = 4  # how much must be there before it is looked at again
+        self._pieces: list[bytes] = []
+        self._pieces_bytes = 0
+        self._left = 0  # bytes of the message that are to come in later pieces
+
+    def admit(self, message_max: int) -> None:
+        """Accept frames of every size, and messages up to `message_max` in pieces."""
+        self._frame_max, self._one_at_a_time = FRAME_MAX, False
+        self._message_max = message_max
 
     @property
     def held(self) -> int:
-        """How many bytes are kept until the rest of their frame comes."""
-        return len(self._held)
+        """How many bytes of incomplete frames and messages are kept."""
+        return len(self._held) + self._pieces_bytes
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The contents of the frames that are whole now. BadFrame if one claims to be too long."""
+        """The messages that are complete now. Raises BadFrame if one is too long, or if a piece
+        does not continue its message."""
         held = self._held
         if held:
             held += data
@@ -637,16 +684,20 @@ class Frames:
             data = bytes(held)
         contents = []
         start, end = 0, len(data)
-        single = self.one_at_a_time
+        single = self._one_at_a_time
         while end - start >= 4:
             (length,) = _length(data, start)
-            if length > self.frame_max:
-                raise BadFrame(f"a frame of {length} bytes is announced; {self.frame_max} may be")
+            is_piece = length > self._frame_max
+            if is_piece:
+                length = self._length_of_piece(length)
             if end - start - 4 < length:
                 self._needed = 4 + length
                 break
             start += 4
-            contents.append(data[start : start + length])
+            if not is_piece:
+                contents.append(data[start : start + length])
+            elif (message := self._join(data, start, length)) is not None:
+                contents.append(message)
             start += length
             if single:
                 self._needed = 4
@@ -655,3 +706,33 @@ class Frames:
             self._needed = 4
         self._held = bytearray(data[start:])
         return contents
+
+    def _length_of_piece(self, announced: int) -> int:
+        length = announced - _PIECE_BIT
+        if length < 0 or not self._message_max:
+            raise BadFrame(f"a frame of {announced} bytes is announced; {self._frame_max} may be")
+        if not 4 < length <= 4 + PIECE_BYTES:
+            raise BadFrame(f"a piece of {length} bytes is announced; 5 to {4 + PIECE_BYTES} may be")
+        return length
+
+    def _join(self, data: bytes, start: int, length: int) -> bytes | None:
+        """Add a piece to the message that is under way; return the message after its last piece."""
+        (left,) = _length(data, start)
+        size = length - 4
+        if self._left:
+            if left != self._left - size:
+                raise BadFrame(
+                    f"a piece leaves {left} bytes of its message; {self._left - size} were expected"
+                )
+        elif left + size > self._message_max:
+            raise BadFrame(
+                f"a message of {left + size} bytes is announced; {self._message_max} may be"
+            )
+        self._pieces.append(data[start + 4 : start + length])
+        self._pieces_bytes += size
+        self._left = left
+        if left:
+            return None
+        content = b"".join(self._pieces)
+        self._pieces, self._pieces_bytes = [], 0
+        return content

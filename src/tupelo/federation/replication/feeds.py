@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
-ITEM_BYTES_MAX = 8 * 2**20
+ITEM_BYTES_MAX = wire.MESSAGE_MAX // 2
 """Largest encoded entry, in bytes, that is copied; larger entries stay local."""
 CONTENT_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
 """Largest content, in bytes, that is always copied: the rest is for the identity and the lease."""

@@ -34,8 +34,14 @@ from msgspec.msgpack import Decoder, Encoder
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
-from tupelo.federation.identity.ids import ID_CHARACTERS, id_of
-from tupelo.federation.identity.keys import Identity, key_bytes, key_text, verify
+from tupelo.federation.identity.keys import (
+    ID_CHARACTERS,
+    Identity,
+    id_of,
+    key_bytes,
+    key_text,
+    verify,
+)
 from tupelo.federation.replication.messages import (
     NUMBER_MAX,
     AliveNumbers,

@@ -137,7 +137,7 @@ class EntryMover:
                 await self._move(peer, hosted, entry)
 
     async def _move(self, peer: EngagedPeer, hosted: HostedSpace, entry: Entry) -> None:
-        if not self._can_be_sent(hosted, entry):
+        if not self._can_be_sent(peer, hosted, entry):
             return
         holder = Holder("move", peer.id, entry.origin, entry.n)
         delivery, position = hosted.port.put_aside([entry], holder)
@@ -151,9 +151,9 @@ class EntryMover:
         self._under_way[moving.key] = moving
         await self._deliver(peer, moving)
 
-    def _can_be_sent(self, hosted: HostedSpace, entry: Entry) -> bool:
+    def _can_be_sent(self, peer: EngagedPeer, hosted: HostedSpace, entry: Entry) -> bool:
         try:
-            wire.encode(self._message(hosted, entry))
+            wire.encode(self._message(hosted, entry), peer.talk.link.message_max)
         except (CannotSend, UnicodeEncodeError) as error:
             logger.info("an entry of %r stays where it is: %s", hosted.name, error)
             return False

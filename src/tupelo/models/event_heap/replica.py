@@ -32,7 +32,7 @@ from tupelo.errors import (
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.extensions import SilentExtension
+from tupelo.federation.hosts.peer import SilentExtension
 from tupelo.federation.identity.access import NOBODY
 from tupelo.federation.replication.feeds import (
     Broadcast,

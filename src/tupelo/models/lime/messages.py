@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from tupelo.errors import BadEntry, BadFrame
+from tupelo.federation.brokers.tables import ITEM_BYTES_MAX
 from tupelo.models.lime.locations import AgentLocation, HostLocation, Location, home_of
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.entry import Entry, Shape, shape_of, types_of
 from tupelo.values.template import Template
 from tupelo.values.template_encoding import encode_template, read_template
 
-PAYLOAD_BYTES_MAX = 7 * 2**20
+PAYLOAD_BYTES_MAX = ITEM_BYTES_MAX - 2**20
 """The longest tuple that is sent. `out` refuses longer ones in a shared space; those that another
 door writes stay at their host."""
 _TEMPLATES_MAX = 1_024

@@ -201,7 +201,7 @@ class LimeTupleSpace(_Readable):
     async def set_shared(self, shared: bool) -> None:
         """Share the space with those of the same name, here and at other hosts; or make it private,
         with the tuples of this agent. Either is one step for the whole group. Raises BadEntry if
-        the space has a tuple that is too large to be sent (7 MiB)."""
+        the space has a tuple that is too large to be sent (31 MiB)."""
         await self._share([self], shared)
 
     async def _share(self, spaces: list[LimeTupleSpace], shared: bool) -> None:
@@ -212,7 +212,7 @@ class LimeTupleSpace(_Readable):
     @dual_api
     async def out(self, tuple: object, destination: Destination = UNSPECIFIED) -> None:
         """Write a tuple. With a destination it moves to that agent, now or when the agent shares
-        the space. Raises BadEntry if the space is shared and the tuple is too large (7 MiB)."""
+        the space. Raises BadEntry if the space is shared and the tuple is too large (31 MiB)."""
         await self._do(self._server.out, self._interface, tuple, check_destination(destination))
 
     @dual_api

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tupelo.errors import BadArgument, CannotSend
-from tupelo.federation.hosts.extensions import SilentExtension
+from tupelo.federation.hosts.peer import SilentExtension
 from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.feeds import CONTENT_BYTES_MAX, Feed, replication_of

@@ -17,7 +17,7 @@ from tupelo.federation.brokers.broker import Broker, Collected, Reply, StandingR
 from tupelo.federation.client.services import ANYTHING, ServiceMethod, plain
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.extensions import SilentExtension
+from tupelo.federation.hosts.peer import SilentExtension
 from tupelo.federation.hosts.services import DoorService, HandOver
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.query import deadline_of

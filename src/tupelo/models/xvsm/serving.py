@@ -88,8 +88,8 @@ REPORTS_MAX = 64
 """How many operations one answer to a notification reports."""
 REPORTS_BYTES = 4 * 2**20
 """An answer to a notification is sent when it has so many bytes."""
-REPORT_BYTES_MAX = links.FRAME_MAX - 1_024
-"""Longer reports are dropped."""
+AROUND_BYTES = 1_024
+"""The bytes of a message besides the report that it contains."""
 CLIENT_HANDLES_MAX = 10_000
 """How many transactions, notifications and tasks one client may have at a time."""
 FUNCTIONS_MAX = 1_000
@@ -591,7 +591,7 @@ class SiteService:
         size = 0
         next_one = await watch.come()
         while next_one is not None:
-            content = _pack(next_one)
+            content = _pack(next_one, call.client.caller.message_max - AROUND_BYTES)
             if content is None:
                 watch.dropped += 1
             elif reports and size + len(content) > REPORTS_BYTES:
@@ -716,15 +716,15 @@ def _encoded(container: Container, entry: CoreEntry) -> Any:
     return entry_to_wire(shape, fields)
 
 
-def _pack(report: Report) -> bytes | None:
-    """A report of a notification, encoded; None if it cannot be sent."""
+def _pack(report: Report, bytes_max: int) -> bytes | None:
+    """A report of a notification, encoded; None if it cannot be sent, or is longer."""
     operation, entries = report
     try:
         payloads = [payload_to_wire(entry) for entry in entries]
         content = msgspec.msgpack.encode([operation, payloads])
     except (TupeloError, UnicodeEncodeError):
         return None
-    return content if len(content) <= REPORT_BYTES_MAX else None
+    return content if len(content) <= bytes_max else None
 
 
 def _points(names: Any) -> list[Point]:

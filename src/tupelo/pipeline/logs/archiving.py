@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tupelo.errors import PipelineError, TupeloError
-from tupelo.federation.hosts.archiving import Archiving
+from tupelo.federation.hosts.folder import Archiving
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal, sealed_upto
 from tupelo.store.sqlite import SqliteJournal
