@@ -100,8 +100,9 @@ def http(console: Console) -> Http:
     return Http(console)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
+    """A browser for one test: Playwright runs an event loop in this thread as long as it is open."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         pytest.skip("no Chromium here: apt-get install chromium")
