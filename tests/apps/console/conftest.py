@@ -102,7 +102,7 @@ def http(console: Console) -> Http:
 
 @pytest.fixture
 def browser() -> Iterator[Browser]:
-    """A browser for one test: Playwright runs an event loop in this thread as long as it is open."""
+    """A browser for one test: while Playwright is open, its event loop runs in this thread."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         pytest.skip("no Chromium here: apt-get install chromium")
