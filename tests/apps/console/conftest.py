@@ -100,8 +100,9 @@ def http(console: Console) -> Http:
     return Http(console)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
+    """A browser for one test: while Playwright is open, its event loop runs in this thread."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         pytest.skip("no Chromium here: apt-get install chromium")
