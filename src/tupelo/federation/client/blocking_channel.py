@@ -231,7 +231,8 @@ class BlockingChannel(Channel):
                 others = len(self._long)
                 self._post(call)
                 is_long = len(self._long) > others
-            if is_long:
+            # An interrupted thread may have left messages that nobody sends.
+            if is_long or (self._long and not self._sending_long.locked()):
                 self._send_long()
             self._await(call)
         except BaseException:  # KeyboardInterrupt, or another exception that ends this thread
@@ -295,9 +296,10 @@ class BlockingChannel(Channel):
                 self._send_first_long()
 
     def _send_first_long(self) -> None:
-        if not self._long:
-            return  # Another thread has sent it.
-        line, content = self._long[0]
+        with self._lock:
+            if not self._long:
+                return  # Another thread has sent it, or the link was lost.
+            line, content = self._long[0]
         is_long = len(content) > wire.PIECE_BYTES
         try:
             for data in wire.pieces(content) if is_long else [wire.frame(content)]:

@@ -557,10 +557,13 @@ class Search:
                 quiet = False
         if self._watching is not None:
             self._watching.listen()
-        if self._came_here():
+        waits = self._waiting is not None
+        if await self._stop_waiting():  # It reserves nothing once the caller has its result.
             return True
         if quiet and not self._hinted_here and self._all_have_answered():
             return True
+        if waits:
+            self._wait_here()
         for place in empty:  # Its watch has ended.
             if place.state == "empty" and not place.peer.talk.over:
                 self._begin(place.peer)
