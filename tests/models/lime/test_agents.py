@@ -23,6 +23,7 @@ from tests.models.lime.stage import (
 from tupelo.errors import AgentEnded, BadArgument, BadInput, LoadFailed, MigrationFailed
 from tupelo.models import lime
 from tupelo.models.lime import Agent, HostLocation, LimeTupleSpace
+from tupelo.models.lime.messages import PAYLOAD_BYTES_MAX
 
 ITEM = ("item", int)
 PATIENCE: dict[str, Any] = {"wait": PATIENCE_SECONDS}
@@ -368,7 +369,7 @@ def test_what_cannot_be_loaded_elsewhere_is_named_and_nobody_is_there(play):
             ("cls=", (b.location, int), {}),
             ("name=", (b.location, Choosy), {"name": ""}),
             ("args=", (b.location, Choosy, "board", object()), {}),
-            ("args=", (b.location, Choosy, "board", "x" * 8_000_000), {}),
+            ("args=", (b.location, Choosy, "board", "x" * (PAYLOAD_BYTES_MAX + 1)), {}),
         ]
         for words, given, options in bad:
             with pytest.raises(BadArgument, match=words):
