@@ -715,7 +715,7 @@ class LimeHost(SimulatedHost):
 
 def _private(agent: Any) -> Iterator[Tuple]:
     for space in agent.spaces.values():
-        yield from (entry.fields for entry in space.own.port.entries())
+        yield from (entry.fields for entry in space.own.entries())
 
 
 # The simulation
