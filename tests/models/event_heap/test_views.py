@@ -23,7 +23,6 @@ from tupelo.models.event_heap.records import (
     ViewMade,
     encode_places,
 )
-from tupelo.values.kind import kind_of
 
 ROW = ("ba", "cb")
 ANY_EVENT = event_template(Event("n"))
@@ -468,31 +467,6 @@ def test_hosts_that_put_at_once_get_their_places_from_one_owner():
         assert orders[0] == orders[1] == orders[2]
 
     meet(scene, *ROW)
-
-
-def test_the_owner_places_the_next_events_of_hosts_that_put_at_once_in_one_record():
-    async def scene(room: Room) -> None:
-        views = await open_all(room, "abcdef")
-        await room.together()
-        replica = room["a"].heap._replica
-        holding = replica.orders.orders[views["a"].id].token.held()
-        await room["a"].do(holding.__aenter__())  # It is just putting something.
-
-        async def put(name: str) -> None:
-            for i in range(20):
-                await room[name].do(views[name].put(Event("n", i=i)))
-
-        putting = [asyncio.ensure_future(put(name)) for name in "bcdef"]
-        await room.until(lambda: len(replica.find(ANY_EVENT)) == 5)
-        await room["a"].do(holding.__aexit__(None, None, None))
-        replica.orders.look()  # as it does when it has put something
-        await asyncio.gather(*putting)
-        await room.together()
-        streams = replica.system.exchange.streams.values()
-        kinds = [record.shape.kind for stream in streams for record in stream.items.values()]
-        assert kinds.count(kind_of(Placed)) <= 25  # of 100 events
-
-    meet(scene, "ba", "ca", "da", "ea", "fa")
 
 
 def test_a_token_that_goes_round_stays_with_its_holder_after_a_while():

@@ -69,9 +69,6 @@ RETURNS_MAX = 4
 and permits the others to put."""
 RETURN_PLACES = 4
 """A holder that has added at most this many places had the token only briefly."""
-GATHER_SECONDS = 0.02
-"""After a record with events of several sources, the owner waits this long for the next events of
-all of them, to place them in one record."""
 
 
 class PendingPut:
@@ -119,7 +116,6 @@ class TotalOrder(TokenState):
         self._turn = 0
         self._had = 0, 0  # epoch and length when the token was here last
         self._returns = 0  # returns in a row, after few puts elsewhere
-        self._putting: frozenset[str] = frozenset()  # the sources of the last record
 
     @property
     def unplaced(self) -> list[Place]:
@@ -156,30 +152,12 @@ class TotalOrder(TokenState):
         await self.ready()
         own = self._replica.feed.source
         while self.unplaced:
-            await self._gather()
             places = self.unplaced
-            self._putting = frozenset(source for source, _ in places)
             if any(source != own for source, _ in places):
                 await self._replica.keep(self._replica.feed)  # before their places
             await self.tell(len(self.ordering), places)
         if len(self.ordering.places) >= max(self._replica.folded_after, len(self.ordering.kept)):
             await self._fold()
-
-    async def _gather(self) -> None:
-        """Wait up to GATHER_SECONDS until all sources of the last record have new events, if there
-        were several."""
-
-        def have_put() -> bool:
-            streams, last = self._replica.feed.exchange.streams, self.ordering.last
-            return all(
-                source in streams and streams[source].upto > last.get(source, 0)
-                for source in self._putting
-            )
-
-        if len(self._putting) > 1:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(GATHER_SECONDS):
-                    await self._replica.until(have_put)
 
     async def _fold(self) -> None:
         """Drop the places of events that are gone, and those beyond the horizon. Other hosts follow
