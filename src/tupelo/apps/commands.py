@@ -186,7 +186,8 @@ def console(
 
     Example: tupelo console tupelo://127.0.0.1:7700
     """
-    with clear_errors(), opened_console(url, listen, remote, **credentials(trust)) as page:
+    options = credentials(trust) | {"name": "console", "reconnect": 30.0}
+    with clear_errors(), opened_console(url, listen, remote, **options) as page:
         print(f"console {page.url}", flush=True)
         with suppress(KeyboardInterrupt):
             threading.Event().wait()

@@ -168,6 +168,16 @@ def test_pages_give_each_entry_once_while_others_come_and_go(http, host):
     assert (status, said["error"]) == (400, "BadArgument")
 
 
+def test_a_cursor_is_for_one_space_and_template(http, host):
+    for name in ("jobs", "other"):
+        host.space(name).write_all([("job", n) for n in range(5)])
+    for path, template in (("/api/spaces/other", None), (JOBS, '("job", int)')):
+        cursor = http.ok(f"{JOBS}/entries", {"limit": 2})["cursor"]
+        body = {"limit": 2, "cursor": cursor, "template": template}
+        status, said = http.call("POST", f"{path}/entries", body)
+        assert (status, "cursor=" in said["message"]) == (400, True)
+
+
 # Transactions
 
 
@@ -370,6 +380,18 @@ def test_a_host_that_is_gone_is_told(console, host, http):
     assert http.ok("/healthz") == {"status": "ok"}
     status, said = http.call("GET", "/readyz")
     assert (status, said["status"]) == (503, "unreachable")
+
+
+def test_a_console_goes_on_when_its_host_is_back(tmp_path):
+    with tupelo.Host("kitchen", listen="127.0.0.1:0", path=tmp_path) as host:
+        address, console = host.address, Console(host.url)
+        http = Http(console)
+        http.ok(f"{JOBS}/write", {"entry": ["job", 1]})
+    with console:
+        assert http.call("GET", "/readyz")[0] == 503
+        with tupelo.Host("kitchen", listen=address, path=tmp_path):
+            until_true(lambda: http.call("GET", "/readyz")[0] == 200, "the host answers")
+            assert http.ok(f"{JOBS}/take", {}) == {"entry": ["job", 1]}
 
 
 def test_no_host_no_console():

@@ -94,7 +94,9 @@ class Gateway:
         self._password = password
         self._spaces: dict[str, Any] = {}
         self._opening = asyncio.Lock()
-        self._cursors: Handles[Any] = Handles("cursor", CURSORS_MAX, CURSOR_SECONDS, False)
+        self._cursors: Handles[tuple[str, Template, Any]] = Handles(
+            "cursor", CURSORS_MAX, CURSOR_SECONDS, False
+        )
         self.transactions: Handles[tuple[str, Any]] = Handles(
             "transaction", TRANSACTIONS_MAX, TRANSACTION_SECONDS * 120, True
         )
@@ -130,7 +132,10 @@ class Gateway:
         A session of the host returns each entry once, whatever is written and taken meanwhile.
         """
         if cursor is not None:
-            session = self._cursors.pop(cursor)
+            of, wanted, session = self._cursors.pop(cursor)
+            if of != name or wanted.raw != template.raw:
+                self.end(session)
+                raise BadArgument("cursor", "one of this space and template", cursor)
         else:
             space = await self.space(name)
             session = await space.session(lease=CURSOR_SECONDS)
@@ -139,8 +144,8 @@ class Gateway:
         if len(found) < limit:
             self.end(session)
             return found, None
-        key, dropped = self._cursors.add(session)
-        for old in dropped:
+        key, dropped = self._cursors.add((name, template, session))
+        for *_, old in dropped:
             self.end(old)
         return found, key
 
