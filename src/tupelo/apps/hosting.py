@@ -24,20 +24,20 @@ LISTEN = "127.0.0.1:7700"
 TRUST_FILE = "known_hosts"
 
 
-def trust_of(encoded: str | None) -> tupelo.Trust | None:
+def trust_of(text: str | None) -> tupelo.Trust | None:
     """The trust for "first-use", "anyone", or a file with an identity on each line, optionally with
     a moment until which it is trusted."""
-    if encoded is None:
+    if text is None:
         return None
-    if encoded == "anyone":
+    if text == "anyone":
         return tupelo.Trust.anyone()
-    if encoded == "first-use":
+    if text == "first-use":
         from tupelo.federation.identity.keys import default_folder
 
         return tupelo.Trust.on_first_use(default_folder() / TRUST_FILE)
-    file = Path(encoded)
+    file = Path(text)
     if not file.is_file():
-        raise BadArgument("trust", '"first-use", "anyone" or a file of known identities', encoded)
+        raise BadArgument("trust", '"first-use", "anyone" or a file of known identities', text)
     until: dict[str, float] = {}
     keys: list[str] = []
     for line in file.read_text().splitlines():
@@ -49,12 +49,12 @@ def trust_of(encoded: str | None) -> tupelo.Trust | None:
     return tupelo.Trust.known(keys, until=until)
 
 
-def _moment(encoded: str, file: Path) -> float:
+def _moment(text: str, file: Path) -> float:
     try:
-        return datetime.fromisoformat(encoded).astimezone().timestamp()
+        return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:
         expected = f'in {file}, after an identity, a moment such as "2027-01-31T12:00+01:00"'
-        raise BadArgument("trust", expected, encoded) from None
+        raise BadArgument("trust", expected, text) from None
 
 
 def run_host(
@@ -137,10 +137,10 @@ def opened_console(url: str, listen: str, remote: bool = False, **options: Any) 
     return Console(url, listen=listen, token=token, remote=remote, **options)
 
 
-def _reload(host: tupelo.Host, encoded: str | None) -> None:
+def _reload(host: tupelo.Host, text: str | None) -> None:
     """Read the trusted identities again. On an error nothing changes."""
     try:
-        trust = trust_of(encoded)
+        trust = trust_of(text)
     except (BadArgument, OSError, ValueError) as error:
         logging.getLogger("tupelo").error("who is trusted stays as it was: %s", error)
         return

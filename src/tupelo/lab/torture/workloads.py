@@ -31,11 +31,6 @@ from tupelo.models.pubsub import PubSub
 from tupelo.models.xvsm import INFINITE, Capi, FifoCoordinator, FifoSelector
 from tupelo.models.xvsm.selectors import COUNT_MAX
 
-CLIENT_MODELS = ("space", "linda", "javaspaces", "xvsm", "melon", "event-heap", "pubsub")
-"""Models with clients that connect to a host."""
-MEMBER_MODELS = ("lime", "xvsm", "melon", "event-heap")
-"""Models with programs that have a host of their own."""
-
 RECONNECT_SECONDS = 3_600.0
 """Longer than a round: a client that gives up could not confirm its deliveries any more."""
 CONNECT_SECONDS = 0.2
