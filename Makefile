@@ -29,7 +29,7 @@ help: ## show this list
 	@echo '  PYTHON=python3.12  the interpreter to build the environment with'
 	@echo '  VENV=.venv-3.12    where the environment lives'
 
-run: $(RUN_STAMP) ## take the tour
+run: $(RUN_STAMP) ## see the product: a host with its console, crashes, hosts that meet, Spark
 	@$(BIN)/tupelo tour
 
 test: check browser ## check, then run the tests side by side
@@ -75,7 +75,7 @@ $(VENV_STAMP):
 
 $(RUN_STAMP): pyproject.toml constraints.txt | $(VENV_STAMP)
 	@echo "Installing Tupelo into $(VENV)"
-	@$(PIP_INSTALL) -e '.[cli]'
+	@$(PIP_INSTALL) -e ".[cli,hosts,console,pipeline$$(command -v java >/dev/null || echo ,java)]"
 	@touch "$@"
 
 $(DEV_STAMP): pyproject.toml constraints.txt | $(VENV_STAMP)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -20,6 +20,7 @@ PARTS = (
     "5. The file is opened again",
     "6. The rest is done",
 )
+LATER_PARTS = ("7. Three hosts meet", "8. Spark reads the logs")
 LABELS = (
     "Jobs written",
     "Jobs finished",
@@ -42,7 +43,7 @@ def figures(output: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_the_tour_ends_well(seed, tupelo):
-    result = tupelo("tour", "--fast", "--seed", seed)
+    result = tupelo("tour", "--short", "--fast", "--seed", seed)
     output = result.stdout
     assert (result.returncode, result.stderr) == (0, ""), output
     assert [part for part in PARTS if part not in output] == []
@@ -59,8 +60,23 @@ def test_the_tour_ends_well(seed, tupelo):
     assert summary["Begun more than once"] >= 2
 
 
-def test_the_summary_says_what_the_kept_file_says(tupelo, tmp_path):
+@pytest.mark.timeout(900)  # Spark on a busy machine
+def test_the_whole_tour_goes_on_with_hosts_that_meet_and_with_spark(tupelo, tmp_path):
     result = tupelo("tour", "--fast", "--keep", "kept")
+    output = result.stdout
+    assert result.returncode == 0, output + result.stderr
+    assert [part for part in (*PARTS, *LATER_PARTS) if part not in output] == []
+    assert "WRONG" not in output
+    assert "rover is back, and has [('task', 'east gate')]; base sees 4 pictures" in output
+    assert "the audit found no fault" in output
+    assert (tmp_path / "kept" / "report" / "report.html").is_file()
+    assert re.search(r"The console: http://127\.0\.0\.1:\d+/#token=\S+$", output, re.M)
+    with Space("workshop", path=tmp_path / "kept" / "base" / "workshop.tupelo") as space:
+        assert figures(output)["Jobs finished"] == len(look(space).results)
+
+
+def test_the_summary_says_what_the_kept_file_says(tupelo, tmp_path):
+    result = tupelo("tour", "--short", "--fast", "--keep", "kept")
     assert result.returncode == 0, result.stdout + result.stderr
     with Space("workshop", path=tmp_path / "kept" / "tour.tupelo") as space:
         found = look(space)
@@ -73,7 +89,7 @@ def test_the_summary_says_what_the_kept_file_says(tupelo, tmp_path):
 
 def test_a_kept_file_is_not_overwritten(tupelo, tmp_path):
     (tmp_path / "tour.tupelo").write_text("mine")
-    result = tupelo("tour", "--fast", "--keep", ".")
+    result = tupelo("tour", "--short", "--fast", "--keep", ".")
     assert result.returncode == 2
     assert "exists already" in result.stderr
     assert (tmp_path / "tour.tupelo").read_text() == "mine"
@@ -86,7 +102,7 @@ def test_the_tour_says_so_when_a_job_is_lost(monkeypatch):
         return look(space)
 
     monkeypatch.setattr(tour, "look", look_away)
-    result = CliRunner().invoke(app, ["tour", "--fast"])
+    result = CliRunner().invoke(app, ["tour", "--short", "--fast"])
     assert result.exit_code == 1
     assert "WRONG no job is lost" in result.output
     assert "THE TOUR FAILED" in result.output
@@ -95,7 +111,7 @@ def test_the_tour_says_so_when_a_job_is_lost(monkeypatch):
 
 def test_the_tour_says_so_when_its_child_cannot_start(monkeypatch, capfd):
     monkeypatch.setattr(workshop, "__name__", "tupelo.apps.nothing")
-    result = CliRunner().invoke(app, ["tour", "--fast"])
+    result = CliRunner().invoke(app, ["tour", "--short", "--fast"])
     assert result.exit_code == 1
     assert "ended by itself, with exit code 1" in result.output
     assert "No module named tupelo.apps.nothing" in capfd.readouterr().err

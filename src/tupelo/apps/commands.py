@@ -72,29 +72,36 @@ def common(
 
 @app.command()
 def tour(
+    short: Annotated[
+        bool, typer.Option("--short", help="Only the half minute with a space in a file.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Which jobs there are, and when the crash comes.")] = 1,
     fast: Annotated[
         bool, typer.Option("--fast", help="No pauses to read, and short jobs.")
     ] = False,
     keep: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the space's file in this directory.")
+        Path | None, typer.Option(metavar="DIR", help="Keep the files and the report there.")
     ] = None,
 ) -> None:
-    """Half a minute with a durable space: producers, workers, a crash, and recovery."""
+    """The product in two minutes: producers, workers, a crash and recovery at a host with its
+    console; three hosts that meet and part; and the log of all this on Spark.
+
+    On a terminal the console stays until Ctrl-C.
+    """
     from rich.console import Console
 
-    from tupelo.apps.tour import FILE_NAME, WIDTH, Tour
+    from tupelo.apps.tour import WIDTH, Tour, place_in
 
-    with clear_errors(), directory(keep) as place:
-        path = place / FILE_NAME
-        if path.exists():
-            raise typer.BadParameter(f"{path} exists already", param_hint="--keep")
+    with clear_errors(), directory(keep) as folder:
+        place = place_in(folder, short=short)
+        if Path(place.path).exists():
+            raise typer.BadParameter(f"{place.path} exists already", param_hint="--keep")
         console = Console(highlight=False)
         console.width = min(console.width, WIDTH)
-        if not Tour(console, path, seed, fast=fast).run():
+        if not Tour(console, place, seed, fast=fast).run():
             raise typer.Exit(1)
         if keep is not None:
-            print(f"  What was kept: tupelo show {path}")
+            print(f"  What was kept: tupelo show {place.log}")
 
 
 @app.command()

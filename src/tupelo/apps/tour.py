@@ -14,21 +14,38 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_urlsafe
+from socket import socket
 
-import msgspec
+from msgspec.json import decode, encode
 from rich import box
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from tupelo import Space, TupeloError
+from tupelo import Host, Space, TupeloError
 from tupelo.apps import workshop
-from tupelo.apps.workshop import DOOMED, JOB, PRODUCERS, RESULT, TALLY, WORKERS, Pace, WorkshopEvent
+from tupelo.apps.workshop import (
+    DOOMED,
+    JOB,
+    PRODUCERS,
+    RESULT,
+    TALLY,
+    WORKERS,
+    Pace,
+    Place,
+    WorkshopEvent,
+)
+from tupelo.errors import BadInput
+from tupelo.models import lime
+from tupelo.models.lime import LimeTupleSpace, UbiquitousReaction
 
 SILENCE_MAX_SECONDS = 30.0
 EVENT = (str, int, str)
+PICTURE = ("picture", str, str)  # of the rover or the drone, of a place
 
 
 class TourFailed(Exception):
@@ -36,10 +53,10 @@ class TourFailed(Exception):
 
 
 class Child:
-    """A process that owns the space's file. Its reports are added to `reports`."""
+    """A process that owns the space. Its reports are added to `reports`."""
 
-    def __init__(self, path: Path, seed: int, pace: Pace, reports: Reports) -> None:
-        arguments = [str(path), str(seed), msgspec.json.encode(pace).decode()]
+    def __init__(self, place: Place, seed: int, pace: Pace, reports: Reports) -> None:
+        arguments = [encode(place).decode(), str(seed), encode(pace).decode()]
         self._process = subprocess.Popen(
             [sys.executable, "-m", workshop.__name__, *arguments],
             stdin=subprocess.PIPE,
@@ -73,7 +90,7 @@ class Child:
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                event = msgspec.json.decode(line, type=WorkshopEvent)
+                event = decode(line, type=WorkshopEvent)
                 self._inbox.write((event.what, event.job, event.by))
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -186,10 +203,28 @@ NEXT = (
 )
 
 
+def place_in(folder: Path, *, short: bool) -> Place:
+    """A place for the tour below this folder. Without `short`, also free ports for a host and its
+    console. BadInput if a package that these need is not installed."""
+    if short:
+        return Place(str(folder / FILE_NAME))
+    for package in ("starlette", "uvicorn", "pyspark"):
+        if find_spec(package) is None:
+            extras = 'pip install "tupelo[console,pipeline]", or tupelo tour --short'
+            raise BadInput(f"the whole tour needs {package}: {extras}")
+    with socket() as one, socket() as other:
+        for free in (one, other):
+            free.bind(("127.0.0.1", 0))
+        listen, console = (f"127.0.0.1:{free.getsockname()[1]}" for free in (one, other))
+    return Place(str(folder / workshop.HOST), listen, console, token_urlsafe(24))
+
+
 class Tour:
-    def __init__(self, console: Console, path: Path, seed: int, *, fast: bool) -> None:
+    """The tour. If the space is at a host, three hosts meet after it, and Spark reads the logs."""
+
+    def __init__(self, console: Console, place: Place, seed: int, *, fast: bool) -> None:
         self.console = console
-        self.path = path
+        self.place = place
         self.seed = seed
         self.pace = FAST if fast else CALM
         self.pause_seconds = 0.0 if fast else 1.5
@@ -205,20 +240,26 @@ class Tour:
                 self._work(child)
                 self._lose_a_worker(child)
                 self._lose_the_process(child)
-            with Space(workshop.SPACE, path=self.path) as space:
+            with self.place.open() as (space, host):
                 after_crash = self._reopen(space)
                 self._finish(space, after_crash)
                 at_end = look(space)
-            self._check(at_end)
+                self._check(at_end)
+                self._summarise(after_crash, at_end)
+                if host is not None:
+                    self._meet(host)
+                    self._analyse()
+                self._point_on()
+                if host is not None:
+                    self._stay()
         except (TourFailed, TupeloError) as failure:
             self.console.print(f"\nTHE TOUR FAILED: {failure}", style="bold red", markup=False)
             return False
-        self._summarise(after_crash, at_end)
         return True
 
     @contextmanager
     def _child(self) -> Iterator[Child]:
-        child = Child(self.path, self.seed, self.pace, self.reports)
+        child = Child(self.place, self.seed, self.pace, self.reports)
         try:
             yield child
         finally:
@@ -227,13 +268,16 @@ class Tour:
     # Parts
 
     def _welcome(self) -> None:
+        if self.place.listen is not None:
+            self._say("The console of the tour's host, to watch all this:")
+            self._say(f"  {self.place.console_url}", "bold")
         text = (
             "Programs meet in a space: they write entries and find them by content. Here,"
             " producers and workers share a durable one. A worker dies in mid-job, then the whole"
             " process is killed, and we look at what the file still knows."
         )
         self.console.print(Panel(text, title="A tour of Tupelo", title_align="left"))
-        self._say(f"The file: {self.path} (seed {self.seed})")
+        self._say(f"The file: {self.place.path} (seed {self.seed})")
 
     def _produce(self, child: Child) -> None:
         self._part(
@@ -345,6 +389,85 @@ class Tour:
                     break
         self._say("The same checks, now that all is done:")
 
+    def _meet(self, base: Host) -> None:
+        self._part(
+            "7. Three hosts meet, part and meet again",
+            "A rover and a drone come into range of this host. With LIME their tuples are one space"
+            " while they are engaged; when they part, each keeps its own and works on.",
+        )
+        folder = Path(self.place.path).parent
+        listen, peers = "127.0.0.1:0", [base.address]
+        with (
+            lime.Host(base) as at_base,
+            lime.Host("rover", path=folder / "rover", listen=listen, peers=peers) as rover,
+            lime.Host("drone", path=folder / "drone", listen=listen, peers=peers) as drone,
+        ):
+            agents = [host.agent(host.name) for host in (at_base, rover, drone)]
+            here, away, above = (LimeTupleSpace("site", agent) for agent in agents)
+            for space in (here, away, above):
+                space.set_shared(True)
+            at_rover = agents[1].location
+            heard = Space("heard")
+            here.add_weak_reaction(
+                UbiquitousReaction(
+                    PICTURE, lambda event: heard.write(event.tuple), lime.ONCE_PER_TUPLE
+                )
+            )
+
+            def hear(*pictures: tuple[str, str, str]) -> None:
+                for picture in pictures:
+                    if heard.take(picture, wait=SILENCE_MAX_SECONDS) is None:
+                        raise TourFailed(f"base has not heard of {picture}")
+                    self._say(f"  base hears of {picture}")
+
+            away.out(("picture", "rover", "north gate"))
+            above.out(("picture", "drone", "roof"))
+            hear(("picture", "rover", "north gate"), ("picture", "drone", "roof"))
+            rover.disengage()
+            pictures = [("picture", "rover", gate) for gate in ("south gate", "west gate")]
+            for picture in pictures:
+                away.out(picture)
+            seen = len(here.rdg(PICTURE))
+            self._say(f"  rover is out of range, and takes 2 pictures more; base sees {seen}")
+            here.out(("task", "east gate"), destination=at_rover)
+            self._say("  base writes a task for rover, which waits at base")
+            rover.engage()
+            hear(*pictures)
+            task = away.ing(("task", str), current=at_rover)
+            seen = len(here.rdg(PICTURE))
+            self._say(f"  rover is back, and has {task}; base sees {seen} pictures")
+            if (task, seen) != ([("task", "east gate")], 4) or heard.count(PICTURE):
+                raise TourFailed("after the hosts had met again, a tuple was lost or doubled")
+
+    def _analyse(self) -> None:
+        folder = Path(self.place.path).parent
+        hosts = [str(folder / name) for name in (workshop.HOST, "rover", "drone")]
+        report = folder / "report"
+        self._part(
+            "8. Spark reads the logs of all this",
+            "Everything that happened is a change in a log. The pipeline audits the logs of the"
+            " three hosts, from write to take, and writes a report. This takes a while:",
+        )
+        command = ["pipeline", "report", *hosts, "--to", str(report)]
+        self._say(f"  tupelo {' '.join(command)}")
+        began = time.monotonic()
+        done = subprocess.run([sys.executable, "-m", "tupelo.apps.cli", *command])
+        if done.returncode:
+            raise TourFailed("the audit found a fault, or the pipeline could not run: see above")
+        self._say(
+            f"  the audit found no fault; {time.monotonic() - began:.0f} s, the report:"
+            f" {report / 'report.html'}",
+            "green",
+        )
+
+    def _stay(self) -> None:
+        self._say(f"The console: {self.place.console_url}", "bold")
+        if self.console.is_terminal:
+            self._say("It stays until Ctrl-C.")
+            with suppress(KeyboardInterrupt):
+                while True:
+                    time.sleep(3600)
+
     # Output
 
     def _check(self, found: FileFacts) -> None:
@@ -380,6 +503,8 @@ class Tour:
             table.add_row(label, str(figure))
         self.console.print()
         self.console.print(table)
+
+    def _point_on(self) -> None:
         self._say("Where to go next:")
         for line in NEXT:
             self._say(f"  {line}")

@@ -1,7 +1,8 @@
 """The workshop of the tour: producers that write jobs and workers that do them, in one space.
 
-As a program it owns the space's file. It reads commands (`produce`, `work`, `fail`) and reports one
-event per line, each after the space has acknowledged it. It ends with its standard input.
+As a program it owns the space: a file, or a host with its console. It reads commands (`produce`,
+`work`, `fail`) and reports one event per line, each after the space has acknowledged it. It ends
+with its standard input.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
 import msgspec
 
-from tupelo import Space, Step
+from tupelo import Host, Space, Step
 from tupelo.errors import TransactionEnded
 
 SPACE = "workshop"
+HOST = "base"
 JOB = ("job", int, str, float)  # number, what to do, how many seconds it takes
 RESULT = ("result", int, str, str)  # number, what was done, by whom
 TALLY = ("tally", int)  # how many results there are
@@ -42,6 +45,40 @@ class Pace(msgspec.Struct, frozen=True):
     job_max: float
     write_every: float
     lease: float
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the space is: in the file `path`, or, if `listen` is given, at a host that keeps its
+    spaces in the folder `path` and serves its console at `console`."""
+
+    path: str
+    listen: str | None = None
+    console: str = ""
+    token: str | None = None
+
+    @property
+    def console_url(self) -> str:
+        return f"http://{self.console}/#token={self.token}"
+
+    @property
+    def log(self) -> str:
+        """The file of the space."""
+        return self.path if self.listen is None else f"{self.path}/{SPACE}.tupelo"
+
+    @contextmanager
+    def open(self) -> Iterator[tuple[Space, Host | None]]:
+        """The space, and its host if it has one."""
+        if self.listen is None:
+            with Space(SPACE, path=self.path) as space:
+                yield space, None
+            return
+        from tupelo.apps.console import Console
+
+        with (
+            Host(HOST, path=self.path, listen=self.listen) as host,
+            Console(host.url, listen=self.console, token=self.token),
+        ):
+            yield host.space(SPACE).here, host
 
 
 class WorkshopEvent(msgspec.Struct, array_like=True):
@@ -133,22 +170,23 @@ def tell(what: str, job: int, by: str) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tour, which ends this process.
-    path, seed, pace = sys.argv[1], int(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Pace)
-    space = Space(SPACE, path=path)
-    space.write(("tally", 0))
-    space.react(RESULT, count_result)
-    for line in sys.stdin:
-        match line.strip():
-            case "produce":
-                for producer in range(len(PRODUCERS)):
-                    start(produce, space, producer, seed, pace, tell)
-            case "work":
-                start(watch, space, tell)
-                for name in WORKERS:
-                    start(work, space, name, pace, tell)
-            case "fail":
-                start(fail, space, pace, tell)
-    os._exit(1)  # The tour has ended.
+    place, seed = msgspec.json.decode(sys.argv[1], type=Place), int(sys.argv[2])
+    pace = msgspec.json.decode(sys.argv[3], type=Pace)
+    with place.open() as (space, _):
+        space.write(("tally", 0))
+        space.react(RESULT, count_result)
+        for line in sys.stdin:
+            match line.strip():
+                case "produce":
+                    for producer in range(len(PRODUCERS)):
+                        start(produce, space, producer, seed, pace, tell)
+                case "work":
+                    start(watch, space, tell)
+                    for name in WORKERS:
+                        start(work, space, name, pace, tell)
+                case "fail":
+                    start(fail, space, pace, tell)
+        os._exit(1)  # The tour has ended.
 
 
 if __name__ == "__main__":
