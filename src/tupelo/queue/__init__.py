@@ -1,0 +1,15 @@
+"""A job queue on a space of any kind, and adapters that look like the queues, executors and dicts
+of the standard library. Written with the public API of spaces only."""
+
+from tupelo.queue.adapters import AsyncQueue, QueueExecutor, SpaceDict
+from tupelo.queue.jobs import DeadLetter, Job, JobFailed, JobQueue
+
+__all__ = [
+    "AsyncQueue",
+    "DeadLetter",
+    "Job",
+    "JobFailed",
+    "JobQueue",
+    "QueueExecutor",
+    "SpaceDict",
+]

@@ -1,0 +1,379 @@
+"""The job queue: workers are functions, and a job is done in one transaction.
+
+A worker takes a job, runs its function and writes the result in one transaction: if the worker
+dies, the transaction ends, and the job is in the queue again. Several programs may work on one
+queue; each takes the jobs of the tasks that it has.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, overload
+from uuid import uuid4
+
+import tupelo
+from tupelo.errors import BadArgument, BadEntry, TransactionEnded, TupeloError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BY_PRIORITY = tupelo.Key("priority", reverse=True)
+POLL_SECONDS = 1.0
+"""How long an idle worker waits for a job before it looks whether it shall stop."""
+
+logger = logging.getLogger("tupelo.queue")
+
+
+@dataclass
+class JobFields:
+    """What an entry of a job has. `failures` is how often its function has raised."""
+
+    queue: str | None = None
+    id: str | None = None
+    task: Any = None
+    arguments: list[Any] | None = None
+    options: dict[str, Any] | None = None
+    priority: int | None = None
+    failures: int | None = None
+
+
+@tupelo.entry("tupelo.queue.Waiting")
+@dataclass
+class WaitingJob(JobFields):
+    """A job that a worker may take."""
+
+
+@tupelo.entry("tupelo.queue.DeadLetter")
+@dataclass
+class DeadLetter(JobFields):
+    """A job that has failed too often, with the traceback of its last attempt."""
+
+    error: str | None = None
+
+
+@tupelo.entry("tupelo.queue.Finished")
+@dataclass
+class FinishedJob:
+    """The result of a job, or the error of its last attempt."""
+
+    queue: str | None = None
+    id: str | None = None
+    value: Any = None
+    error: str | None = None
+
+
+class JobFailed(Exception):
+    """The function of a job has raised in every attempt. The text is the last traceback."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A function, and what happens when it raises."""
+
+    function: Callable[..., Any]
+    name: str
+    retries: int
+    backoff: float
+
+
+class Job:
+    """A job that was submitted."""
+
+    def __init__(self, queue: JobQueue, id: str, lease: tupelo.Lease | None = None) -> None:
+        self._queue = queue
+        self._lease = lease
+        self.id = id
+
+    def result(self, wait: float | None = None) -> Any:
+        """The result of the function; waits for it, at most `wait` seconds.
+
+        Raises JobFailed if every attempt has failed, and TimeoutError if there is no result in
+        time. A result is kept as long as the queue's `keep_results` says.
+        """
+        finished = self._queue.space.read(FinishedJob(self._queue.name, self.id), wait=wait)
+        if finished is None:
+            raise TimeoutError(f"job {self.id} has no result after {wait:g} s")
+        if finished.error is not None:
+            raise JobFailed(finished.error)
+        return finished.value
+
+    def done(self) -> bool:
+        """Whether there is a result, or the job has failed for good."""
+        return bool(self._queue.space.count(FinishedJob(self._queue.name, self.id)))
+
+    def cancel(self) -> bool:
+        """Remove the job if it has not begun. Returns False if it is in hand or done."""
+        with self._queue.space.transaction() as txn:
+            waiting = WaitingJob(self._queue.name, self.id)
+            return self._queue.space.take(waiting, wait=0, txn=txn) is not None
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self._queue.name!r}>"
+
+
+class JobQueue:
+    """A queue of jobs in a space of any kind.
+
+    `space` is any space: in memory, in a file, at a host, or spanning hosts. `name` keeps several
+    queues in one space apart. A job whose worker stops responding is in the queue again after
+    `lease` seconds; if a connection breaks, at once. Results are kept for `keep_results` seconds.
+    """
+
+    def __init__(
+        self,
+        space: tupelo.SpaceLike,
+        name: str = "jobs",
+        *,
+        lease: float = 30.0,
+        keep_results: float | None = 86_400.0,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise BadArgument("name", "a text that is not empty", name)
+        _check_seconds("lease", lease, above=0)
+        if keep_results is not None:
+            _check_seconds("keep_results", keep_results, above=0)
+        self.space = space
+        self.name = name
+        self.lease = lease
+        self.keep_results = keep_results
+        self._tasks: dict[str, Task] = {}
+        self._stop = threading.Event()
+
+    @overload
+    def task(self, function: F, /) -> F: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        retries: int = 3,
+        backoff: float = 1.0,
+    ) -> Callable[[F], F]: ...
+    def task(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        retries: int = 3,
+        backoff: float = 1.0,
+    ) -> Any:
+        """Declare a function as a task of this queue: a decorator, with or without arguments.
+
+        If the function raises, the job is tried again, `retries` times, after `backoff` seconds,
+        twice as long after each further failure; then it is a dead letter.
+        """
+        if function is None:
+            return partial(self._declare, name, retries, backoff)
+        return self._declare(name, retries, backoff, function)
+
+    def _declare(self, name: str | None, retries: int, backoff: float, function: F) -> F:
+        if not callable(function):
+            raise BadArgument("function", "a function", function)
+        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+            raise BadArgument("retries", "a number that is not negative", retries)
+        _check_seconds("backoff", backoff)
+        name = name or function.__name__
+        if name in self._tasks:
+            raise BadArgument("name", f"free: the queue has a task {name!r} already", name)
+        self._tasks[name] = Task(function, name, retries, backoff)
+        return function
+
+    def submit(
+        self,
+        task: Callable[..., Any] | str,
+        /,
+        *arguments: Any,
+        priority: int = 0,
+        delay: float = 0,
+        txn: Any = None,
+        **options: Any,
+    ) -> Job:
+        """Put a job into the queue: a task, by its function or its name, and its arguments.
+
+        Jobs with a higher `priority` are done first. With `delay`, not before so many seconds have
+        passed. With `txn`, the job is submitted when the transaction commits.
+        """
+        waiting = WaitingJob(
+            self.name,
+            uuid4().hex,
+            self._name_of(task),
+            list(arguments),
+            options,
+            _check_priority(priority),
+            0,
+        )
+        assert waiting.id is not None
+        return Job(self, waiting.id, self._put(waiting, delay, txn))
+
+    def _name_of(self, task: Callable[..., Any] | str) -> str:
+        if isinstance(task, str):
+            return task
+        for known in self._tasks.values():
+            if known.function is task:
+                return known.name
+        raise BadArgument("task", "the name of a task, or a function declared by @queue.task", task)
+
+    def _put(self, job: WaitingJob, delay: float, txn: Any) -> tupelo.Lease:
+        _check_seconds("delay", delay)
+        return self.space.write(job, txn=txn, **({"delay": delay} if delay else {}))
+
+    def job(self, id: str) -> Job:
+        """A job by its id, perhaps submitted by another program."""
+        return Job(self, id)
+
+    def __len__(self) -> int:
+        """The number of jobs that could be begun now."""
+        return self.space.count(WaitingJob(self.name))
+
+    def dead(self) -> list[DeadLetter]:
+        """The jobs that have failed for good."""
+        return self.space.read_all(DeadLetter(self.name))
+
+    def retry(self, id: str) -> bool:
+        """Put a dead letter into the queue again. Returns False if there is none with this id."""
+        with self.space.transaction() as txn:
+            dead = self.space.take(DeadLetter(self.name, id), wait=0, txn=txn)
+            if dead is None:
+                return False
+            self.space.take_all(FinishedJob(self.name, id), txn=txn)
+            fields = vars(dead) | {"failures": 0}
+            del fields["error"]
+            self._put(WaitingJob(**fields), 0, txn)
+        return True
+
+    # Workers
+
+    def work(self, threads: int = 1, *, until_empty: bool = False) -> None:
+        """Do jobs in this many threads, until `stop()`, SIGTERM or Ctrl-C; each worker finishes the
+        job that it has begun. With `until_empty`, also end when no job can be begun and none is in
+        hand.
+
+        Raises the error that ends a worker, for example that the connection to the host is lost.
+        """
+        if not self._tasks:
+            raise BadArgument("work", "a queue with tasks: declare functions by @queue.task", self)
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise BadArgument("threads", "a number of 1 or more", threads)
+        self._stop.clear()
+        in_hand: set[tupelo.Lease] = set()
+        errors: list[BaseException] = []
+
+        def run_worker() -> None:
+            try:
+                while not self._stop.is_set():
+                    if not self._work_once(in_hand, until_empty) and until_empty:
+                        return
+            except BaseException as error:
+                errors.append(error)
+                self._stop.set()
+
+        workers = [threading.Thread(target=run_worker, daemon=True) for _ in range(threads)]
+        with _stopped_by_signals(self._stop):
+            for worker in workers:
+                worker.start()
+            while any(worker.is_alive() for worker in workers):
+                workers[0].join(min(self.lease / 3, POLL_SECONDS))
+                workers = [worker for worker in workers if worker.is_alive()] or workers
+                self._renew(in_hand)
+        if errors:
+            raise errors[0]
+
+    def stop(self) -> None:
+        """Let all workers of this queue in this process end, each after the job in its hand."""
+        self._stop.set()
+
+    def _renew(self, in_hand: set[tupelo.Lease]) -> None:
+        for lease in list(in_hand):
+            try:
+                lease.renew(self.lease)
+            except TupeloError as error:
+                if lease in in_hand:  # else the job has ended meanwhile
+                    logger.warning("the lease of a job in hand was not renewed: %s", error)
+
+    def _work_once(self, in_hand: set[tupelo.Lease], if_exists: bool) -> bool:
+        """Do one job. Returns False if there was none."""
+        mine = WaitingJob(self.name, task=tupelo.OneOf(*self._tasks))
+        try:
+            with self.space.transaction(lease=max(self.lease, 2 * POLL_SECONDS)) as txn:
+                job = self.space.take(
+                    mine,
+                    wait=None if if_exists else POLL_SECONDS,
+                    order=BY_PRIORITY,
+                    txn=txn,
+                    if_exists=if_exists,
+                )
+                if job is None:
+                    return False
+                in_hand.add(txn.lease)
+                try:
+                    self._run(job, txn)
+                finally:
+                    in_hand.discard(txn.lease)
+        except TransactionEnded:
+            logger.warning("a job took longer than its lease and is in the queue again")
+        return True
+
+    def _run(self, job: WaitingJob, txn: Any) -> None:
+        assert job.arguments is not None and job.options is not None and job.failures is not None
+        task = self._tasks[job.task]
+        try:
+            value = task.function(*job.arguments, **job.options)
+            self._finish(FinishedJob(self.name, job.id, value), txn)
+        except TransactionEnded:
+            raise
+        except BadEntry as error:
+            self._fail(job, task, f"the result of {task.name} cannot be an entry: {error}", txn)
+        except Exception:
+            self._fail(job, task, traceback.format_exc(), txn)
+
+    def _fail(self, job: WaitingJob, task: Task, error: str, txn: Any) -> None:
+        assert job.failures is not None
+        job.failures += 1
+        logger.warning("job %s of %s has failed: %s", job.id, task.name, error.splitlines()[-1])
+        if job.failures <= task.retries:
+            self._put(job, task.backoff * 2 ** (job.failures - 1), txn)
+            return
+        self.space.write(DeadLetter(**vars(job), error=error), txn=txn)
+        self._finish(FinishedJob(self.name, job.id, error=error), txn)
+
+    def _finish(self, finished: FinishedJob, txn: Any) -> None:
+        self.space.write(finished, lease=self.keep_results, txn=txn)
+
+    def __repr__(self) -> str:
+        return f"<job queue {self.name!r} in {self.space!r}>"
+
+
+@contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Within this block SIGTERM and SIGINT set the event, if it runs in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_seconds(name: str, value: object, above: float = -1) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > above:
+        limit = "above 0" if above == 0 else "of 0 or more"
+        raise BadArgument(name, f"a number of seconds {limit}", value)
+
+
+def _check_priority(priority: object) -> int:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise BadArgument("priority", "a whole number; higher ones come first", priority)
+    return priority

@@ -1,0 +1,287 @@
+"""The job queue: results, retries, priorities, delays, dead letters, workers that stop or die."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import tupelo
+from tupelo.errors import BadArgument
+from tupelo.queue import JobFailed, JobQueue
+
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture
+def queue(space):
+    return JobQueue(space, "pictures")
+
+
+@pytest.fixture
+def in_background():
+    """Work in a thread until the test ends."""
+    queues: list[JobQueue] = []
+    threads: list[threading.Thread] = []
+
+    def start(queue: JobQueue, threads_of_it: int = 1) -> None:
+        thread = threading.Thread(target=queue.work, args=[threads_of_it])
+        queues.append(queue)
+        threads.append(thread)
+        thread.start()
+
+    yield start
+    for queue in queues:
+        queue.stop()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+
+
+def test_a_job_is_done_and_its_result_is_found(queue, in_background):
+    @queue.task
+    def add(a, b, *, plus=0):
+        return a + b + plus
+
+    in_background(queue, 2)
+    jobs = [queue.submit(add, n, 1, plus=100) for n in range(20)]
+    assert [job.result(PATIENCE_SECONDS) for job in jobs] == [101 + n for n in range(20)]
+    assert all(job.done() for job in jobs)
+    assert len(queue) == 0
+
+
+def test_a_job_is_submitted_by_the_name_of_a_task_that_is_elsewhere(space, queue):
+    job = queue.submit("resize", "a.png")
+    assert len(queue) == 1 and not job.done()
+    elsewhere = JobQueue(space, "pictures")
+    elsewhere.task(name="resize")(str.upper)
+    elsewhere.work(until_empty=True)
+    assert job.result(0) == "A.PNG"
+
+
+def test_a_worker_leaves_the_jobs_of_other_queues_and_tasks(space, queue):
+    queue.task(name="mine")(str.upper)
+    others = [queue.submit("other", "a"), JobQueue(space, "sounds").submit("mine", "a")]
+    mine = queue.submit("mine", "a")
+    queue.work(until_empty=True)
+    assert mine.result(0) == "A"
+    assert not any(job.done() for job in others)
+
+
+def test_higher_priorities_come_first_and_equals_in_order(queue):
+    begun = []
+    queue.task(name="note")(begun.append)
+    for n, priority in enumerate([0, 5, -1, 5, 0]):
+        queue.submit("note", n, priority=priority)
+    queue.work(until_empty=True)
+    assert begun == [1, 3, 0, 4, 2]
+
+
+def test_a_delayed_job_is_not_begun_before_its_time(queue, in_background):
+    begun = []
+    queue.task(name="note")(begun.append)
+    later = queue.submit("note", "later", delay=1.0)
+    queue.submit("note", "now")
+    assert len(queue) == 1
+    in_background(queue)
+    later.result(PATIENCE_SECONDS)
+    assert begun == ["now", "later"]
+
+
+def test_a_job_that_fails_is_tried_again(queue, in_background):
+    attempts = []
+
+    @queue.task(retries=3, backoff=0.01)
+    def stumble(name):
+        attempts.append(name)
+        if len(attempts) < 3:
+            raise OSError("the disk is busy")
+        return len(attempts)
+
+    in_background(queue)
+    assert queue.submit(stumble, "a").result(PATIENCE_SECONDS) == 3
+    assert queue.dead() == []
+
+
+def test_a_job_that_fails_too_often_is_a_dead_letter_and_can_be_retried(queue, in_background):
+    healthy = threading.Event()
+
+    @queue.task(retries=2, backoff=0.01)
+    def fail(name):
+        if not healthy.is_set():
+            raise OSError(f"no {name}")
+        return name
+
+    in_background(queue)
+    job = queue.submit(fail, "disk", priority=3)
+    with pytest.raises(JobFailed, match="OSError: no disk"):
+        job.result(PATIENCE_SECONDS)
+    [dead] = queue.dead()
+    assert (dead.id, dead.task, dead.arguments, dead.failures) == (job.id, "fail", ["disk"], 3)
+    assert "OSError: no disk" in dead.error
+
+    healthy.set()
+    assert queue.retry(job.id)
+    assert job.result(PATIENCE_SECONDS) == "disk"
+    assert queue.dead() == []
+    assert not queue.retry(job.id)
+
+
+def test_a_result_that_cannot_be_an_entry_fails_the_job(queue):
+    queue.task(name="make", retries=0)(object)
+    job = queue.submit("make")
+    queue.work(until_empty=True)
+    with pytest.raises(JobFailed, match="the result of make cannot be an entry"):
+        job.result(0)
+
+
+def test_a_job_that_has_not_begun_can_be_cancelled(queue):
+    queue.task(name="upper")(str.upper)
+    job, other = queue.submit("upper", "a"), queue.submit("upper", "b", delay=3600)
+    assert job.cancel() and other.cancel()
+    assert not job.cancel() and not other.cancel()
+    queue.work(until_empty=True)
+    with pytest.raises(TimeoutError, match=f"job {job.id} has no result"):
+        job.result(0)
+
+
+def test_a_job_of_a_transaction_is_there_when_it_commits(space, queue):
+    with space.transaction() as txn:
+        queue.submit("upper", "a", txn=txn)
+        assert len(queue) == 0
+    assert len(queue) == 1
+
+
+def test_stop_lets_a_worker_finish_its_job(queue):
+    begun, go = threading.Event(), threading.Event()
+
+    @queue.task
+    def slow():
+        begun.set()
+        assert go.wait(PATIENCE_SECONDS)
+        return "finished"
+
+    jobs = [queue.submit(slow), queue.submit(slow)]
+    worker = threading.Thread(target=queue.work)
+    worker.start()
+    assert begun.wait(PATIENCE_SECONDS)
+    queue.stop()
+    go.set()
+    worker.join(PATIENCE_SECONDS)
+    assert [job.done() for job in jobs] == [True, False]
+
+
+def test_the_lease_of_a_long_job_is_renewed(space):
+    queue = JobQueue(space, lease=2.1)
+    renewed = threading.Event()
+    attempts = []
+
+    @queue.task
+    def long():
+        attempts.append(1)
+        return renewed.wait(3 * queue.lease)  # nothing sets it: longer than the lease
+
+    job = queue.submit(long)
+    queue.work(until_empty=True)
+    assert job.result(0) is False
+    assert len(attempts) == 1
+
+
+WORKER = """
+import sys, time
+import tupelo
+from tupelo.queue import JobQueue
+queue = JobQueue(tupelo.connect(sys.argv[1]), "pictures")
+@queue.task
+def sleep(seconds):
+    print("begun", flush=True)
+    time.sleep(seconds)
+    return "slept"
+queue.work()
+print("stopped", flush=True)
+"""
+
+
+def start_worker(url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER, url], stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+
+
+def test_the_job_of_a_killed_worker_is_done_by_another():
+    with tupelo.Host("office", listen=0) as host:
+        url = f"{host.url}jobs"
+        with tupelo.connect(url) as space, start_worker(url) as doomed:
+            queue = JobQueue(space, "pictures")
+            job = queue.submit("sleep", 3600)
+            assert doomed.stdout is not None
+            assert doomed.stdout.readline() == "begun\n"
+            doomed.kill()
+            queue.task(name="sleep")(lambda seconds: f"not for {seconds} s")
+            worker = threading.Thread(target=queue.work)
+            worker.start()
+            assert job.result(PATIENCE_SECONDS) == "not for 3600 s"
+            queue.stop()
+            worker.join(PATIENCE_SECONDS)
+
+
+def test_sigterm_lets_a_worker_finish_its_job():
+    with tupelo.Host("office", listen=0) as host:
+        url = f"{host.url}jobs"
+        with tupelo.connect(url) as space, start_worker(url) as worker:
+            job = JobQueue(space, "pictures").submit("sleep", 0.5)
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "begun\n"
+            worker.send_signal(signal.SIGTERM)
+            assert worker.stdout.readline() == "stopped\n"
+            assert worker.wait(PATIENCE_SECONDS) == 0
+            assert job.result(0) == "slept"
+
+
+def test_jobs_outlive_the_process(tmp_path: Path):
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path) as space:
+        job = JobQueue(space).submit("upper", "a")
+    with tupelo.Space("jobs", path=path) as space:
+        queue = JobQueue(space)
+        queue.task(name="upper")(str.upper)
+        queue.work(until_empty=True)
+        assert queue.job(job.id).result(0) == "A"
+
+
+def test_an_error_of_the_space_ends_the_work():
+    space = tupelo.Space()
+    queue = JobQueue(space)
+    queue.task(name="upper")(str.upper)
+    space.close()
+    with pytest.raises(tupelo.errors.SpaceClosed):
+        queue.work(2)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda queue: JobQueue(queue.space, ""), "name"),
+        (lambda queue: JobQueue(queue.space, lease=0), "lease"),
+        (lambda queue: JobQueue(queue.space, keep_results=-1), "keep_results"),
+        (lambda queue: queue.submit(print), "task"),
+        (lambda queue: queue.submit("a", priority="high"), "priority"),
+        (lambda queue: queue.submit("a", delay=-1), "delay"),
+        (lambda queue: queue.submit("a", delay=True), "delay"),
+        (lambda queue: queue.task(retries=-1)(print), "retries"),
+        (lambda queue: queue.task(backoff="slow")(print), "backoff"),
+        (lambda queue: queue.task(name="twice")(queue.task(name="twice")(print)), "name"),
+        (lambda queue: queue.task(7), "function"),
+        (lambda queue: queue.work(), "work"),
+        (lambda queue: (queue.task(print), queue.work(0)), "threads"),
+    ],
+)
+def test_a_bad_argument_is_named(call, argument):
+    with tupelo.Space() as space:
+        queue = JobQueue(space)
+        with pytest.raises(BadArgument, match=f"^{argument}"):
+            call(queue)
+        assert space.count() == 0
