@@ -89,7 +89,7 @@ def test_a_model_runs_on_the_hosts():
 
 def test_the_same_seed_gives_the_same_events():
     def digest(seed: int) -> str:
-        found = []
+        found: list[str] = []
 
         async def scene(federation):
             await federation.engaged()

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -72,7 +71,7 @@ def test_a_worker_leaves_the_jobs_of_other_queues_and_tasks(space, queue):
 
 
 def test_higher_priorities_come_first_and_equals_in_order(queue):
-    begun = []
+    begun: list[object] = []
     queue.task(name="note")(begun.append)
     for n, priority in enumerate([0, 5, -1, 5, 0]):
         queue.submit("note", n, priority=priority)
@@ -81,7 +80,7 @@ def test_higher_priorities_come_first_and_equals_in_order(queue):
 
 
 def test_a_delayed_job_is_not_begun_before_its_time(queue, in_background):
-    begun = []
+    begun: list[object] = []
     queue.task(name="note")(begun.append)
     later = queue.submit("note", "later", delay=1.0)
     queue.submit("note", "now")
@@ -241,7 +240,7 @@ def test_sigterm_lets_a_worker_finish_its_job():
             assert job.result(0) == "slept"
 
 
-def test_jobs_outlive_the_process(tmp_path: Path):
+def test_jobs_outlive_the_process(tmp_path):
     path = tmp_path / "jobs.tupelo"
     with tupelo.Space("jobs", path=path) as space:
         job = JobQueue(space).submit("upper", "a")
