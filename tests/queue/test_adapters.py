@@ -35,7 +35,8 @@ def test_an_executor_gives_futures(queue, working):
     with QueueExecutor(queue) as executor:
         good = [executor.submit(str.upper, letter) for letter in "abc"]
         bad = executor.submit(int, "x")
-    XX
+        futures: list[Future[Any]] = [*good, bad]
+        assert not wait(futures, PATIENCE_SECONDS).not_done
     assert [future.result() for future in good] == ["A", "B", "C"]
     with pytest.raises(JobFailed, match="invalid literal"):
         bad.result()
