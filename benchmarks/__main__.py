@@ -16,6 +16,7 @@ from benchmarks import (
     federation,
     handover,
     index,
+    jobs,
     kills,
     lime,
     melon,
@@ -42,6 +43,7 @@ THEMES = {
     "sites": sites.run,
     "federation": federation.run,
     "backlog": backlog.run,
+    "jobs": jobs.run,
     "pipeline": pipeline.run,
 }
 NAMES = [*THEMES, "kills", "lime", "melon", "unread", "event_heap", "worst", "thesis"]
