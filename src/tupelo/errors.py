@@ -1,5 +1,6 @@
 """Every error that Tupelo raises.
 
+```text
 TupeloError
 ├── BadInput            an argument cannot be used; nothing was done
 │   ├── BadEntry            a value outside the closed set, or not an entry at all
@@ -87,6 +88,7 @@ TupeloError
     ├── JournalFailed       the disk refused; the space is closed, reopen it to recover
     ├── DiskFull            the disk is full; writes work again when there is room
     └── LogTrimmed          the requested changes are no longer (or were never) kept
+```
 
 "No match" is a result, not an error.
 """
