@@ -19,7 +19,7 @@ SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadscope
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test quick check browser format bench clean
+.PHONY: help run test quick check browser format bench docs clean
 
 help: ## show this list
 	@echo "Tupelo: make <target>"
@@ -57,6 +57,10 @@ format: $(DEV_STAMP) ## format the code and fix what can be fixed safely
 
 bench: $(DEV_STAMP) ## run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(DEV_STAMP) ## build the site into build/site
+	@$(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 clean: ## remove the environment, caches and build results
 	@if [ -e "$(VENV)/.stamp-venv" ]; then rm -rf "$(VENV)"; fi

@@ -1,4 +1,5 @@
-"""Coroutines that meet in a space: a pipeline of fetchers and counters, and a cancelled one."""
+"""Coroutines that share a space: fetchers take requests and write pages, a counter takes pages. A
+cancelled take loses no request."""
 
 import asyncio
 from dataclasses import dataclass
@@ -24,14 +25,14 @@ async def fetch(space: aio.Space) -> None:
             request = await space.take(Request, wait=1, txn=txn)
             if request is None:
                 return
-            await asyncio.sleep(0.01)  # Here a real one would wait for the network.
+            await asyncio.sleep(0.01)  # stands for a download
             page = Page(request.address, text="lorem ipsum " * len(request.address))
             await space.write(page, txn=txn)
 
 
 async def count(space: aio.Space, pages: int) -> None:
     for _ in range(pages):
-        page = await space.take(Page)  # Whichever comes first.
+        page = await space.take(Page)  # the page that comes first
         page.words = len(page.text.split())
         await space.write(("words", page.address, page.words))
 
@@ -43,9 +44,9 @@ async def main() -> None:
         counter = group.create_task(count(space, len(addresses)))
 
         impatient = asyncio.create_task(space.take(Request))
-        await asyncio.sleep(0)  # Now everybody waits.
+        await asyncio.sleep(0)  # Let the tasks start; now all of them wait.
         await space.write_all([Request(address) for address in addresses])
-        impatient.cancel()  # It has just been given a request; it goes back to the others.
+        impatient.cancel()  # It may have got a request, which goes back to the space.
 
         await counter
         for _, address, words in sorted(await space.read_all(("words", str, int))):

@@ -1,5 +1,5 @@
-"""Two laptops in a café share notes while they are connected, and work on alone when they part. A
-third one receives the notes that were left for it when it arrives."""
+"""Two laptops in a café share notes while they are connected; after they part, each has its own
+notes. Then a third laptop connects, and a note that is written for it moves to it."""
 
 import tupelo
 
@@ -7,6 +7,7 @@ NOTE = ("note", str, str)
 
 
 def meet(host: tupelo.Host, name: str) -> None:
+    """Wait until the host is connected to the host with this name."""
     host.presence.read(tupelo.HostPresence(name=name, state="engaged"))
 
 

@@ -1,4 +1,4 @@
-"""A chat by subscriptions: members subscribe to the lines of a room and need no addresses."""
+"""A chat with subscriptions: members subscribe to the lines of a room, and need no addresses."""
 
 from threading import Thread
 
@@ -9,7 +9,7 @@ LINE = ("line", str, str, str)  # room, who, what
 
 
 def listen(subscription: tupelo.Subscription, name: str, pages: list[str]) -> None:
-    """Print a member's screen, line by line, until the subscription is closed."""
+    """Add each line to the screen of a member, until the subscription is closed."""
     for notice in subscription:
         _, room, who, text = notice.entry
         pages.append(f"{name}'s screen | #{room} {notice.sequence} {who}: {text}")
@@ -17,7 +17,7 @@ def listen(subscription: tupelo.Subscription, name: str, pages: list[str]) -> No
 
 def main() -> None:
     with tupelo.Space("chat") as space:
-        # Ada follows the garden; Ben everything, in any room, that is not his own.
+        # Ada follows the room "garden". Ben follows all rooms, without his own lines.
         screens: dict[str, list[str]] = {"ada": [], "ben": []}
         templates = {
             "ada": ("line", "garden", ANY, ANY),
@@ -36,13 +36,13 @@ def main() -> None:
         space.write(("line", "garden", "ben", "I saw them!"), lease=3600)
 
         for subscription in subscriptions.values():
-            subscription.close()  # What was already on its way still arrives.
+            subscription.close()  # Lines written before this still arrive.
         for listener in listeners:
             listener.join()
         for screen in screens.values():
             print(*screen, sep="\n")
 
-        # Dora comes late. A session gives her each line once, and only what is new after that.
+        # Dora joins later. A session returns each line once: the history, then new lines only.
         dora = space.session()
         print(f"dora reads {len(dora.read_all(LINE))} lines of history")
         space.write(("line", "garden", "dora", "Hello!"), lease=3600)

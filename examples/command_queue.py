@@ -1,9 +1,10 @@
-"""A JavaSpaces command queue: commands are carried out one after another, in the order in which
-they were given, whoever gives them and whoever carries them out.
+"""A JavaSpaces command queue: commands are executed one at a time, in the order in which they were
+appended, with any number of writers and workers ("clerks").
 
-The queue is a channel: two counters, its head and its tail, are entries as well. To append, take
-the tail, write the command under its number, and write the tail back, in one transaction. A clerk
-takes the head the same way, so of two clerks one waits; if a clerk fails, nothing has happened.
+The head and the tail of the queue are counters, and entries too. To append a command, a program
+takes the tail, writes the command with its number, and writes the tail plus one, all in one
+transaction. A clerk takes the head in the same way, so other clerks wait. If a clerk fails, its
+transaction is aborted and nothing has changed.
 
 python command_queue.py               in memory
 python command_queue.py queue.tupelo  in a file
@@ -74,7 +75,7 @@ def append(space: JavaSpace, manager: TransactionManager, command: Command) -> N
 
 
 def clerk(space: JavaSpace, manager: TransactionManager) -> list[tuple[int, str]]:
-    """Carry out commands in their order, until the queue is empty."""
+    """Execute commands in their order until the queue is empty; return numbers and results."""
     done = []
     while True:
         with manager.create(lease=10).transaction as txn:

@@ -1,7 +1,8 @@
-"""A JavaSpaces compute farm: a master writes tasks, and workers that know none of them do the work.
+"""A JavaSpaces compute farm: a master writes tasks, and workers execute them.
 
-Tasks are commands: each knows how to do itself, so one kind of worker serves every master. A worker
-takes a task, does it and writes the result in one transaction; one that dies gives its task back.
+A task has a method `execute`, so one kind of worker can do every kind of task. A worker takes a
+task, executes it and writes the result in one transaction. If a worker dies, its task is back when
+the lease of its transaction ends.
 
 python compute_farm.py             in memory
 python compute_farm.py farm.tupelo in a file
@@ -30,7 +31,7 @@ class Task(Entry):
 
 @dataclass
 class CountPrimes(Task):
-    """How many primes are there from `start` up to, and without, `end`?"""
+    """Count the primes from `start` to `end` - 1."""
 
     start: int | None = None
     end: int | None = None
@@ -50,7 +51,7 @@ class Primes(Entry):
 
 @dataclass
 class Stop(Task):
-    """The last task of a worker, which writes it again for the next worker."""
+    """Ends a worker, which first writes it again for the next worker."""
 
 
 def is_prime(n: int) -> bool:
@@ -59,7 +60,7 @@ def is_prime(n: int) -> bool:
 
 def worker(space: JavaSpace05, manager: TransactionManager) -> None:
     """Execute tasks until a Stop is taken."""
-    any_task = space.snapshot(Task())  # prepared once, asked for again and again
+    any_task = space.snapshot(Task())  # the template, checked and encoded once
     while True:
         with manager.create(lease=30).transaction as txn:
             task = space.take(any_task, txn)
@@ -70,7 +71,7 @@ def worker(space: JavaSpace05, manager: TransactionManager) -> None:
 
 
 def dying_worker(space: JavaSpace05, manager: TransactionManager) -> None:
-    """Take a task and vanish; the task returns when the short lease of the transaction ends."""
+    """Take a task and stop; the task is back when the short lease of the transaction ends."""
     transaction, _ = manager.create(lease=0.2)
     task = space.take(CountPrimes(), transaction)
     print(f"a worker died with the task from {task.start}")

@@ -1,8 +1,8 @@
-"""ROAMINGJIGSAW (the LIME paper, 5.1): players assemble a puzzle together, also while apart.
+"""ROAMINGJIGSAW (the LIME paper, 5.1): players assemble a puzzle together, also while disconnected.
 
-A piece is a tuple, and belongs to the player in whose tuple space it is. One weak reaction keeps
-every tray up to date: at once for those who are near, at the next meeting for the others. The
-numbers are those of the paper's figure 11.
+A piece is a tuple and belongs to the player in whose tuple space it is. A weak reaction keeps the
+tray of each player up to date: at once while players are connected, otherwise when they meet again.
+The numbers in comments are those of figure 11 of the paper.
 """
 
 from queue import Queue
@@ -27,7 +27,7 @@ class Tray:
         number, picture = piece
         with self._changed:
             if any(set(picture) < set(known) for known in self._pieces):
-                return  # It is a part of something larger by now.
+                return  # It is already part of a larger piece.
             for known in [known for known in self._pieces if set(known) <= set(picture)]:
                 del self._pieces[known]
             self._pieces[picture] = (number, owner)
@@ -43,7 +43,7 @@ class Tray:
         return " ".join(f"{picture}:{owner}" for picture, owner in sorted(named))
 
     def await_shown(self, wanted: str) -> str:
-        """Wait until the tray shows this, at most 60 seconds; what it shows then."""
+        """Wait at most 60 seconds until the tray shows `wanted`; return what it shows."""
         with self._changed:
             self._changed.wait_for(lambda: self.show() == wanted, timeout=60)
             return self.show()

@@ -1,7 +1,7 @@
-"""A job queue. Workers take jobs inside transactions, so that none is lost and none done twice.
+"""A job queue. Workers take jobs in transactions: no job is lost, and none is done twice.
 
-python job_queue.py             in memory
-python job_queue.py jobs.tupelo in a file; run it again and it counts on
+python job_queue.py              in memory
+python job_queue.py jobs.tupelo  in a file; a second run adds ten more jobs
 
 """
 
@@ -16,21 +16,21 @@ DONE = ("done", int, str, str)
 
 
 def worker(space: tupelo.Space, name: str) -> None:
-    """Do jobs until none is left, also none that a transaction could still return."""
+    """Do jobs until none is left, not even in an open transaction (`if_exists`)."""
     while True:
         try:
-            with space.transaction(lease=5) as txn:  # If the worker dies, the job returns in 5 s.
+            with space.transaction(lease=5) as txn:  # If the worker dies, the job is back in 5 s.
                 job = space.take(JOB, txn=txn, if_exists=True)
                 if job is None:
                     return
                 _, number, text = job
                 space.write(("done", number, text.upper(), name), txn=txn)
         except TransactionEnded:
-            continue  # Too slow: somebody else has the job by now.
+            continue  # The lease has ended: the job is back in the space.
 
 
 def clumsy(space: tupelo.Space) -> None:
-    """Fail in a job: the error aborts the transaction, and the job returns at once."""
+    """Fail during a job: the error aborts the transaction, and the job is back at once."""
     try:
         with space.transaction(lease=5) as txn:
             _, number, _ = space.take(JOB, txn=txn)
@@ -40,7 +40,7 @@ def clumsy(space: tupelo.Space) -> None:
 
 
 def silent(space: tupelo.Space) -> None:
-    """Vanish in a job: the job returns when the lease of the transaction ends."""
+    """Stop during a job: the job is back when the lease of the transaction ends."""
     txn = space.transaction(lease=0.5)
     _, number, _ = space.take(JOB, txn=txn)
     print(f"silent: holds job {number} and is gone")

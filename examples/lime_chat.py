@@ -1,6 +1,6 @@
-"""A chat on LIME. Public lines go to all agents in the group, private ones to one agent. There is
-no history: a line is removed as soon as the reactions have seen it, so later agents never get
-it."""
+"""A chat on LIME. Public lines go to all agents in the group, private lines to one agent. There is
+no history: a line is removed as soon as the reactions have seen it, so agents that join later do
+not get it."""
 
 from queue import Queue
 
@@ -60,7 +60,7 @@ def main() -> None:
             Chatter(ben_host, "ben"),
             Chatter(cleo_host, "cleo"),
         )
-        near(ada_host, "ben", "cleo")  # cleo only through ben
+        near(ada_host, "ben", "cleo")  # cleo is connected through ben
 
         ada.say("The tulips are out.")
         cleo.say("I can smell them.")
@@ -71,7 +71,7 @@ def main() -> None:
         ben.whisper(ada.agent, "It is the soup.")
         ada.show(1)
 
-        # Ada walks away. Ben is not heard by her; what was whispered to her waits for her.
+        # Ada is disconnected. She misses public lines; a private line waits until she is back.
         ada_host.disengage()
         ben.say("Is she gone?")
         cleo.show(1)

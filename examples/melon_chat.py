@@ -1,5 +1,5 @@
-"""A chat on MELON. All members read all lines, also those who join later; a whisper is encrypted
-for one member, and the hosts that carry it cannot read it."""
+"""A chat on MELON. Every member reads the lines of all hosts that it reaches, also when it joins
+later. A whisper is encrypted for one member; hosts that carry it cannot read it."""
 
 from tupelo import Host, Identity, Not, Trust
 from tupelo.models.melon import Melon
@@ -18,13 +18,13 @@ class Chat:
         self._melon.store(("whisper", self.name, line), to=other.identity)
 
     def show(self, lines: int) -> None:
-        """Wait for so many lines of others, and show them."""
+        """Wait for this many lines of other members, and print them."""
         for _ in range(lines):
             _, who, line = self._melon.read(("line", Not(self.name), str))
             print(f"{self.name}'s screen | {who} says: {line}")
 
     def hear(self, other: "Chat") -> None:
-        """Wait for a whisper of this member's identity; the name alone proves nothing."""
+        """Wait for a whisper from the identity of this member; a name alone proves nothing."""
         _, who, line = self._melon.take(("whisper", str, str), sender=other.identity)
         print(f"{self.name}'s screen | {who} whispers: {line}")
 
@@ -53,7 +53,7 @@ def main() -> None:
         ben.say("I saw them!")
         ada.show(1)
 
-        # Cleo comes later, and is near ben alone.
+        # Cleo joins later, and is connected to ben only.
         with open_host("cleo", keys["cleo"], trust, second) as third:
             cleo = Chat(third, "cleo")
             cleo.show(1)

@@ -1,5 +1,5 @@
-"""A news server and its readers on MELON. Each reader reads a headline once, and none can remove
-it. The village never meets the agency: a bus goes between them and carries copies."""
+"""A news server and its readers on MELON. Each reader gets each headline once, and no reader can
+remove it. The village is never connected to the agency: the bus is, and holds copies for it."""
 
 from tupelo import Host
 from tupelo.models.melon import Copies, Melon
@@ -18,7 +18,7 @@ class NewsReader:
         self._melon = Melon(host, "news", copies=Copies(hosts=1))
 
     def fetch(self, category: str, least: int = 1) -> list[str]:
-        """The unread headlines of a category; waits until there are at least so many."""
+        """The unread headlines of a category; waits until there are at least `least`."""
         headlines: list[str] = []
         while len(headlines) < least:
             headlines += [headline for _, headline in self._melon.read_all((category, str))]

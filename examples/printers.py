@@ -4,8 +4,8 @@ without any address, and sends it a job. A printer that leaves disappears from t
 from tupelo.models import lime
 from tupelo.models.lime import ONCE_PER_TUPLE, AgentLocation, LimeTupleSpace, LocalizedReaction
 
-PRINTER = ("printer", str, int, bool)  # whose agent, on which floor, in colour?
-JOB = ("job", str, str)  # what, and whose agent is to be told
+PRINTER = ("printer", str, int, bool)  # id of its agent, floor, whether it prints in colour
+JOB = ("job", str, str)  # what to print, id of the agent to inform
 
 
 class Printer(lime.Agent):
@@ -24,7 +24,7 @@ class Printer(lime.Agent):
 
     def print(self, event: lime.ReactionEvent) -> None:
         job = self.office.inp(event.tuple, current=self.location)
-        if job is not None:  # Nobody has taken it back.
+        if job is not None:  # The sender has not taken it back.
             _, what, client = job
             print(f"{self.name} prints {what}")
             self.office.out(("printed", what, self.name), AgentLocation(client))
@@ -47,12 +47,12 @@ def main() -> None:
             me = laptop.agent("laptop")
             office = LimeTupleSpace("office", me)
             office.set_shared(True)
-            for floor, colour in ((0, False), (0, True), (4, True)):  # wait until all have come
+            for floor, colour in ((0, False), (0, True), (4, True)):  # wait until all are there
                 office.rd(("printer", str, floor, colour))
             found = sorted(name_of(printer[1]) for printer in office.rdg(PRINTER))
             print("the laptop sees", *found)
 
-            # In colour, on the fourth floor: found by what it can do, addressed by who it is.
+            # Find a colour printer on the fourth floor, and send the job to its agent.
             _, artist, _, _ = office.rd(("printer", str, 4, True))
             office.out(("job", "poster.pdf", me.id), destination=AgentLocation(artist))
             print("the laptop is told of", *office.in_(("printed", str, str))[1:])
@@ -62,7 +62,7 @@ def main() -> None:
             print("the attic has left; the laptop sees", *found)
             print("in colour on the fourth floor:", office.rdp(("printer", str, 4, True)))
 
-            # A job for one who is away waits here, and goes to it when it comes back.
+            # A job for an absent agent waits here, and moves to the agent when it is back.
             office.out(("job", "map.pdf", me.id), destination=AgentLocation(artist))
             print("waiting for artist:", len(office.rdg(JOB, current=me.location)), "job")
             attic.engage()

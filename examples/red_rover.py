@@ -1,8 +1,8 @@
-"""REDROVER (the LIME paper, 5.2): two teams look for a flag, and see who is near and who is not.
+"""REDROVER (the LIME paper, 5.2): two teams look for a flag, and see which players are in range.
 
-Where a player is, everyone is told by a tuple in the space "game". What only the own team may know
-is in a space of the team's name. A player who is out of range stays on the map as a ghost, where it
-was seen last: LimeSystem tells of departed hosts.
+The position of a player is a tuple in the space "game", which all share. What only one team may
+know is in a space with the name of the team. A player out of range is shown as a ghost at its last
+known position: LimeSystem has a tuple for each departed host.
 """
 
 from threading import Condition
@@ -14,7 +14,7 @@ Place = tuple[int, int]
 
 
 class Player:
-    """A player's device: the map that it shows, and what its owner does."""
+    """The device of a player: the map that it shows, and the actions of the player."""
 
     def __init__(self, host: lime.Host, team: str, place: Place) -> None:
         self.host, self.name, self.place = host, host.name, place
@@ -38,7 +38,7 @@ class Player:
         self._team.out(("icon", f"<{self.name}>"))
         self._game.out(("at", self.name, *place))
 
-    # What its owner does
+    # Actions of the player
 
     def move(self, place: Place) -> None:
         self._game.inp(("at", self.name, int, int), current=self.agent.location)
@@ -51,7 +51,7 @@ class Player:
         found = self._team.rdp(("icon", str), current=other.agent.location)
         return "not to be had" if found is None else found[1]
 
-    # What its device hears
+    # Reactions of the device
 
     def show_move(self, event: lime.ReactionEvent) -> None:
         _, name, x, y = event.tuple
@@ -82,7 +82,7 @@ class Player:
         return "; ".join([*places, *self._news])
 
     def await_shown(self, wanted: str) -> None:
-        """Print what the device shows, when it shows this, or after a while."""
+        """Wait at most 60 seconds until the device shows `wanted`, and print what it shows."""
         with self._changed:
             self._changed.wait_for(lambda: self.show() == wanted, timeout=60)
             print(f"  {self.name}'s device: {self.show()}")

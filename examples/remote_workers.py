@@ -1,5 +1,5 @@
-"""Workers in processes of their own take jobs from a host over a socket. One is killed in mid-job:
-its transaction is called off as soon as its link is lost, and another one does the job."""
+"""Worker processes take jobs from a host over TCP. One of them is killed during a job: the host
+aborts its transaction as soon as the connection is lost, and another worker does the job."""
 
 import subprocess
 import sys
@@ -14,8 +14,8 @@ while True:
     with space.transaction(lease=30) as txn:
         _, number = space.take(("job", int), txn=txn)
         if sys.argv[2] == "clumsy":
-            space.write(("holding", number))  # outside the transaction: everyone sees it
-            sys.stdin.read()  # it never comes back from here
+            space.write(("holding", number))  # outside the transaction, so visible at once
+            sys.stdin.read()  # blocks until the process is killed
         space.write(("done", number, number**2), txn=txn)
 """
 

@@ -1,7 +1,7 @@
-"""Sensors write readings at one host. A stream on Spark keeps figures of every ten seconds for each
-of them, notices what is missing, late or too hot, and writes alerts back as leased entries. A
-reaction at another host acts on them: it has readings sent again, a radio reset, a sensor slowed
-down. In the end the same figures come once more from the log, all at once.
+"""Sensors write readings at one host. A Spark stream computes averages of ten seconds for each
+sensor, detects missing, late and hot readings, and writes alerts back as leased entries. A
+reaction at another host acts on the alerts: it orders readings to be sent again, a radio to be
+reset, a sensor to slow down. At the end a batch query computes the same averages from the log.
 
 It needs Spark: pip install "tupelo[pipeline]", and Java 17 or pip install "tupelo[java]"."""
 
@@ -20,29 +20,30 @@ from tupelo.errors import PipelineError
 WINDOW_SECONDS = 10
 HOT = 30.0
 WAIT_SECONDS = 120
-PATIENCE = 2  # After so many later ones, a reading that is not there is missing.
+PATIENCE = 2  # a reading is missing when this many later ones have come
 
-# ("reading", of whom, its number, measured when, degrees)
-# ("alert", about whom, what, first number, last number, degrees), and a "window" in the same way
-# ("order", for whom, what, first number, last number)
-# ("note", about whom, what, in words)
+# The entries:
+# ("reading", sensor, number, time of the measurement, degrees)
+# ("alert", sensor, what, first number, last number, degrees); "window" has the same fields
+# ("order", sensor, what, first number, last number)
+# ("note", sensor, what, text)
 ALERT = ("alert", str, str, int, int, float)
 
 ALL = [0, 1, 2, 3, 4, 5]  # the readings of one round
 
 
-# At the field: sensors, each a program that has a line to its host.
+# In the field: sensors, each connected to the host as a client.
 
 
 class Sensor(threading.Thread):
-    """Measures, keeps what it has measured, and does what it is told."""
+    """Measures, keeps its readings, and executes orders."""
 
     def __init__(self, url: str, name: str, degrees: float, order: list[int]) -> None:
         super().__init__(daemon=True)
         self.url = url
         self.name = name
         self.degrees = degrees
-        self.order = order  # in which its radio sends those of a round; what is not there is lost
+        self.order = order  # in which its radio sends the readings of a round; others are lost
         self.seconds = 2.0  # from one reading to the next
         self.kept: list[tuple[Any, ...]] = []
 
@@ -77,25 +78,25 @@ class Sensor(threading.Thread):
         self.kept.append(("reading", self.name, number, at, self.degrees + number % 3))
 
 
-# On Spark: what is known of a sensor, from batch to batch.
+# On Spark: the state of a sensor, from batch to batch.
 
 
 class Watch:
-    """What has come from one sensor, in the order in which it came.
+    """The readings of one sensor, in the order of their arrival.
 
-    What it says depends on the readings and that order only, not on where one batch ends and the
-    next begins: so it says the same whenever a batch is read again.
+    Its alerts depend only on the readings and their order, not on the limits of batches. So a batch
+    that is read again gives the same alerts.
     """
 
     def __init__(self, source: str, top: int = -1, missing: Any = (), windows: Any = ()) -> None:
         self.source = source
-        self.top = top  # the greatest number that has come
-        self.missing: dict[int, int] = dict(missing)  # how many later ones have come, by number
+        self.top = top  # the highest number so far
+        self.missing: dict[int, int] = dict(missing)  # by number: how many later ones came
         self.windows: dict[int, tuple[int, float]] = dict(windows)  # count and sum, by begin
         self.said: list[tuple[Any, ...]] = []
 
     def kept(self) -> str:
-        """All that must be known when the next batch comes."""
+        """The state for the next batch."""
         missing, windows = list(self.missing.items()), list(self.windows.items())
         return json.dumps({"top": self.top, "missing": missing, "windows": windows})
 
@@ -108,7 +109,7 @@ class Watch:
             overtaken = self.missing.pop(number)
             self.say("alert", "late" if overtaken < PATIENCE else "filled", number, overtaken)
         else:
-            return  # It has come before.
+            return  # a duplicate
         begin = int(at // WINDOW_SECONDS) * WINDOW_SECONDS
         count, total = self.windows.get(begin, (0, 0.0))
         self.windows[begin] = (count + 1, total + degrees)
@@ -122,7 +123,7 @@ class Watch:
             self.say("alert", "gap", gone[0], gone[-1])
 
     def close_windows(self) -> None:
-        """A window is closed when a later one has begun and nothing is missing any more."""
+        """Close windows for which a later one has begun, while no reading is missing."""
         while len(self.windows) > 1 and not self.missing:
             begin = min(self.windows)
             count, total = self.windows.pop(begin)
@@ -135,7 +136,7 @@ class Watch:
 
 
 def watch(key: tuple[str], frames: Iterator[Any], state: Any) -> Iterator[Any]:
-    """The next readings of one sensor. Rows have no order of their own: `position` says it."""
+    """Process the next readings of one sensor. Rows have no order; sort them by `position`."""
     import pandas
 
     seen = Watch(key[0], **json.loads(state.get[0])) if state.exists else Watch(key[0])
@@ -152,7 +153,7 @@ FIELDS = "topic string, source string, n long, at double, degrees double"
 
 
 def start(spark: Any, url: str, checkpoint: Path) -> Any:
-    """The stream from the readings to the station, which runs until it is stopped."""
+    """Start the stream from the space "readings" to the space "station"."""
     return (
         spark.readStream.format("tupelo")
         .options(kinds="written", entry=FIELDS, columns="position,f")
@@ -162,16 +163,16 @@ def start(spark: Any, url: str, checkpoint: Path) -> Any:
         .applyInPandasWithState(watch, SAID_TYPES, "known string", "append", "NoTimeout")
         .writeStream.format("tupelo")
         .option("checkpointLocation", str(checkpoint))
-        .option("lease", 600)  # An alert that nobody has acted on by then is none any more.
+        .option("lease", 600)  # An alert expires after ten minutes.
         .start(url + "station")
     )
 
 
-# At the office: a reaction to what is written at the field.
+# At the office: a reaction to alerts that are written in the field.
 
 
 def act(alert: tuple[Any, ...], step: Any) -> None:
-    """Runs in a transaction: the order and the note are there together, or not at all."""
+    """Runs in a transaction: order and note are written together, or not at all."""
     _, source, what, first, last, mean = alert
     match what:
         case "gap":
@@ -239,7 +240,7 @@ def main() -> None:
 
 
 def show(spark: Any, url: str, closed: dict[tuple[str, int], tuple[int, float]]) -> None:
-    """All windows, also those that the stream still had open, from the log."""
+    """Print all windows from the log, including those that the stream has not closed yet."""
     readings = spark.read.format("tupelo").options(kinds="written", entry=FIELDS).load(url)
     readings.select("f.*").createOrReplaceTempView("readings")
     figures = spark.sql(f"""

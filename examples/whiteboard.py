@@ -1,16 +1,16 @@
-"""One shared whiteboard on four paradigms, after section 6.5 of Collins' dissertation. Among hosts
-that are connected, all four boards come to show the same. They differ when hosts come late or part:
+"""A shared whiteboard on four paradigms, after section 6.5 of Collins' dissertation. While hosts
+are connected, all four show the same figures. They differ when hosts join late or are disconnected:
 
-| paradigm          | a figure is                | what is lost when hosts part                    |
+| paradigm          | a figure is                | lost when hosts join late or part               |
 | ----------------- | -------------------------- | ----------------------------------------------- |
-| publish/subscribe | told to whoever is there   | what was published meanwhile, and whoever comes |
-|                   |                            | late misses all before, and nobody is told so   |
-| RPC               | a call of every board that | the same; but who draws knows which boards were |
-|                   | is found                   | called, and which did not answer                |
-| tuple space, LIME | a tuple that stays with    | nothing while its agent is here; with the agent |
-|                   | the agent that drew it     | the figures go; all are read again at each look |
-| MELON             | a message that each reads  | nothing, if some host holds a copy: the figures |
-|                   | once                       | of a host that is gone are read from there      |
+| publish/subscribe | sent to connected hosts    | all earlier figures, and those published while  |
+|                   |                            | apart; nobody is told                           |
+| RPC               | a call to every board that | the same; but the caller knows which boards     |
+|                   | is found                   | were called and which did not answer            |
+| tuple space, LIME | a tuple that stays with    | the figures of an agent that has left; all      |
+|                   | the agent that drew it     | figures are read again at each look             |
+| MELON             | a message that each board  | nothing, if some host has a copy: figures of a  |
+|                   | reads once                 | host that has left are read from the copy       |
 """
 
 import time
@@ -34,11 +34,11 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Whiteboard:
-    """What all four have in common. `figures` are those that this board shows."""
+    """The common part of the four boards. `figures` are shown on this board."""
 
     title: ClassVar[str]
     keeps: ClassVar[str] = "nothing"
-    """For whoever comes late: nothing, what those have drawn who are here, or all."""
+    """What a board that joins late gets to see."""
 
     def __init__(self, host: Host) -> None:
         self.name = host.name
@@ -53,17 +53,17 @@ class Whiteboard:
         raise NotImplementedError
 
     def refresh(self) -> None:
-        """Fetch the figures of others, if they do not come by themselves."""
+        """Fetch the figures of others, if they are not pushed."""
 
     def others(self) -> int:
-        """How many boards are there beside this one?"""
+        """The number of other boards."""
         raise NotImplementedError
 
     def meet(self, boards: int) -> None:
         until(lambda: self.others() == boards - 1)
 
     def look(self, figures: int) -> str:
-        """Wait until it shows so many."""
+        """Wait until the board shows this many figures; return their colours."""
 
         def is_there() -> bool:
             self.refresh()
@@ -86,7 +86,7 @@ class PubSubBoard(Whiteboard):
             self.add(who, colour)
 
     def draw(self, colour: str) -> None:
-        self._broker.publish(("figure", self.name, colour))  # and is told itself
+        self._broker.publish(("figure", self.name, colour))  # this board gets it too
 
     def others(self) -> int:
         return len(self._broker.hosts) - 1
@@ -142,7 +142,7 @@ class MelonBoard(Whiteboard):
         self._melon.write(("figure", self.name, colour))
 
     def refresh(self) -> None:
-        for _, who, colour in self._melon.read_all(FIGURE, wait=0):  # those that are unread
+        for _, who, colour in self._melon.read_all(FIGURE, wait=0):  # only unread ones
             self.add(who, colour)
 
     def others(self) -> int:
@@ -151,7 +151,7 @@ class MelonBoard(Whiteboard):
 
 @contextmanager
 def whiteboard(kind: type[Whiteboard], name: str, *near: Whiteboard) -> Iterator[Whiteboard]:
-    """A board at a host of its own, engaged with the hosts of those that are near."""
+    """A board at a host of its own, connected to the hosts of the boards `near`."""
     peers = [board.host.address for board in near]
     with Host(name, listen="127.0.0.1:0", peers=peers) as host:
         board = kind(host)
@@ -167,7 +167,7 @@ def main(kind: type[Whiteboard]) -> None:
         ben = stack.enter_context(whiteboard(kind, "ben"))
         with whiteboard(kind, "ada", ben) as ada:
             ada.draw("red")
-            ben.look(1)  # So he knows that hers is there as well.
+            ben.look(1)  # Wait until ben's board shows it.
             ben.draw("green")
             print("  ada and ben:", ada.look(2), "=", ben.look(2))
 

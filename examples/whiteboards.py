@@ -1,6 +1,6 @@
-"""Four whiteboards on an event heap: the scenario of Storz, Friday and Davies. Alice, Bob, Joe and
-Sue draw together at lunch, without any server. Alice and Joe go to their office, find there all
-that was drawn, and go on; later they meet the others again."""
+"""Four whiteboards on an Event Heap: the scenario of Storz, Friday and Davies. Alice, Bob, Joe and
+Sue draw together at lunch, without a server. Alice and Joe go to their office, where they have all
+strokes and continue; later they connect to the others again."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Stroke:
 
 
 class Whiteboard:
-    """What is drawn later covers what was drawn before: so all must draw in one order."""
+    """A later stroke covers an earlier one, so all boards must draw in the same order."""
 
     def __init__(self, host: Host, view: str | None = None) -> None:
         self.name = host.name
         self.strokes: list[str] = []
-        # The owner of the view may be away for a second before it is cloned.
+        # If the owner of the view is away for a second, the view is cloned.
         self.heap = EventHeap(host, "whiteboard", patience=1.0)
         self.told: SimpleQueue[ViewCloned] = SimpleQueue()
         self.view = self.heap.view(view, wait=None, on_clone=self.told.put)
@@ -34,7 +34,7 @@ class Whiteboard:
             self.view.put(Stroke(self.name, colour))
 
     def look(self, strokes: int) -> str:
-        """Wait until there are so many."""
+        """Wait until there are this many strokes; return their colours."""
         while len(self.strokes) < strokes:
             self.strokes.append(self.view.wait(Stroke).colour)
         return " ".join(self.strokes)
@@ -62,17 +62,17 @@ def main(folder: Path) -> None:
             alice.draw("red")
             joe.draw("green")
             sue.draw("blue")
-            bob.draw("black")  # So he owns the view when they part.
+            bob.draw("black")  # Bob now owns the view.
             for board in (alice, bob, joe, sue):
                 print(f"{board.name} at lunch: {board.look(4)}")
 
-        # At their office Alice and Joe begin with empty whiteboards.
+        # At the office Alice and Joe start with empty whiteboards, and read strokes from the heap.
         third = stack.enter_context(open_host("alice", folder))
         fourth = stack.enter_context(open_host("joe", folder, third))
         alice, joe = Whiteboard(third, view), Whiteboard(fourth, view)
         print(f"alice at the office: {alice.look(4)}")
         alice.heap.put(("door", "open"), ttl=60.0)
-        joe.heap.wait(("door", "open"))  # They have found each other.
+        joe.heap.wait(("door", "open"))  # Now they are connected.
         joe.draw("orange")
         alice.draw("violet")
         for board in (alice, joe):
@@ -81,7 +81,7 @@ def main(folder: Path) -> None:
         sue.draw("white")
         print(f"bob goes on: {bob.look(5)}")
 
-        # They meet again: everyone has everything, and there is one view, as there was at lunch.
+        # All are connected again: every host has all strokes, and there is one view again.
         third.engage(first.address)
         fourth.engage(second.address)
         for board in (alice, joe):

@@ -1,8 +1,9 @@
 """Every error that Tupelo raises.
 
+```text
 TupeloError
 ├── BadInput            an argument cannot be used; nothing was done
-│   ├── BadEntry            a value outside the closed set, or not an entry at all
+│   ├── BadEntry            a value of a type that entries cannot contain, or no entry at all
 │   ├── BadTemplate         a template that cannot be used, or whose function raised
 │   ├── BadSelector         a selector without its coordinator, or a coordinator without one
 │   └── BadArgument         any other argument
@@ -55,7 +56,7 @@ TupeloError
 ├── AccessError         refusals that depend on the identity of the caller
 │   ├── NotAllowed          the space's rules do not allow the caller this operation
 │   ├── WrongPassword       the password of the space is missing or wrong
-│   ├── Stranger            the other program does not know this identity
+│   ├── Stranger            one of the two programs does not trust the identity of the other
 │   ├── IdentityChanged     the program at a known name has another identity than before
 │   ├── NotForUs            the sealed message is addressed to another identity
 │   └── BadSeal             the sealed message was altered, or its signature is wrong
@@ -87,6 +88,7 @@ TupeloError
     ├── JournalFailed       the disk refused; the space is closed, reopen it to recover
     ├── DiskFull            the disk is full; writes work again when there is room
     └── LogTrimmed          the requested changes are no longer (or were never) kept
+```
 
 "No match" is a result, not an error.
 """
@@ -98,7 +100,7 @@ from typing import NamedTuple
 
 
 class TupeloError(Exception):
-    """The root: catch this to catch everything that Tupelo raises."""
+    """Base class of all errors that Tupelo raises."""
 
 
 class BadInput(TupeloError, ValueError):
@@ -106,7 +108,7 @@ class BadInput(TupeloError, ValueError):
 
 
 class BadEntry(BadInput):
-    """A value outside the closed set. `where` is the path to it, `found` its type."""
+    """A value of a type that entries cannot contain. `where` is its position, `found` its type."""
 
     def __init__(self, message: str, *, where: str = "entry", found: type | None = None) -> None:
         super().__init__(message)
@@ -514,7 +516,7 @@ class WrongPassword(AccessError):
 
 
 class Stranger(AccessError):
-    """The other program does not know this identity."""
+    """One of the two programs does not trust the identity of the other; the message names it."""
 
 
 class IdentityChanged(AccessError):

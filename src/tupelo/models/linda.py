@@ -1,4 +1,4 @@
-"""Linda: the door with the words of Gelernter's coordination language.
+"""Linda, with the names of Gelernter's coordination language.
 
 | Linda                | Tupelo                                                        |
 | -------------------- | ------------------------------------------------------------- |
@@ -16,10 +16,10 @@
 
 LIME (section 3.1) leaves open which of several matches is chosen; here it is the oldest.
 
-A TupleSpace is a door to a space of any kind: of this program, at a host elsewhere
-(`tupelo.connect`), spanning hosts (`host.space`), or at one host (`.here`). On a space of the async
-door its operations are awaited. An exchange meets at one place: the program of the space, or the
-host that a client is connected to.
+A TupleSpace works on any kind of space: of this program, at a host elsewhere (`tupelo.connect`),
+spanning hosts (`host.space`), or at one host (`.here`). On an async space its operations are
+awaited. Tuples are exchanged within one place: between users of a space of one program, or between
+clients of one host and its program (with `.here`).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class LiveTuple:
 
     @property
     def done(self) -> bool:
-        """Has it become a tuple or an EvalError?"""
+        """Whether the tuple, or an EvalError, was written."""
         return self._outcome.done()
 
     @dual_api
@@ -205,7 +205,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
 
     @dual_api
     async def collect(self, destination: TupleSpace[Any], template: object) -> int:
-        """Move all matching tuples to another space; how many were moved.
+        """Move all matching tuples to another space; return how many.
 
         If the destination refuses them, they stay here.
         """
@@ -223,7 +223,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
 
     @dual_api
     async def copy_collect(self, destination: TupleSpace[Any], template: object) -> int:
-        """Copy all matching tuples to another space; how many were copied."""
+        """Copy all matching tuples to another space; return how many."""
         target = self._door(destination)
         found = await maybe_await(self.space.read_all(template))
         await maybe_await(target.space.write_all(found))
@@ -235,12 +235,12 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         return destination
 
     def count(self, template: object) -> Any:
-        """How many tuples match."""
+        """The number of matching tuples."""
         return self.space.count(template)
 
     @dual_api
     async def delete(self, template: object) -> bool:
-        """Remove a matching tuple without getting it; was there one?"""
+        """Remove a matching tuple; return whether there was one."""
         return await maybe_await(self.space.take(template, wait=0)) is not None
 
     # Live tuples

@@ -265,7 +265,7 @@ class Transaction(TransactionHandle):
         await self._port.flushed(self._port.abort(self._state))
 
     async def prepare(self) -> Vote:
-        """Phase one: promise to commit. After "not changed" no second phase is needed."""
+        """First phase of a two-phase commit. "not changed": there is nothing to commit."""
         vote, position = self._port.prepare(self._state)
         await self._port.flushed(position)
         return vote

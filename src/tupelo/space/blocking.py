@@ -513,7 +513,7 @@ class Transaction(TransactionHandle):
         self._port.flush(self._port.abort(self._state))
 
     def prepare(self) -> Vote:
-        """Phase one: promise to commit. After "not changed" no second phase is needed."""
+        """First phase of a two-phase commit. "not changed": there is nothing to commit."""
         vote, position = self._port.prepare(self._state)
         self._port.flush(position)
         return vote

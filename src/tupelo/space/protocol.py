@@ -145,8 +145,8 @@ class SpaceLike(Protocol):
     ) -> Any:
         """Return a copy of a matching entry, or None if there is none in time.
 
-        With `if_exists`, wait only while a transaction may still reveal or release a match. In a
-        space that spans hosts, NotAllAnswered is raised if there was no match and some hosts did
+        With `if_exists`, wait only while an open transaction holds a match that it may release. In
+        a space that spans hosts, NotAllAnswered is raised if there was no match and some hosts did
         not answer.
         """
         if (
@@ -363,7 +363,7 @@ class TransactionLike(Protocol):
         ...
 
     def prepare(self) -> Vote:
-        """Phase one of a two-phase commit. After "not changed" no second phase is needed."""
+        """First phase of a two-phase commit. "not changed": there is nothing to commit."""
         ...
 
     def transaction(self, *, lease: float | None = None) -> TransactionLike:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     ANY: Any
+    """Matches every value; as a whole template, every entry."""
 
     def Between(low: Any, high: Any) -> Any:  # noqa: N802
         """A value of the bounds' type from `low` to `high`, both included."""

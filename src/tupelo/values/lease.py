@@ -74,7 +74,7 @@ class AsyncLease(Leased, frozen=True, eq=False, gc=False):
     once it has ended."""
 
     async def refresh(self) -> None:
-        """Ask the landlord for its time, so that `remaining` is exact."""
+        """Ask the host for its time, so that `remaining` is exact."""
         refresh = getattr(self.landlord, "refresh", None)
         if refresh is not None:
             await refresh()

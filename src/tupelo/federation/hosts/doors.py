@@ -286,33 +286,32 @@ class HostDoor:
 
     @property
     def name(self) -> str:
-        """The name for people, which need not be unique."""
+        """The name of the host, for people; it need not be unique."""
         return self._core.name
 
     @property
     def id(self) -> str:
-        """The id by which other hosts, and `scope=`, know it; also the id of its own agent."""
+        """The unique id of the host, also used by `scope=`; also the id of its own agent."""
         return self._core.id
 
     @property
     def address(self) -> str:
-        """Where it listens, "host:port"; empty if it does not."""
+        """The address at which the host listens, "host:port"; empty if it does not listen."""
         return self._core.address
 
     @property
     def url(self) -> str:
-        """The URL for programs elsewhere, without the name of a space."""
+        """The URL of the host for `tupelo.connect`, to which the name of a space is added."""
         return f"tupelo://{self._core.address}/"
 
     @property
     def identity(self) -> str | None:
-        """The public key by which others know it, or None."""
+        """The public key of the host; None if it has no identity."""
         return self._plan.identity.key if self._plan.identity is not None else None
 
     @property
     def health(self) -> dict[str, str]:
-        """Problems of the spaces of this host by name, such as a full disk; empty if there are
-        none."""
+        """The spaces of this host that have a problem, such as a full disk, and its description."""
         found = {name: hosted.port.health for name, hosted in list(self.core.spaces.items())}
         return {name: health for name, health in found.items() if health != "ok"}
 
@@ -329,38 +328,38 @@ class HostDoor:
     # Who is let in, and what is withdrawn
 
     def trust(self, key: str, *, lease: float | None = None) -> None:
-        """Accept this identity from now on, for so many seconds, or until it is withdrawn."""
+        """Accept this identity from now on: for `lease` seconds, or until `untrust`."""
         seconds = check_lease(lease)
         self._at_once(lambda: self._core.trust_key(key, seconds))
 
     def untrust(self, key: str) -> None:
-        """Refuse this identity from now on, and end its links. Where names are remembered in a file
-        (`Trust.on_first_use`) that is kept there; a list of known identities is the program's."""
+        """Refuse this identity from now on, and close its connections. With `Trust.on_first_use`
+        the file records it; a list for `Trust.known` must be changed by the program."""
         self._at_once(lambda: self._core.untrust_key(key))
 
     def set_trust(self, trust: Trust) -> None:
-        """Replace the trust of this host. The links of identities that are no longer trusted
-        end."""
+        """Replace the trust of this host, and close the connections of identities that are no
+        longer trusted."""
         if not isinstance(trust, Trust):
             raise BadArgument("trust", "a Trust such as Trust.known([...])", trust)
         self._at_once(lambda: self._core.set_trust(trust))
 
     def change_access(self, space: str, access: Access) -> None:
-        """Give a space of this host other rules, or another password. They hold for all that models
-        keep for it, and at once: the links of those who have used it and may not do so any more
-        end, and so do those over which a password was shown."""
+        """Replace the access rules of a space of this host, and of its companion spaces.
+        Connections that have used a right which they no longer have, or have sent the password,
+        are closed."""
         self._at_once(lambda: self._core.change_access(space, access))
 
     @property
     def in_doubt(self) -> dict[str, int]:
-        """How many entries are in doubt, by the ids of the hosts and agents that have taken them,
-        are away, and have not confirmed them."""
+        """The number of entries in doubt for each host or agent (by id) that has taken entries, has
+        not confirmed them, and is disconnected."""
         return self._at_once(self._core.in_doubt)
 
     def give_up(self, host: str) -> int:
-        """The host with this id (see `in_doubt`) will not come back: the entries that it has taken
-        and not confirmed are returned or removed, as the `Doubt` of each space says. Returns how
-        many there were. If the host does come back, it may have some of them."""
+        """Stop waiting for the host with this id (see `in_doubt`): the entries that it has taken
+        and not confirmed return to the space or are removed, as the `Doubt` of each space says.
+        Returns their number. If the host does come back, it may have used some of them."""
         if not isinstance(host, str) or not host:
             raise BadArgument("host", "the id of a host", host)
         return self._at_once(lambda: self._core.give_up(host))
@@ -489,16 +488,19 @@ class ThreadCall:
 
 
 class Host(HostDoor):
-    """Keeps spaces, serves programs elsewhere, and shares its spaces with the hosts it meets.
+    """A process that keeps spaces, serves clients, and shares its spaces with connected hosts.
 
-    `listen` is where it can be reached ("127.0.0.1:7700", or a port; 0 for any that is free),
-    `path` a folder in which its spaces outlive it, `archive` one in which their logs are sealed
-    before they are trimmed, `peers` the addresses of hosts to look for, `discover` whether to find
-    others in the local network, and be found. Beyond this machine all
-    links are under TLS, and strangers are refused unless `trust` says otherwise. With
-    `local_trust=False` programs on this machine count as strangers too: for a host behind a tunnel
-    or a proxy, where everyone seems to come from here. docs/SECURITY.md says who is trusted with
-    what. `limits` says how much programs elsewhere may use of it.
+    - `listen`: the address for clients and hosts, "127.0.0.1:7700", or a port; 0 for a free one.
+    - `path`: a folder for its spaces; without it they are in memory.
+    - `peers`: the addresses of hosts to connect to; `discover`: find hosts in the local network.
+    - `identity`, `trust`: the key of this host, and the keys that it accepts. Connections to other
+      machines use TLS, and unknown keys are refused by default.
+    - `local_trust=False`: programs on this machine need a trusted key too. Use it behind a tunnel
+      or a proxy, where every connection seems to come from this machine. See docs/SECURITY.md.
+    - `access`, `doubt`: the defaults for its spaces.
+    - `heartbeat`: seconds between heartbeats; a peer is dropped after three missed ones.
+    - `archive`: a folder to which the logs of its spaces are copied before they are trimmed.
+    - `limits`: how much clients may use.
     """
 
     is_async = False
@@ -531,8 +533,8 @@ class Host(HostDoor):
         doubt: Doubt | None = None,
         **options: Any,
     ) -> FederatedSpaceLike:
-        """The space of this name, here and at every engaged host; made here if there is none, with
-        the options of `tupelo.Space`."""
+        """Open a space that spans this host and all engaged hosts. If this host has no space of
+        this name, it is created with these options of `tupelo.Space`."""
 
         async def make() -> FederatedSpace:
             hosted = self._core.make_space(name, access, doubt, **options)
@@ -543,16 +545,16 @@ class Host(HostDoor):
 
     @property
     def presence(self) -> blocking.Space:
-        """Who is there: HostPresence, AgentPresence and SpacePresence entries, to read, wait for
-        and subscribe to."""
+        """A space with a HostPresence, AgentPresence or SpacePresence entry for each known host,
+        agent and space, to read, wait for and subscribe to."""
         return self._core.presence.space
 
     def engage(self, address: str) -> None:
-        """Connect to the host at this address, and again whenever the connection is lost."""
+        """Connect to the host at this address, and reconnect whenever the connection is lost."""
         self.soon(self._core.dial, str(Address.parse(address)))
 
     def close(self) -> None:
-        """Say goodbye to everyone and close the spaces."""
+        """Tell clients and hosts that this host leaves, and close its spaces."""
         if self._closed:
             return
         self._closed = True
@@ -635,8 +637,8 @@ class AsyncHost(HostDoor):
         doubt: Doubt | None = None,
         **options: Any,
     ) -> AsyncFederatedSpaceLike:
-        """The space of this name, here and at every engaged host; made here if there is none, with
-        the options of `tupelo.Space`."""
+        """Open a space that spans this host and all engaged hosts. If this host has no space of
+        this name, it is created with these options of `tupelo.Space`."""
         hosted = self._core.make_space(name, access, doubt, **options)
         made: Any = FederatedSpace(self, hosted, True)
         awaited: AsyncFederatedSpaceLike = made
@@ -644,16 +646,16 @@ class AsyncHost(HostDoor):
 
     @property
     def presence(self) -> asynchronous.Space:
-        """Who is there: HostPresence, AgentPresence and SpacePresence entries, to read, wait for
-        and subscribe to."""
+        """A space with a HostPresence, AgentPresence or SpacePresence entry for each known host,
+        agent and space, to read, wait for and subscribe to."""
         return asynchronous.Space(self._core.presence.space)
 
     def engage(self, address: str) -> None:
-        """Connect to the host at this address, and again whenever the connection is lost."""
+        """Connect to the host at this address, and reconnect whenever the connection is lost."""
         self._core.dial(str(Address.parse(address)))
 
     async def close(self) -> None:
-        """Say goodbye to everyone and close the spaces."""
+        """Tell clients and hosts that this host leaves, and close its spaces."""
         for task in list(self._tasks):
             task.cancel()
         await self._plan.stop(self._core)

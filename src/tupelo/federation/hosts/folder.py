@@ -76,8 +76,8 @@ GROUP = "tupelo.archivers"
 
 
 class Archiving(msgspec.Struct, frozen=True):
-    """The archive of a host: its folder, and when logs are sealed: after so many changes, or after
-    so many seconds."""
+    """The archive of a host: the folder, and when a log is sealed there: after `changes` new
+    changes, or `seconds` after the last time."""
 
     folder: str | Path
     changes: int = 100_000

@@ -15,10 +15,10 @@ from tupelo.errors import BadArgument, LimitReached, NotAllowed, WrongPassword
 from tupelo.federation.identity.keys import ID_CHARACTERS, id_of, is_key
 
 ANYONE: Final = "anyone"
-"""In a rule: everyone who was let in to the host."""
+"""In a rule: every connection that the host has accepted."""
 
 LOCAL: Final = "local"
-"""In a rule: programs on the host's own machine that show no identity."""
+"""In a rule: programs on the machine of the host that have no identity."""
 
 OPERATIONS: Final = ("read", "write", "take", "subscribe", "administer")
 
@@ -28,12 +28,11 @@ logger = logging.getLogger("tupelo")
 
 
 class Access:
-    """The rules of one space.
+    """The access rules of one space.
 
-    Each operation has a rule: ANYONE, or the identities that may, among which LOCAL may stand.
-    By default everyone may do everything but administer, which only programs on the host's own
-    machine may. With a `password`, nobody may do anything before they have shown it; only a
-    salted hash of it is kept.
+    Each operation has a rule: ANYONE, or a list of identities, which may contain LOCAL. By default
+    ANYONE may read, write, take and subscribe, and LOCAL may administer. With a `password`, a
+    client must also send it before its first operation; only a salted hash of it is stored.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class Identity:
 
     @classmethod
     def new(cls) -> Self:
-        """A new identity, which is kept nowhere."""
+        """Create an identity, which is not stored in a file."""
         try:
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         except ImportError as error:
@@ -58,10 +58,10 @@ class Identity:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Self:
-        """The identity in this file; if there is no file, a new identity is kept there.
+        """The identity in this file. If there is no file, create an identity and store it there.
 
-        Programs that start at the same time agree on one. IdentityUnusable if the file is damaged
-        or open to others; it is left as it was.
+        Programs that start at the same time get the same identity. Raises IdentityUnusable if the
+        file is damaged or other users can read it.
         """
         file = Path(path)
         try:

@@ -50,10 +50,11 @@ logger = logging.getLogger("tupelo")
 
 @dataclass(frozen=True)
 class Trust:
-    """Made by `anyone()`, `known(...)` or `on_first_use(...)`.
+    """Which identities a host or client accepts: `Trust.known(...)`, `Trust.on_first_use(...)` or
+    `Trust.anyone()`.
 
-    `until` are moments, in seconds since 1970, after which a key is trusted no more; `refused` are
-    keys whose trust was withdrawn.
+    `until` has the times, in seconds since 1970, at which the trust in some keys ends; `refused`
+    has the keys that were withdrawn.
     """
 
     keys: frozenset[str] | None = None
@@ -68,8 +69,8 @@ class Trust:
 
     @classmethod
     def known(cls, keys: Iterable[str], *, until: Mapping[str, float] | None = None) -> Self:
-        """Only these identities, whatever they are called; some of them `until` a moment, in
-        seconds since 1970."""
+        """Accept these identities, under any name. `until` has the end of the trust in some of
+        them, in seconds since 1970."""
         if isinstance(keys, str):
             raise BadArgument("keys", "several identities, such as a list of them", keys)
         known = frozenset(check_key(key, "keys") for key in keys)
@@ -82,11 +83,12 @@ class Trust:
 
     @classmethod
     def on_first_use(cls, path: str | os.PathLike[str]) -> Self:
-        """Whoever is met first under a name; from then on nobody else under that name.
+        """Accept the first identity that is seen under a name or address, and later only this one
+        under that name.
 
-        The names are kept in a text file, one to a line with its identity. Lines may be added
-        and removed by hand. Several programs may use the file at once. An identity that is
-        withdrawn stands there on a line "refused <identity>".
+        The names are stored in a text file, one on each line with its identity. Lines may be added
+        and removed by hand, and several programs may use the file. A withdrawn identity has a line
+        "refused <identity>".
         """
         return cls(path=Path(path))
 

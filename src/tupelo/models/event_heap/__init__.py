@@ -1,4 +1,4 @@
-"""The distributed Event Heap: the door with the words of Storz, Friday and Davies.
+"""The distributed Event Heap, with the names of Storz, Friday and Davies.
 
 | the paper                    | Tupelo                                                          |
 | ---------------------------- | --------------------------------------------------------------- |
@@ -23,8 +23,9 @@
 | factory, creation request    | `HeapRequest`, `ViewRequest`, ... in the space "event heaps"    |
 | bridging agent               | `Bridge(a, b, template, both=...)`                              |
 
-It stands on a host of either door; on one of the async door its operations are awaited. A host that
-is alone goes on with what it has seen, and gets what it missed from any host that has it.
+A heap is opened on a `tupelo.Host`, or on a `tupelo.aio.Host`, where its operations are awaited. A
+host that is alone continues with the events that it has, and later gets missed events from any host
+that has them.
 """
 
 from tupelo.models.event_heap.events import Event

@@ -1,4 +1,4 @@
-"""MELON: the door with the words of Justin Collins and Rajive Bagrodia.
+"""MELON, with the names of Justin Collins and Rajive Bagrodia.
 
 | the dissertation                 | Tupelo                                                        |
 | -------------------------------- | ------------------------------------------------------------- |
