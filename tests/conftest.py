@@ -6,6 +6,7 @@ Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` lo
 import os
 import re
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -27,10 +28,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "replay"))
 # A shell lets what it starts in the background ignore Ctrl-C, which some tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where Python may not write bytecode beside the sources, each process that a test starts would
-# compile all of Tupelo again.
+# Where Python may not write bytecode beside the sources, each worker would compile all tests again,
+# and each process that a test starts all of Tupelo.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "tupelo-tests-bytecode"))
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(tempfile.gettempdir(), "tupelo-tests-bytecode"))
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 PATIENCE_SECONDS = 60.0
 
