@@ -1,6 +1,7 @@
 """What all tests share: a clock that is moved by hand, and calls that wait in threads of their own.
 
 Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` looks for new ones.
+`TUPELO_SEEDS=1000` makes so many random runs of each simulation, instead of a few.
 """
 
 import os
@@ -112,6 +113,11 @@ def until_true(condition: Callable[[], object], what: str = "it happens") -> Non
     while not condition():
         assert time.monotonic() < end, f"waited in vain until {what}"
         time.sleep(0.0005)
+
+
+def seeds(count: int) -> range:
+    """The seeds of random runs: so many, or `TUPELO_SEEDS`."""
+    return range(int(os.environ.get("TUPELO_SEEDS", count)))
 
 
 def shown(value: object) -> str:
