@@ -36,6 +36,10 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.pycache_prefix = str(Path(tempfile.gettempdir(), "tupelo-tests-bytecode"))
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
+# Spark runs for seconds in a test: its optimizing compiler would cost more than it gains.
+for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 PATIENCE_SECONDS = 60.0
 
 ON_SPARK = re.compile(
