@@ -1,11 +1,13 @@
 """What all tests share: a clock that is moved by hand, and calls that wait in threads of their own.
 
 Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` looks for new ones.
+`TUPELO_SEEDS=1000` makes so many random runs of each simulation, instead of a few.
 """
 
 import os
 import re
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -27,10 +29,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "replay"))
 # A shell lets what it starts in the background ignore Ctrl-C, which some tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where Python may not write bytecode beside the sources, each process that a test starts would
-# compile all of Tupelo again.
+# Where Python may not write bytecode beside the sources, each worker would compile all tests again,
+# and each process that a test starts all of Tupelo.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "tupelo-tests-bytecode"))
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(tempfile.gettempdir(), "tupelo-tests-bytecode"))
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+# Spark runs for seconds in a test: its optimizing compiler would cost more than it gains.
+for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 PATIENCE_SECONDS = 60.0
 
@@ -109,6 +117,11 @@ def until_true(condition: Callable[[], object], what: str = "it happens") -> Non
     while not condition():
         assert time.monotonic() < end, f"waited in vain until {what}"
         time.sleep(0.0005)
+
+
+def seeds(count: int) -> range:
+    """The seeds of random runs: so many, or `TUPELO_SEEDS`."""
+    return range(int(os.environ.get("TUPELO_SEEDS", count)))
 
 
 def shown(value: object) -> str:

@@ -6,11 +6,16 @@ run on `MODEL_PLACES` or `HOSTED`.
 """
 
 import itertools
+import os
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from zlib import crc32
+
+import pytest
 
 import tupelo
 from tests.laws.doors import Door, LoopThread
@@ -57,14 +62,53 @@ KINDS: dict[str, Kind] = {
     "memory here": Kind("here", MEMORY),  # host.space(...).here
 }
 DOORS = ("blocking", "async")
-ONCE = {"full afar": "async", "full spanning": "blocking"}
-"""Kinds that are tried at one door: the other store of their kind is tried at both."""
+ONCE = {
+    "memory+log": "async",
+    "process": "blocking",
+    "none": "async",
+    "full afar": "async",
+    "full spanning": "blocking",
+    "memory here": "blocking",
+}
+"""Kinds that are tried at one door: one that differs by its store only is tried at both."""
 
 PLACES = [(door, name) for door in DOORS for name in KINDS if ONCE.get(name, door) == door]
 MODEL_PLACES = [place for place in PLACES if KINDS[place[1]].store in (MEMORY, FULL)]
 """For models: a model uses a space by its protocol, and does not see which journal it has."""
 HOSTED = [place for place in MODEL_PLACES if KINDS[place[1]].where in ("afar", "spanning")]
 """For models whose entries are at hosts: they stand on a host, or on a client of one."""
+
+
+def take_turns(
+    config: pytest.Config,
+    items: list[Any],
+    folder: Path,
+    is_full: Callable[[str, Any], bool | None],
+) -> None:
+    """Leave out some of the tests of a folder that run at places. `is_full(test, place)` says
+    whether a test runs at a place with all parameters of its own (True), with one of them, which
+    is another at each place (False), or not (None). With `TUPELO_SEEDS` nothing is left out."""
+    if "TUPELO_SEEDS" in os.environ:
+        return
+    cases: dict[str, list[Any]] = defaultdict(list)
+    runs = []
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and "place" in callspec.params and folder in item.path.parents:
+            test = item.nodeid.partition("[")[0]
+            numbers = dict(callspec.indices)
+            runs.append((item, test, callspec.params["place"], numbers.pop("place"), numbers))
+            if numbers not in cases[test]:
+                cases[test].append(numbers)
+    left_out = []
+    for item, test, place, number, case in runs:
+        full = is_full(test, place)
+        nth = (crc32(test.encode()) + number) % len(cases[test])
+        if full is None or (not full and cases[test][nth] != case):
+            left_out.append(item)
+    gone = set(map(id, left_out))
+    items[:] = [item for item in items if id(item) not in gone]
+    config.hook.pytest_deselected(items=left_out)
 
 
 class SpaceMaker:

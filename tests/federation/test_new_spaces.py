@@ -10,7 +10,7 @@ from tests.federation.company import await_host
 from tupelo import HERE, Access, Coverage
 from tupelo.errors import NotAllAnswered
 
-ROUNDS = 200
+ROUNDS = 50
 PATIENCE = 60.0
 
 

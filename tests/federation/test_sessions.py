@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
+from tests.conftest import seeds
 from tests.federation.company import await_space
 from tests.federation.field import Field, peer_session_cache, played
 from tests.federation.raw import Raw
@@ -381,7 +382,7 @@ def test_a_client_reads_in_a_session_over_all_hosts(threads, cloned):
 # Everything at once
 
 
-@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_each_entry_once_and_in_order_through_everything(seed, monkeypatch):
     """Several read in one session, at a host of three, while links are cut and parted, hosts forget
     sessions, and reads are called off."""

@@ -1,9 +1,17 @@
 """One text, many spaces: each law runs on every kind of space in `tests.kinds`, at both doors."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tests.exceptions import skip_exception
-from tests.kinds import KINDS, PLACES, SpaceMaker
+from tests.kinds import KINDS, ONCE, PLACES, SpaceMaker, take_turns
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """On a kind that is tried at one door a law runs with one of its parameters, in turn."""
+    take_turns(config, items, Path(__file__).parent, lambda law, place: place[1] not in ONCE)
 
 
 @pytest.fixture(params=PLACES, ids="-".join)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.conftest import Call, until_true
+from tests.conftest import Call, seeds, until_true
 from tests.models.melon.garden import Bed, Garden, play
 from tupelo import Access, Host, aio, entry
 from tupelo.errors import (
@@ -615,7 +615,7 @@ class Ledger:
         return text.upper()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_call_is_made_once_or_says_what_is_known_of_it(seed: int) -> None:
     rng = Random(seed)
     entries: Counter[str] = Counter()

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
+from tests.conftest import seeds
 from tupelo.lab.simulate import simulate, simulate_many
 
 
-def check_seeds(model: str, seeds: int) -> None:
+def check_seeds(model: str, count: int) -> None:
     """Run so many seeds of a model, or `TUPELO_SEEDS`: none has a fault."""
-    count = int(os.environ.get("TUPELO_SEEDS", seeds))
-    reports = simulate_many(range(count), os.cpu_count() or 1, model)
+    reports = simulate_many(seeds(count), os.cpu_count() or 1, model)
     faulty = [report for report in reports if report.faults]
     assert not faulty, "\n".join(
         f"tupelo lab simulate --model {model} --seeds 1 --first {report.seed} --trace\n  "

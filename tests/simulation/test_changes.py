@@ -5,6 +5,7 @@ silent holds others no longer than its heartbeats are waited for."""
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -29,6 +30,8 @@ DELAY_SECONDS = (0.001, 0.004)
 BRANCHES = 10
 """So many hosts each has dialled, at most: the first is in the middle."""
 PATIENCE_SECONDS = 60.0
+LARGER = [(50, 0.01, 3), (200, 0.05, 1)] if "TUPELO_SEEDS" in os.environ else []
+"""Groups that take minutes: run with the many seeds of the other simulations."""
 
 
 class Home(WorldHost):
@@ -202,7 +205,7 @@ async def change_all_the_time(town: Town, times: int) -> None:
         await town.grouped()
 
 
-@pytest.mark.parametrize(("hosts", "pause_seconds", "times"), [(50, 0.01, 3), (200, 0.05, 1)])
+@pytest.mark.parametrize(("hosts", "pause_seconds", "times"), [(50, 0.2, 2), *LARGER])
 def test_local_operations_wait_for_no_change(hosts: int, pause_seconds: float, times: int) -> None:
     async def scene(town: Town) -> None:
         town.work(pause_seconds)

@@ -23,7 +23,7 @@ from tupelo.models.event_heap.removing import Removing
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
 
-SEEDS = 30
+SEEDS = 12
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
 
 
@@ -279,7 +279,7 @@ def test_a_session_that_is_shared_without_its_record_is_noticed(monkeypatch):
 
 def test_a_session_that_goes_on_beside_the_one_that_was_lost_is_noticed(monkeypatch):
     monkeypatch.setattr(Token, "is_contested", False)
-    found("read again", first=47)
+    found("read again", first=94)
 
 
 def test_batches_of_an_order_that_are_joined_as_they_come_are_noticed(monkeypatch):

@@ -17,7 +17,7 @@ from tupelo.models.lime.agent import Agent, AgentRuntime
 from tupelo.models.lime.reactions import ReactionRecord
 from tupelo.models.lime.transfer import TuplesToMove
 
-SEEDS = 60
+SEEDS = 20
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 

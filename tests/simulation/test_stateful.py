@@ -718,8 +718,8 @@ if EXAMPLES:
     pytestmark = pytest.mark.timeout(0)
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = profile(90)
+TestInMemory.settings = profile(30)
 TestWithLog = WithLog.TestCase
-TestWithLog.settings = profile(70)
+TestWithLog.settings = profile(20)
 TestDurable = Durable.TestCase
-TestDurable.settings = profile(40)
+TestDurable.settings = profile(20)

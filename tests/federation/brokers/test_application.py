@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import seeds
 from tests.federation.brokers.market import LINE, Market, Wares, play
 from tupelo.errors import BadArgument, CannotSend, Refused
 from tupelo.federation.brokers import messages, probing, standing, tables
@@ -335,7 +336,7 @@ def test_a_metadata_that_cannot_be_read_is_that_of_a_host_that_takes_no_part(cap
 # The tree, when some take no part
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_those_who_take_part_are_a_tree_whoever_does_not(seed):
     rng = Random(seed)
     hosts = [f"{number:02}" for number in rng.sample(range(100), rng.randint(2, 15))]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import seeds
 from tests.federation.brokers.market import Basket, Market, Stall, play
 from tupelo.errors import TupeloError
 
@@ -160,7 +161,7 @@ def history(seed: int, prune: bool) -> tuple[list[Any], int]:
     return found, questions
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(15))
 def test_what_is_found_is_what_is_there_and_pruning_does_not_change_it(seed):
     assert history(seed, prune=True)[0] == history(seed, prune=False)[0]
 
@@ -236,7 +237,7 @@ class Trader:
         assert have | found.empty | found.lost or not members
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_nothing_hangs_and_after_the_trouble_everyone_knows_everything(seed):
     rng = Random(seed)
     size = rng.randint(3, 6)

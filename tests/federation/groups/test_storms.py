@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import seeds
 from tests.federation.groups.neighbourhood import Neighbourhood, Resident
 from tupelo.errors import HostClosed, PeerLost
 from tupelo.lab.loop import VirtualLoop, run
@@ -159,7 +160,7 @@ async def weather(loop: VirtualLoop) -> Storm:
     return storm
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_no_operation_sees_half_of_a_change(seed):
     storm = run(weather, seed)
     assert storm.asked > 100

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from pyroaring import BitMap64
 
+from tests.conftest import seeds
 from tests.federation.replication.town import FEED, Town, play
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as said
@@ -265,7 +266,7 @@ def test_a_burst_is_told_in_few_messages():
     play(scene, "ba", "ca", "da", "cb", "db", "dc")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_storms(seed, folder):
     """Hosts part, meet and crash; at the end all who are there have the same, each in order."""
 

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from tests.conftest import seeds
 from tests.federation.replication.town import Citizen, Town, play
 from tupelo.errors import TokenAway
 from tupelo.federation.replication.tokens import KeptToken, Token, Tokens
@@ -106,7 +107,7 @@ def test_there_are_never_two_through_partings_and_crashes(seed, tmp_path):
     storm(seed, 1.0, tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_there_are_never_two_through_partings(seed):
     storm(seed, 0.1, None)
 
@@ -183,7 +184,7 @@ def test_what_was_given_to_one_who_lost_patience_is_there_when_it_comes():
     play(scene, "ba")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_token_never_stays_between_two(seed, folder):
     """Links are cut while it is handed over; whoever was given it has it in the end."""
 

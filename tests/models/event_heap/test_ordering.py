@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from tests.conftest import seeds
 from tupelo.errors import BadFrame
 from tupelo.models.event_heap.ordering import Ordering, deliver
 from tupelo.models.event_heap.records import Placed, encode_places, read_places
@@ -22,7 +23,7 @@ def order_of(rng: Random, length: int) -> list[tuple[str, int]]:
     return places
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_batches_in_any_order_and_more_than_once_make_one_order(seed):
     rng = Random(seed)
     places = order_of(rng, 60)
@@ -46,7 +47,7 @@ def test_batches_in_any_order_and_more_than_once_make_one_order(seed):
     assert ordering.last == {source: max(n for s, n in places if s == source) for source in "abc"}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_nothing_is_delivered_before_what_stands_before_it(seed):
     rng = Random(seed)
     places = order_of(rng, 40)

@@ -19,7 +19,7 @@ from tupelo.values.kind import kind_named
 from tupelo.values.parts import ANY
 
 pytestmark = pytest.mark.usefixtures("each_engine")
-MOMENTS = pytest.mark.parametrize("moment", range(0, 60, 3))
+MOMENTS = pytest.mark.parametrize("moment", range(0, 60, 5))
 
 
 @MOMENTS
@@ -195,7 +195,7 @@ def test_what_a_crashed_taker_had_is_there_again_when_it_is_back() -> None:
     play(scene, "ab")
 
 
-@pytest.mark.parametrize("moment", range(0, 60, 4))
+@pytest.mark.parametrize("moment", range(0, 60, 6))
 @pytest.mark.parametrize("who", ["a", "b"])
 def test_a_durable_host_that_crashes_during_a_move(who: str, moment: int, tmp_path: Path) -> None:
     """What an agent at a wrote for one at b is on one disk or the other, and not on both."""
@@ -220,7 +220,7 @@ def test_a_durable_host_that_crashes_during_a_move(who: str, moment: int, tmp_pa
     play(scene, "ab", seed=moment + 1, folder=tmp_path)
 
 
-@pytest.mark.parametrize("moment", range(0, 60, 4))
+@pytest.mark.parametrize("moment", range(0, 60, 6))
 def test_a_durable_owner_that_crashes_during_a_take(moment: int, tmp_path: Path) -> None:
     async def scene(camp: Camp) -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")

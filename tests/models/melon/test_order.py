@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import seeds
 from tests.models.melon.garden import Bed, Garden, play
 from tupelo.lab.world import SlowFlusher
 from tupelo.models.melon import Copies
@@ -159,7 +160,7 @@ class Takers:
 
 
 @pytest.mark.parametrize("takers", ["c", "cd"], ids=["alone", "two"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_in_a_storm_they_come_in_order(seed: int, takers: str) -> None:
     """a and b store for anyone and for c or d."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import seeds
 from tests.models.melon.garden import Bed, Garden, play
 from tupelo.models.melon import Copies
 
@@ -80,7 +81,7 @@ class Storm:
         )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_nothing_is_lost_or_comes_twice_or_out_of_order(seed):
     async def scene(garden: Garden) -> None:
         storm = Storm(garden, seed)

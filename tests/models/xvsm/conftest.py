@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Call, parked_at, until_true
-from tests.kinds import start_host
+from tests.kinds import start_host, take_turns
 from tests.laws.doors import LoopThread
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
@@ -25,11 +25,18 @@ PLACES = [
     for store in ("memory", "folder")
     for door in ("blocking", "async")
 ]
+HERE = Path(__file__).parent
 DOORS = Path(__file__).parents[3] / "docs" / "DOORS.md"
 EXCEPTIONS = dict(
     re.findall(r"^\| `(test_\w+)` \| (.+) \|$", DOORS.read_text("utf-8"), re.MULTILINE)
 )
 """The laws that a container elsewhere does not keep, each with the reason, as the page says."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """In memory, here, a test runs with all parameters of its own; at other places with one, in
+    turn: a selector or coordinator does not see where its container is, or what keeps it."""
+    take_turns(config, items, HERE, lambda test, place: place[1:] == ("memory", "here"))
 
 
 class SeenContainer(RemoteContainer):
