@@ -92,13 +92,12 @@ class ServiceCall(NamedTuple):
 class OfferedService:
     """A service that a host offers."""
 
-    def __init__(self, kind: str, service: Any, offers: HostOffers, lease_max: float) -> None:
+    def __init__(self, kind: str, service: Any, granted: Granted, lease_max: float) -> None:
         self.service = service
-        self.granted = offers.granted
+        self.granted = granted
         self.queues: dict[str, EventQueue] = {}
         self._rules = f"tupelo.{SERVICE_NAMES[kind]}"
         self._methods = {**_METHODS[kind](service), **METHODS}
-        self._offers = offers
         self._lease_max = lease_max
         self._on_disk = port_of(service.space).journaled
 
@@ -193,7 +192,7 @@ class OfferedService:
         """A service, encoded; an empty list if it cannot be sent to programs elsewhere."""
         if isinstance(service, SentService):
             return [wire.encode(service.frozen)]
-        if any(service is one for one in self._offers.services):
+        if any(service is one for one in self.granted.services):
             service = ServiceLocation(str(kind_of_service(service)), HERE)
         with suppress(BadArgument):
             return [wire.encode(freeze_value(sendable(service), "service", 1))]
@@ -215,10 +214,11 @@ def _left(thing: Any) -> float | None:
 
 
 class Granted:
-    """The things that programs elsewhere have leased from the services of a host, by the ids that
-    the programs chose."""
+    """The services that a host offers, and the things that programs elsewhere have leased from
+    them, by the ids that the programs chose."""
 
     def __init__(self) -> None:
+        self.services: list[object] = []
         self._things: dict[str, tuple[Any, str]] = {}
         self._of_agent: Counter[str] = Counter()
         self._sweep_at = _SWEEP_MIN
@@ -484,15 +484,7 @@ _METHODS: dict[str, Callable[[Any], dict[str, RemoteMethod]]] = {
 }
 
 
-class HostOffers:
-    """The services that one host offers, and what they have granted to programs elsewhere."""
-
-    def __init__(self) -> None:
-        self.granted = Granted()
-        self.services: list[object] = []
-
-
-_offers: WeakKeyDictionary[HostDoor, HostOffers] = WeakKeyDictionary()
+_offers: WeakKeyDictionary[HostDoor, Granted] = WeakKeyDictionary()
 
 
 def offer(
@@ -521,7 +513,7 @@ def offer(
     def make(core: Any) -> OfferedService:
         if not core.address:
             raise BadArgument("host", "one that listens", host)
-        known = _offers.setdefault(host, HostOffers())
+        known = _offers.setdefault(host, Granted())
         known.services.append(service)
         return OfferedService(kind, service, known, FOREVER if longest is None else longest)
 

@@ -240,12 +240,8 @@ class ServiceLocation:
 
 def remote_class(kind: str) -> Any:
     """The client class for a kind of service."""
-    name = {
-        "lookup": "RemoteLookupService",
-        "mailbox": "RemoteEventMailbox",
-        "lease renewal": "RemoteLeaseRenewalService",
-    }[kind]
-    return getattr(import_module("tupelo.models.javaspaces.remote.clients"), name)  # a cycle
+    clients = import_module("tupelo.models.javaspaces.remote.clients")  # a cycle
+    return getattr(clients, f"Remote{SERVICES[kind].__name__}")
 
 
 def kind_of_service(service: object) -> str | None:
