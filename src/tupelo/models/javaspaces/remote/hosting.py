@@ -26,9 +26,8 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire as calls
 from tupelo.models.javaspaces.events import EventRegistration, RemoteEvent
 from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, seconds_asked
-from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.lookup import LookupService, RegisteredService, ServiceEvent
 from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
-from tupelo.models.javaspaces.registry import RegisteredService, ServiceEvent
 from tupelo.models.javaspaces.remote import wire
 from tupelo.models.javaspaces.remote.wire import (
     HERE,

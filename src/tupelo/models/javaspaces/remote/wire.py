@@ -21,9 +21,8 @@ from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.links.address import parse_url
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.models.javaspaces.events import RemoteEvent
-from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.lookup import LookupService, ServiceEvent
 from tupelo.models.javaspaces.mailbox import EventMailbox
-from tupelo.models.javaspaces.registry import ServiceEvent
 from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService
 from tupelo.models.javaspaces.service_items import (
     Attributes,
