@@ -25,15 +25,17 @@ from tupelo.errors import (
 )
 from tupelo.models.javaspaces.events import Retry
 from tupelo.models.javaspaces.leases import FOREVER, FixedLeasePeriodPolicy, Lease, LeaseMap
-from tupelo.models.javaspaces.lookup import LookupLocator, LookupService, ServiceRegistration
-from tupelo.models.javaspaces.mailbox import EventMailbox
-from tupelo.models.javaspaces.registry import (
+from tupelo.models.javaspaces.lookup import (
     TRANSITION_MATCH_MATCH,
     TRANSITION_MATCH_NOMATCH,
     TRANSITION_NOMATCH_MATCH,
+    LookupLocator,
+    LookupService,
     ServiceEntry,
     ServiceEvent,
+    ServiceRegistration,
 )
+from tupelo.models.javaspaces.mailbox import EventMailbox
 from tupelo.models.javaspaces.renewal import LeaseRenewalManager
 from tupelo.models.javaspaces.service_items import ServiceItem, ServiceMatches, ServiceTemplate
 from tupelo.models.javaspaces.space import Entry

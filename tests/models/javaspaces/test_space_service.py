@@ -11,8 +11,7 @@ import pytest
 from tupelo import Space, aio
 from tupelo.errors import BadArgument, DiscoveryFailed, LeaseLost, SpaceClosed
 from tupelo.models.javaspaces.leases import FixedLeasePeriodPolicy, Lease
-from tupelo.models.javaspaces.lookup import LookupLocator, LookupService
-from tupelo.models.javaspaces.registry import TRANSITION_NOMATCH_MATCH
+from tupelo.models.javaspaces.lookup import TRANSITION_NOMATCH_MATCH, LookupLocator, LookupService
 from tupelo.models.javaspaces.service_items import ServiceTemplate
 from tupelo.models.javaspaces.space import Entry, JavaSpace, JavaSpace05
 from tupelo.models.javaspaces.space_service import JavaSpaceService, XVSMService

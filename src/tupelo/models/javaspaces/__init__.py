@@ -37,14 +37,16 @@ from tupelo.models.javaspaces.leases import (
     LeaseOutcome,
     PolicyByKind,
 )
-from tupelo.models.javaspaces.lookup import LookupLocator, LookupService, ServiceRegistration
-from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
-from tupelo.models.javaspaces.registry import (
+from tupelo.models.javaspaces.lookup import (
     TRANSITION_MATCH_MATCH,
     TRANSITION_MATCH_NOMATCH,
     TRANSITION_NOMATCH_MATCH,
+    LookupLocator,
+    LookupService,
     ServiceEvent,
+    ServiceRegistration,
 )
+from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
 from tupelo.models.javaspaces.remote.clients import (
     RemoteEventMailbox,
     RemoteLeaseRenewalService,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
 from math import inf
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from tupelo.errors import BadArgument, InvalidIterator, ListenerFailed, UnknownEvent
 from tupelo.models.javaspaces.leases import Lease, LeaseNotice, lease_of
@@ -250,70 +250,21 @@ def listening(listener: object, name: str = "listener") -> Listener:
     return tell
 
 
-class EventStore(Protocol):
-    """Where the events of one listener wait. One event at a time is fetched; then it is
-    `delivered`, or `returned` to its place. The methods may be coroutine functions."""
-
-    def fetch(self) -> Any:
-        """The next event, or None."""
-        ...
-
-    def delivered(self) -> Any:
-        """The fetched event has arrived: remove it."""
-        ...
-
-    def returned(self) -> Any:
-        """The fetched event has not arrived: keep it for the next try."""
-        ...
-
-    def unwanted(self) -> Any:
-        """The listener has raised UnknownEvent. True if other events are still delivered, False if
-        the listener gets no more events at all."""
-        ...
-
-
-class EventBacklog:
-    """An event store in memory. When it is full, the oldest event is dropped."""
-
-    def __init__(self, backlog_max: int) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[RemoteEvent] = deque(maxlen=backlog_max)
-        self._out: RemoteEvent | None = None
-
-    def add(self, event: RemoteEvent) -> None:
-        """Add an event."""
-        with self._lock:
-            self._waiting.append(event)
-
-    def fetch(self) -> RemoteEvent | None:
-        with self._lock:
-            self._out = self._waiting.popleft() if self._waiting else None
-            return self._out
-
-    def delivered(self) -> None:
-        self._out = None
-
-    def returned(self) -> None:
-        with self._lock:
-            if self._out is not None:
-                self._waiting.appendleft(self._out)
-                self._out = None
-
-    def unwanted(self) -> bool:
-        return False  # It serves one registration, which has one event id.
-
-
 def _in_a_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     threading.Thread(target=partial(run_sync, work), name="tupelo-events", daemon=True).start()
 
 
 class EventSender:
     """Delivers the events of a store in the background. `on_failure` is called with the error when
-    the sender has given up."""
+    the sender has given up.
+
+    The store has methods, perhaps coroutine functions: `fetch`, the next event or None; then
+    `delivered`, which removes that event, or `returned`, which keeps it for the next try; and
+    `unwanted`, if the listener has raised UnknownEvent: True if it still gets other events."""
 
     def __init__(
         self,
-        store: EventStore,
+        store: Any,
         notifier: Notifier,
         on_failure: Callable[[Exception], object],
         start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None] = _in_a_thread,
@@ -377,7 +328,8 @@ class EventSender:
 
 class ListenerThread:
     """A leased listener, with the events that wait for it in memory; used as the subscription of an
-    EventRegistration. A listener that fails too often is dropped, and `on_failure` is called."""
+    EventRegistration. When too many events wait, the oldest is dropped. A listener that fails too
+    often is dropped, and `on_failure` is called."""
 
     missed = 0
 
@@ -396,8 +348,10 @@ class ListenerThread:
         self.error: Exception | None = None
         self._stopped = False
         self._on_failure = on_failure
-        self._backlog = EventBacklog(BACKLOG_MAX)
-        self._sender = EventSender(self._backlog, Notifier(tell, retry, clock, False), self.give_up)
+        self._lock = threading.Lock()
+        self._waiting: deque[RemoteEvent] = deque(maxlen=BACKLOG_MAX)
+        self._out: RemoteEvent | None = None
+        self._sender = EventSender(self, Notifier(tell, retry, clock, False), self.give_up)
 
     @property
     def lease(self) -> engine.Leased:
@@ -411,8 +365,28 @@ class ListenerThread:
 
     def tell(self, event: RemoteEvent) -> None:
         """Queue an event for the listener."""
-        self._backlog.add(event)
+        with self._lock:
+            self._waiting.append(event)
         self._sender.go()
+
+    # As the store of its sender
+
+    def fetch(self) -> RemoteEvent | None:
+        with self._lock:
+            self._out = self._waiting.popleft() if self._waiting else None
+            return self._out
+
+    def delivered(self) -> None:
+        self._out = None
+
+    def returned(self) -> None:
+        with self._lock:
+            if self._out is not None:
+                self._waiting.appendleft(self._out)
+                self._out = None
+
+    def unwanted(self) -> bool:
+        return False  # The registration has one event id.
 
     def call_off(self, error: Exception | None = None) -> None:
         """Deliver no more events, not even those that wait."""

@@ -32,7 +32,16 @@ from tupelo.models.javaspaces.leases import FOREVER, AsyncLease, Lease, lease_of
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.dual_api import Async, Blocking, DoorT, OnDoor, dual_api, either_one, maybe_await
+from tupelo.space.dual_api import (
+    Async,
+    Blocking,
+    Closing,
+    DoorT,
+    OnDoor,
+    dual_api,
+    either_one,
+    maybe_await,
+)
 from tupelo.space.matchset import Skipped
 from tupelo.space.port import find_port
 from tupelo.space.protocol import OPERATIONS, AsyncSpaceLike, SpaceLike
@@ -259,7 +268,7 @@ class Options(TypedDict, total=False):
     backlog_max: int
 
 
-class JavaSpace(OnDoor[DoorT]):
+class JavaSpace(OnDoor[DoorT], Closing):
     """A JavaSpace on the given space, or on a new space in memory if `space` is a name.
 
     An event whose listener fails is sent again as `retry` says. When `backlog_max` events wait for
@@ -435,12 +444,6 @@ class JavaSpace(OnDoor[DoorT]):
     def __enter__(self) -> Self:
         if self.is_async:
             raise TypeError("this JavaSpace is of the async door: use `async with`")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -45,9 +45,8 @@ class XVSMService:
         clients of the service."""
         with self._opening:
             if self._capi is None:
-                xvsm = import_module(
-                    "tupelo.models.xvsm"
-                )  # Most programs with a JavaSpace never need it.
+                # Most programs with a JavaSpace never need it.
+                xvsm = import_module("tupelo.models.xvsm")
                 door = xvsm.AsyncCapi if self._containers_async else xvsm.Capi
                 self._capi = door(clock=self._containers_clock)
             return self._capi
@@ -127,9 +126,6 @@ class JavaSpaceService(JavaSpace05[Blocking | Async], XVSMService):
 
     def __exit__(self, *error: object) -> None:
         self.shutdown()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *error: object) -> None:
         self.shutdown()

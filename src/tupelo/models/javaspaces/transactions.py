@@ -626,9 +626,9 @@ class TransactionManager:
     def _recover(self, participant: Any) -> int:
         port = find_port(participant)
         if port is not None:
-            maybe_await = self._decisions.settle(port, self._outcome)
+            settled = self._decisions.settle(port, self._outcome)
             self._was_told(port.id)
-            return maybe_await
+            return settled
         check_participant(participant)
         missed = self._decisions.untold(participant.name)
         missed = [txn_id for txn_id in missed if self._outcome(txn_id) == "committed"]
@@ -652,9 +652,8 @@ class TransactionManager:
         """Keep the outcome for participants that ask, and remind those that were not told."""
         with self._lock:
             self._outcomes[transaction.id] = transaction.state
-            if (
-                transaction.parent is None
-            ):  # Nested transactions that have committed share its outcome.
+            # Nested transactions that have committed share its outcome.
+            if transaction.parent is None:
                 for txn_id in self._families.get(transaction.id, []):
                     if self._outcomes.get(txn_id) == "committed":
                         self._outcomes[txn_id] = transaction.state

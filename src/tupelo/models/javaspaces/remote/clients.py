@@ -1,7 +1,7 @@
 """Clients of the Jini services at a host elsewhere: lookup service, mailbox, lease renewal service.
 
-`RemoteService` is the connection; `RemoteLeaseHolder` is something leased at the host; the `Pump`
-fetches events for listeners of this program.
+`RemoteService` is the connection, and the landlord of its leases; `RemoteLeaseHolder` is something
+leased at the host; the `Pump` fetches events for listeners of this program.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tupelo.models.javaspaces.service_items import (
     types_of_service,
 )
 from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.dual_api import Async, Blocking, Closing, dual_api, run_sync
+from tupelo.space.dual_api import Async, Blocking, Closing, dual_api, maybe_await, run_sync
 from tupelo.space.query import check_wait
 from tupelo.values import lease as engine
 from tupelo.values.entry import freeze_value
@@ -77,7 +77,6 @@ class RemoteService(Closing):
         self.host: Address = parse_url(url)[0]
         self.clock: Clock = _clock
         self.retry = check_retry(retry)
-        self.landlord = ServiceLandlord(self)
         self._connection = connection
         self._pump: Pump | None = None
 
@@ -85,30 +84,24 @@ class RemoteService(Closing):
     def connect(cls, url: str, **options: Any) -> Self:
         """Connect to the service at the host with this URL, tupelo://host:7700, with the options of
         `tupelo.connect`. UnknownService if the host does not offer it."""
-        connection = connect_to_host(url, **options)
-        made = cls(connection, url)
-        try:
-            run_sync(made._open)
-        except BaseException:
-            connection.__exit__(None, None, None)
-            raise
+        made: Self = run_sync(partial(cls._connect, connect_to_host, url, options))
         return made
 
     @classmethod
     async def connect_async(cls, url: str, **options: Any) -> Self:
         """`connect` for the async API."""
-        connection = await connect_to_host_async(url, **options)
+        return await cls._connect(connect_to_host_async, url, options)
+
+    @classmethod
+    async def _connect(cls, connect: Callable[..., Any], url: str, options: dict[str, Any]) -> Self:
+        connection = await maybe_await(connect(url, **options))
         made = cls(connection, url)
         try:
-            await made._open()
+            made._described(await made.call("describe"))
         except BaseException:
-            await connection.__aexit__(None, None, None)
+            await connection.leave(None)
             raise
         return made
-
-    async def _open(self) -> None:
-        """Ask the host for the description of the service. UnknownService if it is not offered."""
-        self._described(await self.call("describe"))
 
     def _described(self, answer: Any) -> None:
         """Store the description that the host has sent."""
@@ -131,9 +124,11 @@ class RemoteService(Closing):
                     one.lost = True
             raise
 
-    async def grant(self, method: str, *args: Any) -> RemoteLeaseHolder:
-        """Call a method that returns something leased."""
-        held = RemoteLeaseHolder(self)
+    async def grant(
+        self, method: str, *args: Any, kind: type[RemoteLeaseHolder] | None = None
+    ) -> Any:
+        """Call a method that returns something leased, of this class."""
+        held = (kind or RemoteLeaseHolder)(self)
         held.granted_for(*await self.ask(method, held, *args))
         return held
 
@@ -149,7 +144,7 @@ class RemoteService(Closing):
         """The leased thing of a lease that a service of the same host has granted. BadArgument for
         other leases."""
         landlord = lease.granted.landlord if isinstance(lease, Lease) else None
-        if not isinstance(landlord, ServiceLandlord) or landlord.service.host != self.host:
+        if not isinstance(landlord, RemoteService) or landlord.host != self.host:
             raise BadArgument("lease", f"a lease of a service at {self.host}", lease)
         held: RemoteLeaseHolder = lease.granted.thing  # type: ignore[attr-defined]
         return held
@@ -202,6 +197,29 @@ class RemoteService(Closing):
             event.__dict__["_after"] = about
         return event
 
+    # As the landlord of its leases
+
+    async def renew_lease_async(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
+        if seconds is None or seconds == engine.ANY_LEASE:
+            seconds = FOREVER if seconds is None else ANY_LEASE
+        thing.granted_for(*await self.ask("renew", thing, seconds))
+
+    async def cancel_lease_async(self, thing: RemoteLeaseHolder) -> None:
+        if thing.ended:
+            raise LeaseLost("it is gone; there is nothing to cancel")
+        # Not repeated: the second attempt would raise LeaseLost.
+        await self.call("cancel", thing.id, again=False)
+        thing.lost = True
+
+    def renew_lease(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
+        run_sync(partial(self.renew_lease_async, thing, seconds))
+
+    def cancel_lease(self, thing: RemoteLeaseHolder) -> None:
+        run_sync(partial(self.cancel_lease_async, thing))
+
+    def now(self) -> float:
+        return self.clock.now()
+
     def __enter__(self) -> Self:
         self._connection.require_door(False, "'async with'")
         return self
@@ -214,14 +232,13 @@ class RemoteService(Closing):
         return f"{type(self).__name__}({self.url!r})"
 
 
-# Leases
-
-
 class RemoteLeaseHolder:
-    """Something leased at the host. `expires` is in the time of this program's clock."""
+    """Something that a service elsewhere has leased to this program. `expires` is in the time of
+    this program's clock."""
 
     def __init__(self, service: RemoteService) -> None:
         self.id = uuid4().hex
+        self.is_async = service.is_async
         self.lost = False
         self.expires: float | None = None
         self.data: tuple[Any, ...] = ()
@@ -229,7 +246,7 @@ class RemoteLeaseHolder:
 
     def granted_for(self, seconds: float | None, *data: Any) -> None:
         """The host has granted so many seconds from now, and sent this data."""
-        self.expires = None if seconds is None else self._service.clock.now() + seconds
+        self.expires = None if seconds is None else self._service.now() + seconds
         self.data = data
 
     @property
@@ -240,41 +257,25 @@ class RemoteLeaseHolder:
     @property
     def ended(self) -> bool:
         """Whether the lease has ended, as far as this program knows."""
-        return self.lost or (self.expires is not None and self.expires <= self._service.clock.now())
+        return self.lost or (self.expires is not None and self.expires <= self._service.now())
+
+    @property
+    def active(self) -> bool:
+        """Whether the lease has not ended, as far as this program knows."""
+        return not self.ended
 
     @property
     def lease(self) -> Any:
         """The Lease, or AsyncLease."""
-        kind = engine.AsyncLease if self._service.is_async else engine.Lease
-        return lease_of(kind(self._service.landlord, self))
+        kind = engine.AsyncLease if self.is_async else engine.Lease
+        return lease_of(kind(self._service, self))
 
+    async def ask(self, method: str, *args: Any, wait: float | None = 0) -> Any:
+        """Call a method of the service about this thing."""
+        return await self._service.ask(method, self, *args, wait=wait)
 
-class ServiceLandlord:
-    """The landlord of the leases that a service elsewhere has granted."""
-
-    def __init__(self, service: RemoteService) -> None:
-        self.service = service
-
-    async def renew_lease_async(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
-        if seconds is None or seconds == engine.ANY_LEASE:
-            seconds = FOREVER if seconds is None else ANY_LEASE
-        thing.granted_for(*await self.service.ask("renew", thing, seconds))
-
-    async def cancel_lease_async(self, thing: RemoteLeaseHolder) -> None:
-        if thing.ended:
-            raise LeaseLost("it is gone; there is nothing to cancel")
-        # Not repeated: the second attempt would raise LeaseLost.
-        await self.service.call("cancel", thing.id, again=False)
-        thing.lost = True
-
-    def renew_lease(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
-        run_sync(partial(self.renew_lease_async, thing, seconds))
-
-    def cancel_lease(self, thing: RemoteLeaseHolder) -> None:
-        run_sync(partial(self.cancel_lease_async, thing))
-
-    def now(self) -> float:
-        return self.service.clock.now()
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
 
 
 # Events
@@ -461,41 +462,12 @@ class RemoteEventMailbox(RemoteService):
     async def register(self, lease: float = FOREVER) -> RemoteMailboxRegistration:
         """A new registration. It keeps the events that its `listener` is called with. The host
         limits its lease."""
-        return RemoteMailboxRegistration(self, await self.grant("register", lease))
+        made: RemoteMailboxRegistration
+        made = await self.grant("register", lease, kind=RemoteMailboxRegistration)
+        return made
 
 
-class RemoteThing:
-    """Base class of things that a service elsewhere has leased to this program."""
-
-    def __init__(self, service: RemoteService, held: RemoteLeaseHolder) -> None:
-        self.is_async = service.is_async
-        self._service = service
-        self._held = held
-
-    @property
-    def id(self) -> str:
-        """The id of the thing at its host."""
-        return self._held.id
-
-    @property
-    def lease(self) -> Any:
-        """The lease of the thing."""
-        return self._held.lease
-
-    @property
-    def active(self) -> bool:
-        """Whether the lease has not ended, as far as this program knows."""
-        return not self._held.ended
-
-    async def ask(self, method: str, *args: Any, wait: float | None = 0) -> Any:
-        """Call a method of the service about this thing."""
-        return await self._service.ask(method, self._held, *args, wait=wait)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.id!r})"
-
-
-class RemoteMailboxRegistration(RemoteThing):
+class RemoteMailboxRegistration(RemoteLeaseHolder):
     """A mailbox registration at a host elsewhere: it keeps events until they are fetched, or
     delivered to a target in this program.
 
@@ -504,8 +476,8 @@ class RemoteMailboxRegistration(RemoteThing):
     may arrive twice.
     """
 
-    def __init__(self, mailbox: RemoteEventMailbox, held: RemoteLeaseHolder) -> None:
-        super().__init__(mailbox, held)
+    def __init__(self, mailbox: RemoteService) -> None:
+        super().__init__(mailbox)
         self.error: Exception | None = None
         self._received = 0
         self._sender: EventSender | None = None
@@ -670,15 +642,17 @@ class RemoteLeaseRenewalService(RemoteService):
     @dual_api
     async def create_lease_renewal_set(self, lease: float = FOREVER) -> RemoteLeaseRenewalSet:
         """A new, empty set. The host limits its lease."""
-        return RemoteLeaseRenewalSet(self, await self.grant("create", lease))
+        made: RemoteLeaseRenewalSet
+        made = await self.grant("create", lease, kind=RemoteLeaseRenewalSet)
+        return made
 
 
-class RemoteLeaseRenewalSet(RemoteThing):
+class RemoteLeaseRenewalSet(RemoteLeaseHolder):
     """A LeaseRenewalSet at a host elsewhere: it renews leases that services of that host have
     granted, also while this program is disconnected."""
 
-    def __init__(self, service: RemoteLeaseRenewalService, held: RemoteLeaseHolder) -> None:
-        super().__init__(service, held)
+    def __init__(self, service: RemoteService) -> None:
+        super().__init__(service)
         self._given: dict[str, Lease] = {}
 
     @property
@@ -723,7 +697,7 @@ class RemoteLeaseRenewalSet(RemoteThing):
         async def register(names: list[str], sent: Any) -> Any:
             return await self.ask("warn", names, min_warning, sent)
 
-        return await self._service.register_listener(listener, handback, self._held, register)
+        return await self._service.register_listener(listener, handback, self, register)
 
     @dual_api
     async def clear_expiration_warning_listener(self) -> None:
@@ -748,7 +722,7 @@ class RemoteLeaseRenewalSet(RemoteThing):
         async def register(names: list[str], sent: Any) -> Any:
             return await self.ask("tell_failures", names, sent)
 
-        return await self._service.register_listener(forward, handback, self._held, register)
+        return await self._service.register_listener(forward, handback, self, register)
 
     @dual_api
     async def clear_renewal_failure_listener(self) -> None:

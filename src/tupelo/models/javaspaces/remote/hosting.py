@@ -26,9 +26,8 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire as calls
 from tupelo.models.javaspaces.events import EventRegistration, RemoteEvent
 from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, seconds_asked
-from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.lookup import LookupService, RegisteredService, ServiceEvent
 from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
-from tupelo.models.javaspaces.registry import RegisteredService, ServiceEvent
 from tupelo.models.javaspaces.remote import wire
 from tupelo.models.javaspaces.remote.wire import (
     HERE,
@@ -92,13 +91,12 @@ class ServiceCall(NamedTuple):
 class OfferedService:
     """A service that a host offers."""
 
-    def __init__(self, kind: str, service: Any, offers: HostOffers, lease_max: float) -> None:
+    def __init__(self, kind: str, service: Any, granted: Granted, lease_max: float) -> None:
         self.service = service
-        self.granted = offers.granted
+        self.granted = granted
         self.queues: dict[str, EventQueue] = {}
         self._rules = f"tupelo.{SERVICE_NAMES[kind]}"
         self._methods = {**_METHODS[kind](service), **METHODS}
-        self._offers = offers
         self._lease_max = lease_max
         self._on_disk = port_of(service.space).journaled
 
@@ -193,7 +191,7 @@ class OfferedService:
         """A service, encoded; an empty list if it cannot be sent to programs elsewhere."""
         if isinstance(service, SentService):
             return [wire.encode(service.frozen)]
-        if any(service is one for one in self._offers.services):
+        if any(service is one for one in self.granted.services):
             service = ServiceLocation(str(kind_of_service(service)), HERE)
         with suppress(BadArgument):
             return [wire.encode(freeze_value(sendable(service), "service", 1))]
@@ -215,10 +213,11 @@ def _left(thing: Any) -> float | None:
 
 
 class Granted:
-    """The things that programs elsewhere have leased from the services of a host, by the ids that
-    the programs chose."""
+    """The services that a host offers, and the things that programs elsewhere have leased from
+    them, by the ids that the programs chose."""
 
     def __init__(self) -> None:
+        self.services: list[object] = []
         self._things: dict[str, tuple[Any, str]] = {}
         self._of_agent: Counter[str] = Counter()
         self._sweep_at = _SWEEP_MIN
@@ -484,15 +483,7 @@ _METHODS: dict[str, Callable[[Any], dict[str, RemoteMethod]]] = {
 }
 
 
-class HostOffers:
-    """The services that one host offers, and what they have granted to programs elsewhere."""
-
-    def __init__(self) -> None:
-        self.granted = Granted()
-        self.services: list[object] = []
-
-
-_offers: WeakKeyDictionary[HostDoor, HostOffers] = WeakKeyDictionary()
+_offers: WeakKeyDictionary[HostDoor, Granted] = WeakKeyDictionary()
 
 
 def offer(
@@ -521,7 +512,7 @@ def offer(
     def make(core: Any) -> OfferedService:
         if not core.address:
             raise BadArgument("host", "one that listens", host)
-        known = _offers.setdefault(host, HostOffers())
+        known = _offers.setdefault(host, Granted())
         known.services.append(service)
         return OfferedService(kind, service, known, FOREVER if longest is None else longest)
 

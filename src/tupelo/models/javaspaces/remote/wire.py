@@ -21,9 +21,8 @@ from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.links.address import parse_url
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.models.javaspaces.events import RemoteEvent
-from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.lookup import LookupService, ServiceEvent
 from tupelo.models.javaspaces.mailbox import EventMailbox
-from tupelo.models.javaspaces.registry import ServiceEvent
 from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService
 from tupelo.models.javaspaces.service_items import (
     Attributes,
@@ -240,12 +239,8 @@ class ServiceLocation:
 
 def remote_class(kind: str) -> Any:
     """The client class for a kind of service."""
-    name = {
-        "lookup": "RemoteLookupService",
-        "mailbox": "RemoteEventMailbox",
-        "lease renewal": "RemoteLeaseRenewalService",
-    }[kind]
-    return getattr(import_module("tupelo.models.javaspaces.remote.clients"), name)  # a cycle
+    clients = import_module("tupelo.models.javaspaces.remote.clients")  # a cycle
+    return getattr(clients, f"Remote{SERVICES[kind].__name__}")
 
 
 def kind_of_service(service: object) -> str | None:
