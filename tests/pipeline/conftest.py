@@ -1,5 +1,6 @@
 """One Spark for all tests that need it: it takes longer to start than they take to run."""
 
+import pandas  # noqa: F401  (here, or the first statement by DuckDB keeps it out of this process)
 import pytest
 
 

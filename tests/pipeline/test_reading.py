@@ -28,8 +28,9 @@ from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import Archive, ArchivedLog, seal
 from tupelo.pipeline.schema import COLUMNS
+from tupelo.pipeline.source.locations import LogPart
 from tupelo.pipeline.source.options import ReadOptions
-from tupelo.pipeline.source.reading import LogPart, TableReader, tasks_of
+from tupelo.pipeline.source.reading import TableReader, tasks_of
 
 
 def reader_of(

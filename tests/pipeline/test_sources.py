@@ -27,9 +27,9 @@ from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
 from tupelo.pipeline.source.filters import RowFilter
-from tupelo.pipeline.source.locations import JoinedLog, LogLike, by_name, name_of, resolve
+from tupelo.pipeline.source.locations import JoinedLog, LogLike, LogPart, by_name, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
-from tupelo.pipeline.source.reading import TASKS_MAX, LogPart, Rows, TableReader, parts_of, tasks_of
+from tupelo.pipeline.source.reading import TASKS_MAX, Rows, TableReader, parts_of, tasks_of
 from tupelo.space.dual_api import run_sync
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from datetime import datetime
 from typing import Any
 
@@ -17,10 +18,13 @@ import tupelo
 from tests.federation.company import Company
 from tupelo.apps import commands
 from tupelo.pipeline.commands import sqlprompt
-from tupelo.pipeline.commands.prompt import Format, in_a_line, show
+from tupelo.pipeline.commands.prompt import Format, show
 from tupelo.pipeline.commands.sqlprompt import sql
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.spark import in_a_line
+from tupelo.pipeline.sql.statements import is_question
+from tupelo.pipeline.sql.tables import Tables
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(sql)
@@ -35,13 +39,19 @@ def company():
     company.close()
 
 
-@pytest.fixture
-def tables(spark, monkeypatch):
-    """The Spark of all tests; what a statement makes into tables there are none afterwards."""
+@pytest.fixture(params=["spark", "duckdb"])
+def engine(request, monkeypatch):
+    """Each engine in turn. Spark is that of all tests; what a statement makes into tables there are
+    none afterwards."""
+    monkeypatch.setenv("TUPELO_TEST_ENGINE", request.param)
+    if request.param == "duckdb":
+        yield "duckdb"
+        return
+    spark = request.getfixturevalue("spark")
     monkeypatch.setattr("tupelo.pipeline.session", lambda master: spark)
     spark.catalog.dropTempView("changes")  # Another's.
     before = spark.catalog.listTables()
-    yield
+    yield "spark"
     assert spark.catalog.listTables() == before
 
 
@@ -57,7 +67,9 @@ def folder(tmp_path):
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    engine = os.environ.get("TUPELO_TEST_ENGINE", "auto")
+    given = [*map(str, arguments), "--engine", engine]
+    return CliRunner().invoke(app, given)
 
 
 def asked(*arguments: object) -> list[list[str]]:
@@ -66,7 +78,7 @@ def asked(*arguments: object) -> list[list[str]]:
     return list(csv.reader(io.StringIO(result.stdout)))[1:]
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("engine")
 def test_a_space_is_a_table_by_its_name(folder):
     assert asked(COUNTED, "--on", folder) == [["taken", "4"], ["written", "10"]]
     everything = "select space, count(*) from changes group by space order by space"
@@ -77,22 +89,22 @@ def test_a_space_is_a_table_by_its_name(folder):
     assert asked(moment, "--on", folder, "--as-of", "7") == [["7"]]
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("engine")
 def test_only_the_spaces_that_are_named_are_read(folder, monkeypatch):
     made: list[str] = []
-    make = sqlprompt._make
+    options_of = Tables.options_of
 
-    def noted(spark: Any, name: str, *others: Any) -> None:
+    def noted(self: Tables, name: str) -> dict[str, str]:
         made.append(name)
-        make(spark, name, *others)
+        return options_of(self, name)
 
-    monkeypatch.setattr(sqlprompt, "_make", noted)
+    monkeypatch.setattr(Tables, "options_of", noted)
     counted = "with few as (select * from `odd, isn't it`) select count(*), max(space) from few"
     assert asked(counted, "--on", folder) == [["1", "odd, isn't it"]]
     assert made == ["odd, isn't it"]
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("engine")
 def test_an_archive_and_a_host_are_asked_alike(folder, tmp_path, company):
     seal(JournalLog(folder / "jobs.tupelo"), tmp_path / "archive")
     assert asked(COUNTED, "--on", tmp_path / "archive") == [["taken", "4"], ["written", "10"]]
@@ -102,7 +114,7 @@ def test_an_archive_and_a_host_are_asked_alike(folder, tmp_path, company):
     assert both == [["taken", "4"], ["written", "11"]]
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("engine")
 def test_rows_as_json_and_as_a_table(folder):
     statement = "select time, fields, payload, txn from jobs where position <= 2 order by position"
     result = run(statement, "--on", folder, "--format", "json")
@@ -117,14 +129,17 @@ def test_rows_as_json_and_as_a_table(folder):
     assert "odd, isn't it" in run("show tables", "--on", folder).stdout
 
 
-@pytest.mark.usefixtures("tables")
-def test_what_is_wrong_is_said_in_a_line(folder):
+def test_what_is_wrong_is_said_in_a_line(folder, engine):
+    syntax = {"spark": "Syntax error at or near", "duckdb": "syntax error at or near"}
+    column = {"spark": "`nothing` cannot be resolved", "duckdb": '"nothing" not found'}
+    dotted = {"spark": "is quoted: `tupelo.presence`", "duckdb": "no table 'tupelo.presence'"}
     for arguments, said in [
         (["selec 1"], "STATEMENT= must be a question"),
-        (["select count( from jobs"], "Syntax error at or near"),
-        (["select * from job"], "there is no table 'job': there are changes, jobs, odd"),
-        (["select * from tupelo.presence"], "is quoted: `tupelo.presence`"),
-        (["select nothing from jobs"], "`nothing` cannot be resolved"),
+        (["select count( from jobs"], syntax[engine]),
+        (["select * from job"], "there is no table 'job': there are changes, entries, jobs, odd"),
+        (["describe job"], "there is no table 'job': there are changes, entries, jobs, odd"),
+        (["select * from tupelo.presence"], dotted[engine]),
+        (["select nothing from jobs"], column[engine]),
         (["select * from jobs", "--as-of", "99"], "asOf= must be at most 14"),
         (["select * from jobs", "--as-of", "soon"], "asOf= must be a position"),
         (["select * from jobs", "--entry", "what"], "entry"),
@@ -175,15 +190,18 @@ def test_what_would_write_is_refused(statement, tmp_path):
 
 @pytest.mark.parametrize("statement", ["SELECT 1", " (select 1)", "show tables", "with a as (x) y"])
 def test_what_asks_is_a_question(statement):
-    assert sqlprompt.is_question(statement)
+    assert is_question(statement)
 
 
-def test_spaces_that_sql_cannot_tell_apart():
-    known = {"jobs": ["here"], "Jobs": ["here"], "a.b": ["here"]}
+def test_spaces_that_sql_cannot_tell_apart(tmp_path):
+    for place, name in enumerate(["jobs", "Jobs", "a.b", "Entries"]):
+        tupelo.Space(name, path=tmp_path / f"{place}.tupelo", agent="me").close()
+    tables = Tables([str(tmp_path)], {})
     with pytest.raises(tupelo.errors.PipelineError, match="changes where space = 'JOBS'"):
-        sqlprompt._table(["JOBS"], known)
+        tables.named(["JOBS"])
     with pytest.raises(tupelo.errors.UnknownTable, match=r"write it as `a\.b`"):
-        sqlprompt._table(["a", "b"], known)
+        tables.named(["a", "b"])
+    assert tables.named(["ENTRIES"]) == "entries"
 
 
 def test_any_value_can_be_shown(capsys):

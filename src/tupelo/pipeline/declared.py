@@ -2,7 +2,9 @@
 
 A shape is declared as `"name string, size long"`, which fits tuples of two such fields and
 dataclasses with fields of these names; or as a dataclass, `"module:Class"`, which fits its
-instances and those of subclasses. Other entries have null there.
+instances and those of subclasses. Other entries have null there. `"any(name string, size long)"`
+fits every entry: a field that an entry lacks, or has with another type, is null. The fields of a
+tuple are `_1`, `_2`, ... there, and the type `json` fits every value.
 """
 
 from __future__ import annotations
@@ -10,22 +12,26 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+import msgspec
 import pyarrow as pa
 
 from tupelo.errors import BadArgument
 from tupelo.values.entry import Typed
 from tupelo.values.kind import Kind, kind_of
+from tupelo.values.text import as_json
 
 _EXPECTED = '"name string, size long", "module:Class" or a dataclass'
 _NAMED = re.compile(r"\s*(\w+)[\s:]\s*(\w+)\s*")
+_ANY = re.compile(r"\s*any\((.*)\)\s*", re.DOTALL)
 _SAME = {"bigint": "long", "int": "long", "integer": "long", "float": "double", "bool": "boolean"}
+_JSON = "json"  # of any value
 _ARROW: dict[str, tuple[pa.DataType, frozenset[type]]] = {
     "string": (pa.string(), frozenset({str, UUID, Decimal})),
     "long": (pa.int64(), frozenset({int})),
@@ -33,6 +39,7 @@ _ARROW: dict[str, tuple[pa.DataType, frozenset[type]]] = {
     "boolean": (pa.bool_(), frozenset({bool})),
     "binary": (pa.binary(), frozenset({bytes})),
     "timestamp": (pa.timestamp("us", tz="UTC"), frozenset({datetime})),
+    _JSON: (pa.string(), frozenset()),
 }
 _OF_PYTHON = {
     str: "string",
@@ -44,15 +51,18 @@ _OF_PYTHON = {
     bytes: "binary",
     datetime: "timestamp",
 }
+_OF_SHAPE = {cls.__name__: kind for cls, kind in _OF_PYTHON.items()}
 _INT64 = range(-(2**63), 2**63)
 
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """A declared shape: (name, type) of its fields, and the name of its class if it has one."""
+    """A declared shape: (name, type) of its fields, and the name of its class if it has one. If it
+    `fits_all`, a field that an entry lacks is null."""
 
     fields: tuple[tuple[str, str], ...]
     name: str | None = None
+    fits_all: bool = False
 
     @property
     def type(self) -> pa.DataType:
@@ -88,6 +98,8 @@ class Declared:
         """The positions of this shape's fields in such an entry; None if it does not fit."""
         if value is None:
             return None
+        if self.fits_all:
+            return self._lenient(value)
         if type(value) is Typed:
             held, places = value.values, self._named(value.kind)
         else:
@@ -97,9 +109,19 @@ class Declared:
         if places is None:
             return None
         for place, (_, kind) in zip(places, self.fields, strict=True):
-            if place is not None and type(held[place]) not in _ARROW[kind][1] | {NoneType}:
+            if place is not None and not _fits(held[place], kind):
                 return None
         return places
+
+    def _lenient(self, value: Any) -> list[int | None]:
+        is_tuple = type(value) is not Typed
+        held = value if is_tuple else value.values
+        names = _tuple_names(len(held)) if is_tuple else value.kind.names
+        places = {name: place for place, name in enumerate(names)}
+        return [
+            place if (place := places.get(name)) is not None and _fits(held[place], kind) else None
+            for name, kind in self.fields
+        ]
 
     def _named(self, kind: Kind) -> list[int | None] | None:
         names = kind.names
@@ -109,6 +131,34 @@ class Declared:
         elif self.name not in kind.lineage:
             return None
         return [names.index(name) if name in names else None for name, _ in self.fields]
+
+
+def _fits(value: Any, kind: str) -> bool:
+    return kind == _JSON or type(value) in _ARROW[kind][1] | {NoneType}
+
+
+def _tuple_names(length: int) -> list[str]:
+    return [f"_{place}" for place in range(1, length + 1)]
+
+
+def fields_of(shapes: Iterable[str]) -> list[tuple[str, str]]:
+    """The names and types of the fields of these shapes, such as "(str, int)" and "(size: int)".
+    A field with different types in several shapes is double if they are numbers, and else json."""
+    found: dict[str, set[str]] = {}
+    for shape in sorted(shapes):
+        parts = [part for part in shape[1:-1].split(", ") if part]
+        for name, part in zip(_tuple_names(len(parts)), parts, strict=True):
+            named, colon, kind = part.partition(": ")
+            kinds = found.setdefault(named if colon else name, set())
+            if (kind or named) != "None":
+                kinds.add(_OF_SHAPE.get(kind or named, _JSON))
+    return [(name, _joint(kinds)) for name, kinds in found.items()]
+
+
+def _joint(kinds: set[str]) -> str:
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "double" if kinds == {"long", "double"} else _JSON
 
 
 def typed(entry: str | type | Declared) -> Declared:
@@ -121,8 +171,9 @@ def typed(entry: str | type | Declared) -> Declared:
         raise BadArgument("entry", _EXPECTED, entry)
     if _names_class(entry):
         return _of_class(imported(entry))
+    of_all = _ANY.fullmatch(entry)
     fields = []
-    for part in entry.split(","):
+    for part in (of_all[1] if of_all else entry).split(","):
         matched = _NAMED.fullmatch(part)
         kind = matched and _SAME.get(matched[2].lower(), matched[2].lower())
         if matched is None or kind not in _ARROW:
@@ -130,7 +181,7 @@ def typed(entry: str | type | Declared) -> Declared:
         fields.append((matched[1], kind))
     if len(dict(fields)) != len(fields):
         raise BadArgument("entry", "fields of different names", entry)
-    return Declared(tuple(fields))
+    return Declared(tuple(fields), fits_all=of_all is not None)
 
 
 def imported(entry: str) -> type:
@@ -191,8 +242,15 @@ def _double(value: float) -> float | None:
         return None
 
 
+def _json(value: Any) -> str:
+    """JSON, or the text itself of what is a text in JSON."""
+    plain = as_json(value)
+    return plain if type(plain) is str else msgspec.json.encode(plain).decode().strip('"')
+
+
 _CONVERT: dict[str, Callable[[Any], Any]] = {
     "string": str,
+    _JSON: _json,
     "long": lambda value: value if value in _INT64 else None,
     "double": _double,
 }

@@ -33,27 +33,49 @@ SCHEMA_VERSION = 1
 TIME = pa.timestamp("us", tz="UTC")
 CHANGES = pa.schema(
     [
-        ("host", pa.string()),  # the id of the host, or the agent of a space without one
+        ("host", pa.string()),
         ("space", pa.string()),
-        ("position", pa.int64()),  # without gaps within a space
-        ("arrival", pa.int64()),  # the position at which the entry was written; null: no entry
+        ("position", pa.int64()),
+        ("arrival", pa.int64()),
         ("time", TIME),
         ("kind", pa.string()),
-        ("origin", pa.string()),  # with n, identifies the entry
+        ("origin", pa.string()),
         ("n", pa.int64()),
-        ("agent", pa.string()),  # the agent that made the change
+        ("agent", pa.string()),
         ("session", pa.string()),
         ("txn", pa.string()),
-        ("to", pa.string()),  # the agent that the entry is for
-        ("waited", pa.float64()),  # seconds
-        ("expires", TIME),  # the lease after the change; null: for ever
-        ("bytes", pa.int32()),  # of the payload
-        ("type", pa.string()),  # the name of the dataclass; null: a tuple
-        ("shape", pa.string()),  # "(str, int)", or "(name: str, size: int)"
+        ("to", pa.string()),
+        ("waited", pa.float64()),
+        ("expires", TIME),
+        ("bytes", pa.int32()),
+        ("type", pa.string()),
+        ("shape", pa.string()),
         ("fields", pa.string()),
         ("payload", pa.binary()),
     ]
 )
+MEANINGS = {
+    "host": "the id of the host that keeps the log, or the agent of a space without a host",
+    "space": "the name of the space",
+    "position": "the place of the change in the log of its space, without gaps",
+    "arrival": "the position at which the entry was written; null: no entry",
+    "time": "when it happened, by the clock of the host",
+    "kind": "what happened: written, read, taken, ...",
+    "origin": "the agent that wrote the entry first; with n, identifies it",
+    "n": "the number of the entry at its origin",
+    "agent": "who made the change",
+    "session": "the session of the operation",
+    "txn": "the transaction of the operation",
+    "to": "the agent that the entry is for; null: everyone",
+    "waited": "how many seconds the operation waited for its match",
+    "expires": "when the lease ends, after the change; null: never",
+    "bytes": "the length of the payload",
+    "type": "the name of the dataclass; null: a tuple",
+    "shape": "the types of the fields: (str, int), or (name: str, size: int)",
+    "fields": "the entry as JSON",
+    "payload": "the entry as it is kept",
+}
+"""What the columns mean, for people."""
 COLUMNS: tuple[str, ...] = tuple(CHANGES.names)
 TYPED = "f"
 """The struct of the typed columns, where a shape is declared: f.name, f.size."""
@@ -86,12 +108,12 @@ def check_columns(columns: Sequence[str] | None, entry: Declared | None = None) 
 
 def ddl_of(schema: pa.Schema) -> str:
     """The schema as Spark's DDL."""
-    return ", ".join(f"`{field.name}` {_spark_type(field.type)}" for field in schema)
+    return ", ".join(f"`{field.name}` {ddl_type(field.type)}" for field in schema)
 
 
-def _spark_type(kind: pa.DataType) -> str:
+def ddl_type(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'`{part.name}`: {_spark_type(part.type)}' for part in kind)}>"
+        return f"struct<{', '.join(f'`{part.name}`: {ddl_type(part.type)}' for part in kind)}>"
     return _SPARK[kind]
 
 

@@ -21,6 +21,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
 import tupelo
 from tupelo.errors import NoJava, PipelineError
 from tupelo.federation.links.address import is_loopback
@@ -299,3 +302,33 @@ def _environment(wanted: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
+
+
+# Errors
+
+
+_OURS = re.compile(r"^tupelo\.errors(?:\.\w+)+: (.+)$", re.MULTILINE)
+_RAISED = re.compile(r"^[\w.]+(?:Error|Exception)\b.*$", re.MULTILINE)
+_CONDITION = re.compile(r"^\[[\w.]+\] | SQLSTATE: \w+|;$")
+
+
+@contextmanager
+def complaints() -> Iterator[None]:
+    """Turns Spark's long error messages into one line."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise PipelineError(in_a_line(str(error))) from error
+
+
+def in_a_line(complaint: str) -> str:
+    """Our own message inside Spark's, or the error of its worker, or its first line."""
+    ours = _OURS.findall(complaint)
+    if ours:
+        return str(ours[-1])
+    if "Traceback (most recent call last)" in complaint:
+        raised = _RAISED.findall(complaint)
+        if raised:
+            return str(raised[-1])
+    first = complaint.strip().partition("\n")[0]
+    return _CONDITION.sub("", first).strip()

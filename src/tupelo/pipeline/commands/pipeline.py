@@ -33,7 +33,6 @@ from tupelo.pipeline.commands.prompt import (
     Master,
     Password,
     Tls,
-    complaints,
     packages,
     reading,
     show,
@@ -66,6 +65,7 @@ def report(
         from tupelo.pipeline.reports.report import PAGE, STEPS, place_for, write_report
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
+        from tupelo.pipeline.spark import complaints
 
         options = reading(archive, federation, password, tls)
         found = resolve(ReadOptions.read({**options, "paths": json.dumps(logs)}))
@@ -180,6 +180,7 @@ class PipelineCommand:
         """Run a job, and show its result or write it."""
         from tupelo.pipeline import changes, session
         from tupelo.pipeline.jobs import JOBS
+        from tupelo.pipeline.spark import complaints
 
         file = None if self._to is None else self._to / f"{name}.parquet"
         if file is not None and file.exists():

@@ -1,9 +1,8 @@
-"""Common part of the commands on Spark: options, error messages and output of rows."""
+"""Common part of the commands: options, the engine and output of rows."""
 
 from __future__ import annotations
 
 import csv
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tupelo.errors import BadArgument, PipelineError
+from tupelo.pipeline.sql.engines import EngineName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,15 +42,18 @@ Master = Annotated[
         metavar="ADDRESS", help="Spark's master, or sc://... for Spark Connect; else this machine."
     ),
 ]
+Engine = Annotated[
+    EngineName,
+    typer.Option(
+        help="Who answers; auto is DuckDB up to some millions of changes, and Spark beyond or with"
+        " --master."
+    ),
+]
 Password = Annotated[
     str | None,
     typer.Option(metavar="WORD", envvar="TUPELO_PASSWORD", help="Of the spaces at a host."),
 ]
 Tls = Annotated[bool | None, typer.Option(help="Whether hosts are met under TLS.")]
-
-_OURS = re.compile(r"^tupelo\.errors(?:\.\w+)+: (.+)$", re.MULTILINE)
-_RAISED = re.compile(r"^[\w.]+(?:Error|Exception)\b.*$", re.MULTILINE)
-_CONDITION = re.compile(r"^\[[\w.]+\] | SQLSTATE: \w+|;$")
 
 
 def reading(
@@ -80,31 +83,6 @@ def packages() -> Iterator[None]:
         raise PipelineError(
             f'the pipeline needs the package {error.name}: pip install "tupelo[pipeline]"'
         ) from error
-
-
-@contextmanager
-def complaints() -> Iterator[None]:
-    """Turns Spark's long error messages into one line."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise PipelineError(in_a_line(str(error))) from error
-
-
-def in_a_line(complaint: str) -> str:
-    """Our own message inside Spark's, or the error of its worker, or its first line."""
-    ours = _OURS.findall(complaint)
-    if ours:
-        return str(ours[-1])
-    if "Traceback (most recent call last)" in complaint:
-        raised = _RAISED.findall(complaint)
-        if raised:
-            return str(raised[-1])
-    first = complaint.strip().partition("\n")[0]
-    return _CONDITION.sub("", first).strip()
 
 
 WIDTH_MAX = 100_000

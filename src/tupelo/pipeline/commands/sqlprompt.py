@@ -1,14 +1,12 @@
-"""The command `tupelo sql "select kind, count(*) from jobs group by kind"`.
-
-Every space with a log is a table by its name, and `changes` has all of them. A table is created
-when Spark does not find it, so that only the spaces in the statement are read.
-"""
+"""The command `tupelo sql "select kind, count(*) from jobs group by kind"`, and its prompt."""
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,52 +14,55 @@ from rich.console import Console
 
 from tupelo.apps.hosting import LISTEN
 from tupelo.apps.spaces import clear_errors, complain
-from tupelo.errors import BadArgument, CannotReach, PipelineError, UnknownTable
+from tupelo.errors import BadArgument, CannotReach, PipelineError, TupeloError
 from tupelo.pipeline.commands.prompt import (
     Archive,
+    Engine,
     Federation,
     Format,
     Master,
     Password,
     Tls,
-    complaints,
     packages,
     reading,
     show,
 )
+from tupelo.pipeline.sql.engines import EngineName, chosen, keep_pandas_out, started
+from tupelo.pipeline.sql.statements import (
+    asks_for_tables,
+    described_table,
+    is_complete,
+    is_question,
+    on_one_line,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
-ALL = "changes"
-"""The table of all logs, including a space of this name."""
+    from tupelo.pipeline.sql import tables as sql_tables
+
 SHOWN_MAX = 1_000
 """The default number of rows shown as a table."""
+HISTORY_MAX = 1_000
 
-_QUESTION = re.compile(
-    r"[\s(]*(select|with|from|values|table|show|describe|desc|explain)\b", re.IGNORECASE
-)
-_QUOTED = re.compile(
-    r"\br'[^']*' | \br\"[^\"]*\" | '(?:[^'\\]|\\.)*' | \"(?:[^\"\\]|\\.)*\" | `[^`]*`"
-    r" | --[^\r\n]* | /\*.*?\*/",
-    re.IGNORECASE | re.DOTALL | re.VERBOSE,
-)
-"""Strings, quoted names and comments, as Spark reads them."""
-_WRITING = re.compile(r"\b(insert|update|delete|merge|reflect|try_reflect|java_method)\b", re.I)
-"""Words that write within a query, or call something other than SQL."""
-_MISSING = "TABLE_OR_VIEW_NOT_FOUND"
-_NOT_A_FILE = "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
-"""Spark's error for tupelo.presence, which it reads like parquet.`a/file`."""
-_PART = re.compile(r"`((?:[^`]|``)*)`")
-_SAYS_IT_ALL = "SQLQueryContextLogger"
-"""Spark's logger that prints every failing statement with its stack."""
+_HELP = """\
+A statement ends with a semicolon, and may have several lines.
+.tables          the tables
+.schema [TABLE]  the columns of a table, or of all of them
+.help            this
+.quit            ends, as Ctrl-D does; Ctrl-C drops what was typed
+"""
 
 
 def sql(
     statement: Annotated[
-        str, typer.Argument(metavar="STATEMENT", help="SQL; each space is a table by its name.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="STATEMENT",
+            help="SQL; each space is a table by its name. If not given, a prompt.",
+            show_default=False,
+        ),
+    ] = None,
     on: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,6 +85,7 @@ def sql(
             metavar="SHAPE", help='Entries such as "name string, size long" have columns f.name.'
         ),
     ] = None,
+    engine: Engine = EngineName.AUTO,
     master: Master = None,
     how: Annotated[Format, typer.Option("--format", help="How rows are shown.")] = Format.TABLE,
     limit: Annotated[
@@ -95,116 +97,179 @@ def sql(
     password: Password = None,
     tls: Tls = None,
 ) -> None:
-    """Ask in SQL what has happened, at a host or in an archive."""
+    """Ask in SQL what has happened, and what is there, at a host or in an archive."""
     with clear_errors(), packages():
-        from tupelo.pipeline import session
+        if engine is not EngineName.SPARK:
+            keep_pandas_out()
+        options = reading(archive, federation, password, tls, asOf=as_of, entry=entry)
+        if limit is None and how is Format.TABLE:
+            limit = SHOWN_MAX
+        with Questions(on, options, engine, master, limit, how) as questions:
+            if statement is None:
+                Conversation(questions).hold()
+            else:
+                questions.answer(statement)
 
+
+class Questions:
+    """Answers statements on the logs at some locations, by an engine that is started with the
+    first statement that needs one."""
+
+    def __init__(
+        self,
+        on: Sequence[str] | None,
+        options: Mapping[str, str],
+        engine: EngineName,
+        master: str | None,
+        limit: int | None,
+        how: Format,
+    ) -> None:
+        self._on = on
+        self._options = options
+        self._wanted = engine
+        self._master = master
+        self._limit = limit
+        self._how = how
+        self._engine: sql_tables.Engine | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Questions:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def tables(self) -> sql_tables.Tables:
+        """The tables, as they are now."""
+        from tupelo.pipeline.sql.tables import Tables
+
+        try:
+            return Tables(self._on or [f"tupelo://{LISTEN}/"], self._options)
+        except CannotReach as error:
+            if self._on is not None:
+                raise
+            raise PipelineError(f"{error}; say with --on where the logs are") from error
+
+    def answer(self, statement: str) -> None:
+        """Show the result of a statement."""
         if not is_question(statement):
             expected = "a question: select, with, values, show, describe or explain"
             raise BadArgument("STATEMENT", expected, statement)
-        locations = on or [f"tupelo://{LISTEN}/"]
-        options = reading(archive, federation, password, tls, asOf=as_of, entry=entry)
-        try:
-            known = places(locations, options)
-        except CannotReach as error:
-            if on is not None:
-                raise
-            raise PipelineError(f"{error}; say with --on where the logs are") from error
-        if limit is None and how is Format.TABLE:
-            limit = SHOWN_MAX
-        with Console(stderr=True).status("Asking Spark"), complaints():
-            more = None if limit is None else limit + 1
-            rows = ask(session(master), statement, known, options, more)
-        show(rows.slice(0, limit), how)
-        if limit is not None and rows.num_rows > limit:
-            complain(f"there are more than these {limit} rows; see --limit")
+        tables = self.tables()
+        if asks_for_tables(statement):
+            self.show(tables.listed())
+        elif (parts := described_table(statement)) is not None:
+            self.show(tables.described(tables.named(parts)))
+        else:
+            engine = self.engine(tables)
+            with Console(stderr=True).status(f"Asking {engine.name}"):
+                more = None if self._limit is None else self._limit + 1
+                rows = engine.ask(statement, tables, more)
+            self.show(rows)
+
+    def engine(self, tables: sql_tables.Tables) -> sql_tables.Engine:
+        if self._engine is None:
+            name = chosen(self._wanted, self._master, tables.rows)
+            with Console(stderr=True).status(f"Starting {name.value}"):
+                self._engine = self._open.enter_context(started(name, self._master))
+        return self._engine
+
+    def show(self, rows: pa.Table) -> None:
+        show(rows.slice(0, self._limit), self._how)
+        if self._limit is not None and rows.num_rows > self._limit:
+            complain(f"there are more than these {self._limit} rows; see --limit")
 
 
-def is_question(statement: str) -> bool:
-    """Whether the statement only reads. Statements that write are refused here."""
-    plain = _QUOTED.sub(" ", statement)
-    return _QUESTION.match(statement) is not None and _WRITING.search(plain) is None
+class Conversation:
+    """Statements that are typed, or read from a pipe. An error ends it in a pipe only."""
 
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+        self._typed = sys.stdin.isatty()
+        self._begun = ""
 
-def places(locations: Sequence[str], options: Mapping[str, str]) -> dict[str, list[str]]:
-    """The locations of the logs of each space, and of `changes`."""
-    from tupelo.pipeline.source.locations import resolve
-    from tupelo.pipeline.source.options import ReadOptions
+    def hold(self) -> None:
+        """Answer until the input ends."""
+        if self._typed:
+            tables = self._questions.tables()
+            engine = self._questions.engine(tables)
+            print(f"{len(tables.names)} tables, {tables.rows:,} changes, by {engine.name}.")
+            print("A statement ends with a semicolon; .help tells the commands.")
+        with history() if self._typed else nullcontext():
+            while (line := self._read()) is not None:
+                if not self._begun and line.strip().startswith("."):
+                    if line.split()[0] in (".quit", ".exit"):
+                        return
+                    self._try(line.strip())
+                    continue
+                self._begun += line + "\n"
+                if is_complete(self._begun) or not self._begun.strip():
+                    self._end()
+            self._end()
 
-    found: dict[str, list[str]] = {}
-    for location in locations:
-        logs = resolve(ReadOptions.read({**options, "path": location}))
-        for space in sorted({log.space for log in logs}):
-            found.setdefault(space, []).append(location)
-    return {**found, ALL: list(locations)}
-
-
-def ask(
-    spark: SparkSession,
-    statement: str,
-    known: Mapping[str, Sequence[str]],
-    options: Mapping[str, str],
-    limit: int | None = None,
-) -> pa.Table:
-    """The result of the statement. Raises UnknownTable for a table without a log."""
-    from pyspark.errors import AnalysisException
-    from pyspark.logger import PySparkLogger
-
-    PySparkLogger.getLogger(_SAYS_IT_ALL).setLevel(logging.CRITICAL)
-    made: list[str] = []
-    wanted = list(known) if statement.lower().split()[:1] == ["show"] else []
-    try:
+    def _read(self) -> str | None:
+        """The next line; None at the end."""
         while True:
-            for name in wanted:
-                _make(spark, name, known[name], options)
-                made.append(name)
             try:
-                answer = spark.sql(statement)
-                return (answer if limit is None else answer.limit(limit)).toArrow()
-            except AnalysisException as error:
-                parameters = error.getMessageParameters() or {}
-                if error.getCondition() == _NOT_A_FILE and "tupelo" in parameters.values():
-                    raise PipelineError(
-                        "a name with a dot in it is quoted: `tupelo.presence`"
-                    ) from error
-                if error.getCondition() != _MISSING:
-                    raise
-                wanted = [_table(_PART.findall(parameters.get("relationName", "")), known)]
-                if wanted[0] in made:  # It was created, but is not what Spark looks for.
-                    raise
+                return input(("...> " if self._begun else "sql> ") if self._typed else "")
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                print()
+                self._begun = ""
+
+    def _end(self) -> None:
+        statement, self._begun = self._begun.strip(), ""
+        if statement:
+            self._try(statement)
+
+    def _try(self, text: str) -> None:
+        if not self._typed:
+            self._answer(text)
+            return
+        import readline
+
+        readline.add_history(on_one_line(text))
+        try:
+            self._answer(text)
+        except TupeloError as error:
+            complain(str(error))
+        except KeyboardInterrupt:
+            complain("stopped")
+
+    def _answer(self, text: str) -> None:
+        command, *names = text.split(maxsplit=1)
+        if not command.startswith("."):
+            self._questions.answer(text)
+        elif command == ".help":
+            print(_HELP, end="")
+        elif command == ".tables":
+            self._questions.show(self._questions.tables().listed())
+        elif command == ".schema":
+            tables = self._questions.tables()
+            for name in [tables.named([names[0].strip("`")])] if names else tables.names:
+                print(name)
+                self._questions.show(tables.described(name))
+        else:
+            raise BadArgument("command", ".tables, .schema, .help or .quit", command)
+
+
+@contextmanager
+def history() -> Iterator[None]:
+    """Lines can be edited, and those of earlier conversations come back."""
+    import readline
+
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        state = Path.home() / ".local" / "state"
+    file = state / "tupelo" / "sql_history"
+    readline.set_auto_history(False)
+    with suppress(OSError):
+        readline.read_history_file(file)
+    try:
+        yield
     finally:
-        for name in made:
-            spark.catalog.dropTempView(name)
-
-
-def _table(parts: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
-    """The table of this name, ignoring case, as Spark does."""
-    table = ".".join(part.replace("``", "`") for part in parts)
-    alike = [name for name in known if name.casefold() == table.casefold()]
-    if ALL in alike:
-        alike = [ALL]
-    if not alike or len(parts) > 1:
-        raise UnknownTable(table, sorted(known), quote=bool(alike))
-    if len(alike) > 1:
-        raise PipelineError(
-            f"SQL cannot tell the spaces {', '.join(sorted(alike))} from each other:"
-            f" ask {ALL} where space = '{table}'"
-        )
-    return alike[0]
-
-
-def _make(
-    spark: SparkSession, name: str, locations: Sequence[str], options: Mapping[str, str]
-) -> None:
-    from tupelo.pipeline import changes
-
-    table_options = dict(options)
-    all_logs = name == ALL
-    listed = name == name.strip() and "," not in name  # otherwise the option could not express it
-    if not all_logs and listed:
-        table_options["space"] = name
-    table = changes(spark, *locations, **table_options)
-    if not all_logs and not listed:
-        table = table.where(table["space"] == name)
-    quoted = name.replace("`", "``")
-    table.createOrReplaceTempView(f"`{quoted}`")
+        readline.set_history_length(HISTORY_MAX)
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            readline.write_history_file(file)

@@ -1,4 +1,5 @@
-"""Logs at other hosts, read over the network."""
+"""Logs at other hosts, read over the network. The client is imported when a host is asked: logs in
+files do not need it, and it takes as long to import as a short query."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from time import monotonic, sleep
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import msgspec
@@ -23,15 +24,13 @@ from tupelo.errors import (
     PipelineError,
     WrongPassword,
 )
-from tupelo.federation.client.connect import connect
-from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.hosts.presence import HostPresence
-from tupelo.federation.links import wire
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import build, check_columns, needed_for
-from tupelo.space.dual_api import run_sync
 from tupelo.values.codec import BadBytes
+
+if TYPE_CHECKING:
+    from tupelo.federation.client.space import RemoteSpace
 
 RECONNECT_SECONDS = 10.0
 """The default number of seconds that a task waits for a host that is away."""
@@ -63,6 +62,8 @@ class Way:
 
     def connect(self, address: str, space: str, *, patiently: bool = False) -> RemoteSpace:
         """Connect to a space at a host; `patiently` waits until the host is back."""
+        from tupelo.federation.client.connect import connect
+
         until = monotonic() + self.reconnect
         while True:
             try:
@@ -73,7 +74,7 @@ class Way:
                     name="pipeline",
                     reconnect=self.reconnect,
                 )
-                return cast(RemoteSpace, made)
+                return cast("RemoteSpace", made)
             except (CannotReach, PeerLost):
                 if not patiently or monotonic() + _PAUSE_SECONDS > until:
                     raise
@@ -184,6 +185,8 @@ def spaces_at(address: str, way: Way) -> list[str]:
 
 def hosts_around(address: str, way: Way) -> list[str]:
     """The addresses of a host and of the hosts that it is engaged with."""
+    from tupelo.federation.hosts.presence import HostPresence
+
     with closing(way.connect(address, PRESENCE)) as presence:
         hosts = presence.read_all(HostPresence(state="engaged"))
         own = presence.host["id"]
@@ -192,6 +195,9 @@ def hosts_around(address: str, way: Way) -> list[str]:
 
 def _ask(there: RemoteSpace, space: str, names: list[str], first: int, last: int) -> list[Any]:
     """Request a part of the log. Errors name the address."""
+    from tupelo.federation.links import wire
+    from tupelo.space.dual_api import run_sync
+
     try:
         answer = run_sync(partial(there.ask, wire.ReadLog(0, space, names, first, last)))
     except LogTrimmed as error:

@@ -8,7 +8,7 @@ that can be read now, and `batches` reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,7 @@ from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.remote import RemoteLog, Way, hosts_around, spaces_at
-from tupelo.pipeline.logs.segments import Archive, ArchivedLog, check_continues
+from tupelo.pipeline.logs.segments import POSITION_MAX, Archive, ArchivedLog, check_continues
 from tupelo.pipeline.source.options import ReadOptions
 
 _URL = "tupelo://"
@@ -98,6 +98,41 @@ class JoinedLog:
 
     def __repr__(self) -> str:
         return f"JoinedLog({self.live!r}, {str(self.archive)!r})"
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """A part of a log between two positions, both included."""
+
+    log: LogLike
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first + 1
+
+    def batches(
+        self, columns: Sequence[str] | None = None, entry: Declared | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All its rows. Raises PipelineError if the log ends too early."""
+        rows = 0
+        for batch in self.log.batches(self.first, self.last, columns, entry):
+            rows += batch.num_rows
+            yield batch
+        if rows != self.rows:
+            raise PipelineError(
+                f"{self.log!r} was to be read from {self.first} to {self.last}, and had {rows}"
+                f" changes of {self.rows}"
+            )
+
+
+def bounds_of(log: LogLike) -> tuple[int, int]:
+    """The bounds of a log, checked, because they may come from a host."""
+    first, last = log.bounds()
+    if not 1 <= first <= last + 1 <= POSITION_MAX + 1:
+        raise PipelineError(f"{log!r} says that it goes from {first} to {last}")
+    return first, last
 
 
 def name_of(log: LogLike) -> str:

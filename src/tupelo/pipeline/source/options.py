@@ -7,6 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -58,6 +59,9 @@ def matching(template: Template, payloads: pa.Array) -> pa.Array:
     return pa.array(found)
 
 
+Moment = int | datetime | Literal["now"]
+"""A position of a log, a time, or the end of the log."""
+
 ROWS_A_TASK = 250_000
 """The default largest number of changes that a task of a stream reads."""
 
@@ -77,11 +81,11 @@ class ReadOptions:
     space         only the logs of these spaces, with commas between
     columns       only these columns, with commas between
     entry         typed columns f.name for entries such as "name string, size long"
-                  or "module:Class"
+                  or "module:Class"; "any(name string, size long)" fits every entry
     kinds         only changes of these kinds, with commas between
     template      only changes of entries that match, such as ("job", int, ANY)
     pushdown      true: what Spark filters by, the reader passes over; for a table that is used once
-    asOf          the entries at this position, or at this time (ISO 8601), instead of changes
+    asOf          the entries at this position, at this time (ISO 8601) or "now", instead of changes
     partitions    into so many tasks; of a batch
     rowsPerTask   so many changes a task at most
     maxRows       so many changes a micro-batch at most
@@ -102,7 +106,7 @@ class ReadOptions:
     kinds: tuple[str, ...] | None = None
     template: str | None = None
     pushdown: bool = False
-    as_of: int | datetime | None = None
+    as_of: Moment | None = None
     partitions: int | None = None
     rows_a_task: int | None = None
     rows_max: int | None = None
@@ -223,9 +227,11 @@ def _positions(value: str) -> dict[str, int]:
     return found
 
 
-def _moment(value: str | None) -> int | datetime | None:
+def _moment(value: str | None) -> Moment | None:
     if value is None:
         return None
+    if value == "now":
+        return "now"
     position = _number(value)
     if position is not None:
         return position
@@ -233,6 +239,6 @@ def _moment(value: str | None) -> int | datetime | None:
         moment = datetime.fromisoformat(value)
     except ValueError:
         raise BadArgument(
-            "asOf", "a position, or a time such as 2026-11-16T08:30:00Z", value
+            "asOf", "a position, now, or a time such as 2026-11-16T08:30:00Z", value
         ) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -5,186 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from tupelo.errors import BadArgument, LogTrimmed, PipelineError
+from tupelo.errors import BadArgument, LogTrimmed
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.logs.journal import JournalLog
-from tupelo.pipeline.logs.segments import POSITION_MAX, ArchivedLog, Segment
-from tupelo.pipeline.schema import TIME, check_columns
+from tupelo.pipeline.logs.segments import ArchivedLog, Segment
 from tupelo.pipeline.source.filters import RowFilter
-from tupelo.pipeline.source.locations import JoinedLog, LogLike, by_name, name_of, resolve
-from tupelo.pipeline.source.options import ReadOptions, from_option, matching
-from tupelo.values.change import ENDINGS
-
-if TYPE_CHECKING:
-    import pyarrow.compute as pc
-
-
-_ABOUT = ["position", "arrival", "kind", "time", "expires"]
-_NEVER = np.iinfo(np.int64).max
-_NEAR = 4_096
-"""Entries within so many positions are read together."""
-
-
-def living(
-    log: LogLike, moment: int | datetime, columns: Sequence[str], entry: Declared | None
-) -> Iterator[pa.RecordBatch]:
-    """The entries at a position or time: the rows of their writing, with the leases that they had
-    then."""
-    columns = check_columns(columns, entry)
-    first, last = log.bounds()
-    if isinstance(moment, int):
-        if moment > last:
-            raise BadArgument("asOf", f"at most {last}, the last position of the log", moment)
-        last = moment
-    if first > 1:
-        _check_known(log, moment, first, last)
-    needed = list(dict.fromkeys([*columns, "arrival", "position", "kind", "expires"]))
-    before = list(_before(log, first, needed, entry))
-    history = _History(before)
-    for batch in log.batches(first, last, _ABOUT):
-        history.add(batch)
-    alive = history.alive(moment)
-    for batch in before:
-        yield from alive.of(batch, columns)
-    for begin, end in alive.ranges(first, last):
-        for batch in log.batches(begin, end, needed, entry):
-            yield from alive.of(batch, columns)
-
-
-def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) -> None:
-    """Raise LogTrimmed if the log begins too late. Its file has the entries that existed when the
-    log begins, but not since when: a time must be within the log."""
-    message = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
-    if not isinstance(log, JournalLog):
-        raise LogTrimmed(f"{message}, and what was there before is not known", first)
-    if isinstance(moment, int):
-        if last < first - 1:
-            raise LogTrimmed(message, first)
-        return
-    begun = [time for b in log.batches(first, first, ["time"]) for time in b.column("time")]
-    if not begun:
-        raise LogTrimmed(f"{message}, and nothing has happened since", first)
-    if pa.scalar(moment, TIME).value < begun[0].value:
-        raise LogTrimmed(f"{message}, with what happened at {begun[0]}", first)
-
-
-def _before(
-    log: LogLike, first: int, columns: Sequence[str], entry: Declared | None
-) -> Iterator[pa.RecordBatch]:
-    """The entries that were written before the log begins and existed then, from the file."""
-    if first > 1 and isinstance(log, JournalLog):
-        yield log.before(columns, entry)
-
-
-class _Alive:
-    """The entries that existed: their arrivals, the positions of their writing, and the ends of
-    their leases."""
-
-    def __init__(self, arrivals: Any, positions: Any, expires: Any) -> None:
-        self._arrivals = arrivals
-        self._positions = np.sort(positions)
-        self._expires = expires
-
-    def ranges(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The positions of their writing, as ranges without long gaps."""
-        places = self._positions[(self._positions >= first) & (self._positions <= last)]
-        if len(places):
-            for run in np.split(places, np.flatnonzero(np.diff(places) > _NEAR) + 1):
-                yield int(run[0]), int(run[-1])
-
-    def of(self, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows among these that wrote one of them."""
-        if not len(self._arrivals):
-            return
-        arrivals = batch.column("arrival").fill_null(-1).to_numpy()
-        places = np.minimum(np.searchsorted(self._arrivals, arrivals), len(self._arrivals) - 1)
-        written = pc.equal(batch.column("kind"), "written").to_numpy(zero_copy_only=False)
-        found = written & (self._arrivals[places] == arrivals)
-        if not found.any():
-            return
-        chosen = batch.filter(pa.array(found))
-        expires = self._expires[places[found]]
-        leases = pa.array(expires, pa.int64(), mask=expires == _NEVER).cast(TIME)
-        place = chosen.schema.get_field_index("expires")
-        yield chosen.set_column(place, chosen.schema.field(place), leases).select(list(columns))
-
-
-class _History:
-    """The last change of every entry."""
-
-    def __init__(self, before: list[pa.RecordBatch]) -> None:
-        self._columns: list[tuple[Any, ...]] = []
-        for batch in before:
-            self._keep(batch, np.full(batch.num_rows, np.iinfo(np.int64).min))
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        self._keep(batch, _micros(batch.column("time")))
-
-    def _keep(self, batch: pa.RecordBatch, times: Any) -> None:
-        about = batch.column("arrival").is_valid().to_numpy(zero_copy_only=False)
-        kind = batch.column("kind")
-        ended = pc.is_in(kind, pa.array(ENDINGS)).to_numpy(zero_copy_only=False)
-        written = pc.equal(kind, "written").to_numpy(zero_copy_only=False)
-        arrivals = batch.column("arrival").fill_null(-1).to_numpy()
-        positions = batch.column("position").to_numpy()
-        expires = _micros(batch.column("expires"))
-        columns = (arrivals, positions, times, ended, written, expires)
-        self._columns.append(tuple(column[about] for column in columns))
-
-    def alive(self, moment: int | datetime) -> _Alive:
-        if not self._columns:
-            nothing = np.empty(0, dtype=np.int64)
-            return _Alive(nothing, nothing, nothing)
-        arrivals, positions, times, ended, written, expires = (
-            np.concatenate(column) for column in zip(*self._columns, strict=True)
-        )
-        if isinstance(moment, datetime):
-            at = pa.scalar(moment, TIME).value
-            past = times <= at
-            arrivals, positions, ended = arrivals[past], positions[past], ended[past]
-            written, expires = written[past], expires[past]
-        else:
-            at = times.max(initial=np.iinfo(np.int64).min)
-        # The last change of each entry is the first one in reverse.
-        each, back = np.unique(arrivals[::-1], return_index=True)
-        newest = len(arrivals) - 1 - back
-        there = ~ended[newest] & (expires[newest] > at)
-        alive, leases = each[there], expires[newest][there]
-        begun = np.isin(arrivals, alive) & written
-        return _Alive(alive, positions[begun], leases)
-
-
-def _micros(column: pa.Array) -> Any:
-    """Microseconds since 1970; null is never."""
-    return column.cast(pa.int64()).fill_null(_NEVER).to_numpy()
-
+from tupelo.pipeline.source.living import living
+from tupelo.pipeline.source.locations import (
+    JoinedLog,
+    LogLike,
+    LogPart,
+    bounds_of,
+    by_name,
+    name_of,
+    resolve,
+)
+from tupelo.pipeline.source.options import Moment, ReadOptions, from_option, matching
 
 TASK_ROWS_MIN, TASK_ROWS_MAX = 50_000, 1_000_000
 TASKS_MAX = 10_000
 """The largest number of tasks of a query; tasks then have more rows."""
-
-
-@dataclass(frozen=True)
-class LogPart:
-    """A part of a log between two positions, both included."""
-
-    log: LogLike
-    first: int
-    last: int
-
-    @property
-    def rows(self) -> int:
-        return self.last - self.first + 1
 
 
 class ReadTask(InputPartition):
@@ -216,19 +63,7 @@ class Rows:
 
     def read(self, parts: Iterable[LogPart]) -> Iterator[pa.RecordBatch]:
         for part in parts:
-            yield from self.chosen(self._all_rows(part))
-
-    def _all_rows(self, part: LogPart) -> Iterator[pa.RecordBatch]:
-        """All rows of a part. Raises an error if the log ends too early."""
-        rows = 0
-        for batch in part.log.batches(part.first, part.last, self.needed, self.entry):
-            rows += batch.num_rows
-            yield batch
-        if rows != part.rows:
-            raise PipelineError(
-                f"{part.log!r} was to be read from {part.first} to {part.last}, and had {rows}"
-                f" changes of {part.rows}"
-            )
+            yield from self.chosen(part.batches(self.needed, self.entry))
 
     def chosen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         expression: pc.Expression | None = self.wanted.expression()
@@ -276,7 +111,7 @@ class TableReader(DataSourceReader):
     def _may_hold(self, log: LogLike) -> bool:
         return self._wanted.may_be("host", log.host) and self._wanted.may_be("space", log.space)
 
-    def _moments(self, logs: list[LogLike], moment: int | datetime) -> list[ReadTask]:
+    def _moments(self, logs: list[LogLike], moment: Moment) -> list[ReadTask]:
         if isinstance(moment, int) and len(logs) > 1:
             expected = "a time: positions are of one log, and there are several"
             raise BadArgument("asOf", expected, moment)
@@ -330,14 +165,6 @@ def parts_of(log: LogLike, wanted: RowFilter, after: int | None = None) -> list[
         parts = _sealed_parts(sealed, wanted, after)
         first = max(first, sealed.last + 1)
     return [*parts, *_narrowed(log, first, last, wanted)]
-
-
-def bounds_of(log: LogLike) -> tuple[int, int]:
-    """The bounds of a log, checked, because they may come from a host."""
-    first, last = log.bounds()
-    if not 1 <= first <= last + 1 <= POSITION_MAX + 1:
-        raise PipelineError(f"{log!r} says that it goes from {first} to {last}")
-    return first, last
 
 
 def _sealed_parts(log: ArchivedLog, wanted: RowFilter, after: int) -> list[LogPart]:

@@ -21,9 +21,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
-from tupelo.pipeline.source.locations import LogLike, by_name, resolve
+from tupelo.pipeline.source.locations import LogLike, LogPart, bounds_of, by_name, resolve
 from tupelo.pipeline.source.options import ROWS_A_TASK, ReadOptions
-from tupelo.pipeline.source.reading import LogPart, ReadTask, Rows, bounds_of, tasks_of, wanted_by
+from tupelo.pipeline.source.reading import ReadTask, Rows, tasks_of, wanted_by
 
 Offset = dict[str, dict[str, Any]]
 

@@ -1,0 +1,1 @@
+"""SQL on logs: the tables, and the two engines that answer statements."""
