@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import tupelo
+from tupelo.apps.console import whiteboard
 from tupelo.apps.console.inspection import SERVICE
 from tupelo.apps.console.json_values import entry_to_json, fields_to_json
 from tupelo.errors import BadArgument, LimitReached, LogTrimmed, TupeloError
@@ -123,6 +124,10 @@ class Gateway:
     async def inspect(self, method: str, *args: Any) -> Any:
         """What the host says about itself: see `inspection`."""
         return await invoke(self.host, SERVICE, method, *args, again=True)
+
+    async def whiteboard(self, method: str, *args: Any, wait: float = 0) -> Any:
+        """A method of the service `whiteboard` of the host."""
+        return await invoke(self.host, whiteboard.SERVICE, method, *args, wait=wait)
 
     async def page(
         self, name: str, template: Template, limit: int, cursor: str | None

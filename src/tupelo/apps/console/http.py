@@ -127,6 +127,11 @@ class HttpApi:
             Route("/metrics", self.guarded(self.metrics), methods=get),
             Route("/api/openapi.json", self.guarded(self.openapi), methods=get),
             Route("/api/host", self.guarded(self.host), methods=get),
+            Route("/api/host/disengage", self.guarded(self.disengage), methods=post),
+            Route("/api/host/engage", self.guarded(self.engage), methods=post),
+            Route("/api/whiteboard/draw", self.guarded(self.draw), methods=post),
+            Route("/api/whiteboard/wipe", self.guarded(self.wipe), methods=post),
+            Route("/api/whiteboard/watch", self.guarded(self.picture), methods=post),
             Route("/api/spaces", self.guarded(self.spaces), methods=get),
             Route("/api/transactions", self.guarded(self.begin), methods=post),
             Route("/api/transactions/{txn}/commit", self.guarded(self.commit), methods=post),
@@ -230,6 +235,18 @@ class HttpApi:
     async def host(self, request: Request) -> Response:
         """The host, its peers and its clients."""
         return reply(await self._gateway.inspect("host"))
+
+    async def disengage(self, request: Request) -> Response:
+        """Part the host from all other hosts, until `engage`."""
+        await _body(request)
+        await self._gateway.inspect("disengage")
+        return reply({"disengaged": True})
+
+    async def engage(self, request: Request) -> Response:
+        """Let the host meet the others again."""
+        await _body(request)
+        await self._gateway.inspect("reengage")
+        return reply({"disengaged": False})
 
     async def spaces(self, request: Request) -> Response:
         """Every space with its numbers; with "refused" if it may not be read."""
@@ -340,6 +357,36 @@ class HttpApi:
                 last = position
                 shown = [one for one in changes if _wanted(one, kinds, template)]
                 yield event({"changes": shown, "position": position, "skipped": skipped})
+
+        return _stream(events())
+
+    # The whiteboard
+
+    async def draw(self, request: Request) -> Response:
+        """Draw a line on the whiteboard."""
+        body = await _body(request, "colour", "width", "points")
+        args = [body.get(key) for key in ("colour", "width", "points")]
+        return reply({"id": await self._gateway.whiteboard("draw", *args)}, 201)
+
+    async def wipe(self, request: Request) -> Response:
+        """Wipe the whiteboard."""
+        await _body(request)
+        return reply({"id": await self._gateway.whiteboard("wipe")}, 201)
+
+    async def picture(self, request: Request) -> Response:
+        """A stream of changes of the picture: how many strokes stay, and those after them."""
+        await _body(request)
+        first = await self._gateway.whiteboard("picture", "")
+
+        async def events() -> AsyncIterator[bytes]:
+            said, mark = first, None
+            while True:
+                if said["mark"] == mark:
+                    yield b": still here\n\n"
+                else:
+                    mark = said["mark"]
+                    yield event(said)
+                said = await self._gateway.whiteboard("picture", mark, wait=KEEPALIVE_SECONDS)
 
         return _stream(events())
 

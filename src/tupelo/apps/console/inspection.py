@@ -1,6 +1,8 @@
 """The service "inspection" of a host: the state of its spaces and links, for the console.
 
-A client learns only about spaces in which it may read. The service is found by its entry point.
+A client learns only about spaces in which it may read, and only a client that may administer the
+host's presence, a program on its machine, can part it from other hosts. The service is found by its
+entry point.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from tupelo.errors import AccessError, BadArgument
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.services import Caller
 from tupelo.federation.links import wire
-from tupelo.federation.names import is_reserved
+from tupelo.federation.names import PRESENCE, is_reserved
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.log import Actor
 from tupelo.space.port import TransactionSummary, WaiterSummary
@@ -22,7 +24,8 @@ LISTED_MAX = 200
 
 
 class InspectionService:
-    """Answers `spaces()`, `space(name)` and `host()` on the loop of the host."""
+    """Answers `spaces()`, `space(name)`, `host()`, `disengage()` and `reengage()` on the loop of
+    the host."""
 
     def __init__(self, core: HostCore) -> None:
         self._core = core
@@ -36,7 +39,13 @@ class InspectionService:
                 return self._space(caller, name)
             case "host", []:
                 return self._host()
-        raise BadArgument("method", "spaces(), space(name) or host()", message.method)
+            case "disengage", []:
+                caller.hosted(PRESENCE, "administer")
+                return self._core.disengage()
+            case "reengage", []:
+                caller.hosted(PRESENCE, "administer")
+                return await self._core.reengage()
+        raise BadArgument("method", "one of the service, with its arguments", message.method)
 
     def left(self, caller: Caller) -> None:
         """Nothing is kept for a client."""
@@ -119,6 +128,7 @@ class InspectionService:
             "id": core.id,
             "name": core.name,
             "address": core.address,
+            "disengaged": core.disengaged,
             "peers": [
                 {
                     "id": peer.id,

@@ -31,6 +31,34 @@ OPERATIONS: list[Operation] = [
     ("get", "/metrics", "Numbers for Prometheus", {}, [], 200, {}),
     ("get", "/api/openapi.json", "This description", {}, [], 200, {}),
     ("get", "/api/host", "The host, its peers and its clients", {}, [], 200, {}),
+    (
+        *("post", "/api/host/disengage", "Part the host from all others"),
+        *({}, [], 200, {"disengaged": {"type": "boolean"}}),
+    ),
+    (
+        *("post", "/api/host/engage", "Let the host meet the others again"),
+        *({}, [], 200, {"disengaged": {"type": "boolean"}}),
+    ),
+    (
+        *("post", "/api/whiteboard/draw", "Draw a line on the whiteboard"),
+        {
+            "colour": {"type": "string", "pattern": "^#[0-9a-f]{6}$"},
+            "width": {"type": "integer", "minimum": 1, "maximum": 60},
+            "points": {
+                "type": "array",
+                "items": {"type": "integer", "minimum": 0, "maximum": 1000},
+                "minItems": 2,
+                "maxItems": 1000,
+                "description": "x and y in turns, on a board of 1000 x 600",
+            },
+        },
+        *(["colour", "width", "points"], 201, {"id": {"type": "string"}}),
+    ),
+    (
+        *("post", "/api/whiteboard/wipe", "Wipe the whiteboard"),
+        *({}, [], 201, {"id": {"type": "string"}}),
+    ),
+    ("post", "/api/whiteboard/watch", "Server-sent events: the picture", {}, [], 200, {}),
     ("get", "/api/spaces", "The spaces of the host", {}, [], 200, {"spaces": {"type": "array"}}),
     ("get", _SPACE, "One space: waiting operations and transactions", {}, [], 200, {}),
     (

@@ -137,9 +137,10 @@ function repeat(work) {
   again();
   return () => { stopped = true; clearTimeout(timer); };
 }
-function askFirst(text) {
+function askFirst(text, yes) {
   const dialog = find("#ask");
   find("#ask-text").textContent = text;
+  find("#ask-yes").textContent = yes;
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {
@@ -217,7 +218,7 @@ function showSpace(name) {
     if (entry === null) return say("No entry matches.");
     const text = `Take an entry that matches ${template || "ANY"} out of this space, for good? ` +
       `The first match is ${entryText(entry).slice(0, 300)}`;
-    if (!await askFirst(text)) return say("Nothing was taken.");
+    if (!await askFirst(text, "Take")) return say("Nothing was taken.");
     const taken = await post(spacePath(name, "take"), { template });
     await browse(null);
     return say(taken.entry === null ? "Another program was faster." :
@@ -331,6 +332,111 @@ function showHosts() {
   });
 }
 
+// A button that parts this host from the others and back; it says so, and asks first.
+function parting(place) {
+  place.replaceChildren(find("#parting").content.cloneNode(true));
+  const button = find("button", place);
+  let disengaged = false;
+  function showState(now) {
+    disengaged = now;
+    button.textContent = now ? "Apart from other hosts: engage again" : "Part from other hosts";
+    button.setAttribute("aria-pressed", String(now));
+  }
+  button.addEventListener("click", () => attempt(async () => {
+    const text = "Part this host from all other hosts? Its programs stay connected to it, " +
+      "and work with what is here, until it is engaged again.";
+    if (!disengaged && !await askFirst(text, "Part")) return;
+    showState((await post(`/api/host/${disengaged ? "engage" : "disengage"}`, {})).disengaged);
+  }));
+  return showState;
+}
+
+async function showWhiteboard() {
+  const view = show("whiteboard");
+  const board = find(".board", view);
+  const [strokes, pending, pen] = [".strokes", ".pending", ".pen"].map((one) => find(one, board));
+  const showParting = parting(find(".parting", view));
+  const stream = new AbortController();
+  let cloned = false;
+  const stop = repeat(async () => {
+    const host = await get("/api/host");
+    showParting(host.disengaged);
+    find(".hosts-here", view).textContent =
+      (host.disengaged ? "This host is apart from the others." :
+        `${host.peers.length} other hosts are connected.`) +
+      (cloned ? " The owner of the view is away: a clone of it is used here." : "");
+  });
+  leaveView = () => { stop(); stream.abort(); };
+
+  const line = (stroke, made) => {
+    made.setAttribute("points", stroke.points.join(" "));
+    made.setAttribute("stroke", stroke.colour);
+    made.setAttribute("stroke-width", stroke.width);
+    return made;
+  };
+  const [colour, width] = ["colour", "width"].map((name) => find(`[name=${name}]`, view));
+  let drawn = null;
+  const at = (x, y) => [Math.round(Math.min(1000, Math.max(0, x))),
+    Math.round(Math.min(600, Math.max(0, y)))];
+  function begin(x, y) {
+    const [px, py] = at(x, y);
+    drawn = { colour: colour.value, width: Number(width.value), points: [px, py, px, py] };
+    line(drawn, pending);
+  }
+  function go(x, y) {
+    if (!drawn) return;
+    if (drawn.points.length >= 1000) { end(); begin(x, y); }
+    drawn.points.push(...at(x, y));
+    line(drawn, pending);
+  }
+  function end() {
+    if (!drawn) return;
+    const stroke = drawn;
+    drawn = null;
+    attempt(() => post("/api/whiteboard/draw", stroke));
+  }
+  const place = (event) => {
+    const box = board.getBoundingClientRect();
+    return [(event.clientX - box.x) / box.width * 1000, (event.clientY - box.y) / box.height * 600];
+  };
+  board.addEventListener("pointerdown", (event) => {
+    board.setPointerCapture(event.pointerId);
+    begin(...place(event));
+  });
+  board.addEventListener("pointermove", (event) => go(...place(event)));
+  board.addEventListener("pointerup", end);
+  board.addEventListener("pointercancel", end);
+  const STEPS = { ArrowLeft: [-20, 0], ArrowRight: [20, 0], ArrowUp: [0, -20], ArrowDown: [0, 20] };
+  board.addEventListener("keydown", (event) => {
+    const step = STEPS[event.key];
+    if (!step && event.key !== " ") return;
+    event.preventDefault();
+    const [x, y] = at(pen.cx.baseVal.value + (step ? step[0] : 0),
+      pen.cy.baseVal.value + (step ? step[1] : 0));
+    pen.setAttribute("cx", x);
+    pen.setAttribute("cy", y);
+    if (step) go(x, y);
+    else if (drawn) end();
+    else begin(x, y);
+    pen.classList.toggle("down", drawn !== null);
+  });
+  find(".wipe", view).addEventListener("click", () => attempt(async () => {
+    if (await askFirst("Wipe the board, at all hosts?", "Wipe"))
+      await post("/api/whiteboard/wipe", {});
+  }));
+  attempt(async () => {
+    for await (const [kind, said] of events("/api/whiteboard/watch", {}, stream.signal)) {
+      if (kind === "error") throw new ApiError(said.message);
+      while (strokes.children.length > said.keep) strokes.lastChild.remove();
+      strokes.append(...said.strokes.map((stroke) =>
+        line(stroke, document.createElementNS("http://www.w3.org/2000/svg", "polyline"))));
+      if (!drawn) pending.setAttribute("points", "");
+      cloned = said.cloned;
+      say("");
+    }
+  });
+}
+
 function route() {
   const hash = location.hash.slice(1);
   if (hash.startsWith("token=")) {
@@ -352,6 +458,7 @@ function route() {
   if (view === "space" && name) showSpace(decodeURIComponent(name));
   else if (view === "live") showLive();
   else if (view === "hosts") showHosts();
+  else if (view === "whiteboard") showWhiteboard();
   else showSpaces();
   return undefined;
 }
