@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import tupelo
 from tupelo.apps.console import whiteboard
+from tupelo.apps.console.history import CHANGES_MAX, history_of
 from tupelo.apps.console.inspection import SERVICE
 from tupelo.apps.console.json_values import entry_to_json, fields_to_json
 from tupelo.errors import BadArgument, LimitReached, LogTrimmed, TupeloError
@@ -153,6 +154,23 @@ class Gateway:
         for *_, old in dropped:
             self.end(old)
         return found, key
+
+    async def history(self, name: str, template: Template | None) -> dict[str, Any]:
+        """What has happened in this space, by the newest changes of its log: see `history`."""
+        space = await self.space(name)
+        latest: int = (await self.inspect("space", name))["position"]
+        host = await self.inspect("host")
+        names = {one["agent"]: one["name"] for one in host["clients"]}
+        names |= {one["id"]: one["name"] for one in [host, *host["peers"]]}
+        changes: list[Change] = []
+        since = max(0, latest - CHANGES_MAX)
+        while len(changes) < CHANGES_MAX:
+            some = await _changes(space, since, CHANGES_KEPT)
+            changes += some
+            if len(some) < CHANGES_KEPT:
+                break
+            since = some[-1].position
+        return history_of(changes[:CHANGES_MAX], template, lambda agent: names.get(agent, ""))
 
     def end(self, handle: Any) -> None:
         """Close a session or subscription in the background: its request may be cancelled."""

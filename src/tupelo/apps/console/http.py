@@ -143,6 +143,7 @@ class HttpApi:
             Route(f"{of_space}/entries", self.guarded(self.entries), methods=post),
             Route(f"{of_space}/subscribe", self.guarded(self.subscribe), methods=post),
             Route(f"{of_space}/changes", self.guarded(self.changes), methods=post),
+            Route(f"{of_space}/history", self.guarded(self.history), methods=post),
             Route(f"{of_space}/watch", self.guarded(self.watch), methods=post),
             Route(of_space, self.guarded(self.space), methods=get),
             Mount("/", _Pages(directory=STATIC, html=True)),
@@ -336,6 +337,12 @@ class HttpApi:
         found = await space.changes(since=body.get("since", 0), limit=_limit(body))
         return reply({"changes": [change_to_json(change) for change in found]})
 
+    async def history(self, request: Request) -> Response:
+        """The lives of the entries that changed last, and the rates and latencies of the space."""
+        body = await _body(request, "template")
+        template = template_from_json(body["template"]) if body.get("template") else None
+        return reply(await self._gateway.history(request.path_params["space"], template))
+
     async def watch(self, request: Request) -> Response:
         """A stream of batches of changes, at most two a second."""
         body = await _body(request, "since", "kinds", "template")
@@ -379,14 +386,14 @@ class HttpApi:
         first = await self._gateway.whiteboard("picture", "")
 
         async def events() -> AsyncIterator[bytes]:
-            said, mark = first, None
+            said, known = first, ("", None)
             while True:
-                if said["mark"] == mark:
+                if (said["mark"], said["cloned"]) == known:
                     yield b": still here\n\n"
                 else:
-                    mark = said["mark"]
+                    known = said["mark"], said["cloned"]
                     yield event(said)
-                said = await self._gateway.whiteboard("picture", mark, wait=KEEPALIVE_SECONDS)
+                said = await self._gateway.whiteboard("picture", known[0], wait=KEEPALIVE_SECONDS)
 
         return _stream(events())
 

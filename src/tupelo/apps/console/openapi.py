@@ -99,6 +99,19 @@ OPERATIONS: list[Operation] = [
         *([], 200, {"changes": {"type": "array"}}),
     ),
     (
+        *("post", f"{_SPACE}/history", "Lives of entries, rates and latencies, by the log"),
+        {"template": TEMPLATE},
+        *(
+            [],
+            200,
+            {
+                "changes": {"type": "integer"},
+                "lives": {"type": "array"},
+                "chart": {"type": "object"},
+            },
+        ),
+    ),
+    (
         *("post", f"{_SPACE}/subscribe", "Server-sent events: entries as they are written"),
         {"template": TEMPLATE},
         *([], 200, {}),

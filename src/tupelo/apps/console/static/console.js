@@ -190,6 +190,7 @@ function showSpaces() {
 function showSpace(name) {
   const view = show("space");
   find("h2", view).textContent = visible(name);
+  find(".to-history", view).href = `#history/${encodeURIComponent(name)}`;
   const entries = find(".entries", view);
   const more = find(".more", view);
   const form = find(".browse", view);
@@ -252,6 +253,87 @@ function showSpace(name) {
     list(find(".doubts", view), about.doubts.map((one) =>
       `${one.name || one.holder} has not confirmed ${one.entries}`));
   });
+}
+
+// A small chart of lines over time; null is a gap.
+function chart(title, lines, start, seconds, unit) {
+  const [WIDTH, HEIGHT] = [300, 90];
+  const all = Object.values(lines).flat().filter((one) => one !== null);
+  const top = Math.max(...all, 1e-9);
+  const count = Math.max(1, ...Object.values(lines).map((line) => line.length));
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("class", "chart");
+  svg.setAttribute("role", "img");
+  const number = (value) => value >= 100 ? value.toFixed(0) : Number(value.toPrecision(2));
+  const said = Object.entries(lines).map(([name, values]) => {
+    const known = values.filter((one) => one !== null);
+    return known.length ? `${name}: last ${number(known.at(-1))}, most ${number(Math.max(...known))}`
+      : `${name}: none`;
+  });
+  svg.setAttribute("aria-label", `${title}. ${said.join("; ")}`);
+  Object.values(lines).forEach((values, index) => {
+    let path = "";
+    let up = true;
+    values.forEach((value, at) => {
+      if (value === null) { up = true; return; }
+      const x = at * WIDTH / count;
+      const y = (HEIGHT - 3 - value / top * (HEIGHT - 8)).toFixed(1);
+      path += `${up ? "M" : "L"}${x.toFixed(1)} ${y}H${((at + 1) * WIDTH / count).toFixed(1)}`;
+      up = false;
+    });
+    const made = document.createElementNS("http://www.w3.org/2000/svg", "path");
+    made.setAttribute("d", path);
+    made.setAttribute("class", `line-${index}`);
+    svg.append(made);
+  });
+  const figure = element("figure");
+  const legend = element("p", undefined, "legend");
+  said.forEach((text, index) =>
+    legend.append(element("span", `${index ? " ┄ " : "— "}${text} ${unit} `, `line-${index}`)));
+  const from = new Date(start * 1000).toLocaleTimeString();
+  const to = new Date((start + count * seconds) * 1000).toLocaleTimeString();
+  figure.append(element("figcaption", `${title}, ${from} to ${to}`), svg, legend);
+  return figure;
+}
+
+function showHistory(name) {
+  const view = show("history");
+  find("h2", view).textContent = `History of ${visible(name)}`;
+  const form = find(".filter", view);
+  const seconds = (value) => `${value < 10 ? value.toFixed(3) : value.toFixed(0)} s`;
+  function life(one) {
+    const item = element("li");
+    const details = element("details");
+    const summary = element("summary", entryText(one.entry).slice(0, 300));
+    const last = one.events.at(-1);
+    summary.append(element("span", ` ${last.kind}` +
+      (one.seconds === null ? "" : ` after ${seconds(one.seconds)}`)));
+    const list = element("ol");
+    for (const event of one.events) list.append(element("li", visible(
+      `${new Date(event.time * 1000).toLocaleString()}: ${event.kind}` +
+      (event.agent ? ` by ${event.name || event.agent}` : "") +
+      (event.waited ? `, who waited ${seconds(event.waited)}` : "") +
+      (event.txn ? `, in the transaction ${event.txn.slice(0, 8)}` : ""))));
+    details.append(summary, list);
+    item.append(details);
+    return item;
+  }
+  async function load() {
+    const template = form.elements.template.value.trim() || null;
+    const said = await post(spacePath(name, "history"), { template });
+    const { start, seconds: part, rates, latencies } = said.chart;
+    find(".charts", view).replaceChildren(
+      chart("Changes per second", rates, start, part, "/s"),
+      chart("Latencies (median)", latencies, start, part, "s"));
+    find(".lives", view).replaceChildren(...said.lives.map(life));
+    find(".shown", view).textContent = `${said.lives.length} entries, the last changed first, of ` +
+      `the newest ${said.changes.toLocaleString()} changes`;
+    say("");
+  }
+  form.addEventListener("submit", (event) => { event.preventDefault(); attempt(load); });
+  attempt(load);
 }
 
 async function showLive() {
@@ -363,7 +445,7 @@ async function showWhiteboard() {
     showParting(host.disengaged);
     find(".hosts-here", view).textContent =
       (host.disengaged ? "This host is apart from the others." :
-        `${host.peers.length} other hosts are connected.`) +
+        `Connected hosts: ${visible(host.peers.map((peer) => peer.name).join(", ")) || "none"}.`) +
       (cloned ? " The owner of the view is away: a clone of it is used here." : "");
   });
   leaveView = () => { stop(); stream.abort(); };
@@ -449,13 +531,14 @@ function route() {
   if (!token) return showLogin();
   const [view, name] = hash.split(/\/(.*)/s);
   for (const link of document.querySelectorAll("nav a")) {
-    const current = link.hash === `#${view === "space" || !view ? "spaces" : view}`;
+    const current = link.hash === `#${["space", "history", ""].includes(view) ? "spaces" : view}`;
     current ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
   }
   attempt(async () => {
     find("#host-name").textContent = visible((await get("/api/host")).name);
   });
   if (view === "space" && name) showSpace(decodeURIComponent(name));
+  else if (view === "history" && name) showHistory(decodeURIComponent(name));
   else if (view === "live") showLive();
   else if (view === "hosts") showHosts();
   else if (view === "whiteboard") showWhiteboard();
