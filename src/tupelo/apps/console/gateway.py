@@ -24,6 +24,7 @@ from tupelo.errors import BadArgument, LimitReached, LogTrimmed, TupeloError
 from tupelo.federation.client.services import connect_to_host_async, invoke
 from tupelo.federation.client.space import HostConnection, RemoteSpace
 from tupelo.values.change import Change
+from tupelo.values.lease import AsyncLease
 from tupelo.values.template import Template
 from tupelo.values.text import one_line
 
@@ -35,6 +36,9 @@ CURSORS_MAX = 200
 CURSOR_SECONDS = 300.0
 TRANSACTIONS_MAX = 1_000
 TRANSACTION_SECONDS = 30.0
+LEASES_MAX = 10_000
+LEASE_SECONDS = 86_400.0
+"""A lease can be renewed and cancelled over HTTP for so long; then it runs out."""
 CHANGES_KEPT = 1_000
 CHANGES_EVERY_SECONDS = 0.5
 IDLE_ROUNDS = 4
@@ -102,6 +106,7 @@ class Gateway:
         self.transactions: Handles[tuple[str, Any]] = Handles(
             "transaction", TRANSACTIONS_MAX, TRANSACTION_SECONDS * 120, True
         )
+        self.leases: Handles[AsyncLease] = Handles("lease", LEASES_MAX, LEASE_SECONDS, False)
         self._feeds: dict[str, ChangeFeed] = {}
         self._ending: set[asyncio.Task[None]] = set()
 

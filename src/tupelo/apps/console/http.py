@@ -43,6 +43,7 @@ from tupelo.errors import (
     CannotSend,
     DiskFull,
     HostClosed,
+    LeaseLost,
     LimitReached,
     LogTrimmed,
     PeerLost,
@@ -77,6 +78,7 @@ STATUS: tuple[tuple[type[TupeloError], int], ...] = (
     (AccessError, 403),
     (LimitReached, 429),
     (LogTrimmed, 410),
+    (LeaseLost, 410),
     (Refused, 409),
     (TransactionError, 409),
     (AnswerTooLarge, 413),
@@ -136,6 +138,8 @@ class HttpApi:
             Route("/api/transactions", self.guarded(self.begin), methods=post),
             Route("/api/transactions/{txn}/commit", self.guarded(self.commit), methods=post),
             Route("/api/transactions/{txn}/abort", self.guarded(self.abort), methods=post),
+            Route("/api/leases/{lease}/renew", self.guarded(self.renew), methods=post),
+            Route("/api/leases/{lease}/cancel", self.guarded(self.cancel), methods=post),
             Route(f"{of_space}/write", self.guarded(self.write), methods=post),
             Route(f"{of_space}/read", self.guarded(partial(self.get, "read")), methods=post),
             Route(f"{of_space}/take", self.guarded(partial(self.get, "take")), methods=post),
@@ -270,8 +274,11 @@ class HttpApi:
         entries = [entry_from_json(one) for one in said]
         options = {"lease": body.get("lease"), "to": body.get("to"), "wait": _wait(body)}
         space, txn = await self._target(request, body)
-        await space.write_all(entries, txn=txn, **options)
-        return reply({"written": len(entries)}, 201)
+        leases = await space.write_all(entries, txn=txn, **options)
+        answer: dict[str, Any] = {"written": len(entries)}
+        if options["lease"] is not None:
+            answer["leases"] = [self._gateway.leases.add(lease)[0] for lease in leases]
+        return reply(answer, 201)
 
     async def get(self, operation: str, request: Request) -> Response:
         """Read or take one entry, or with `limit` several."""
@@ -428,6 +435,22 @@ class HttpApi:
         _, txn = self._gateway.transactions.pop(request.path_params["txn"])
         await txn.abort()
         return reply({"state": "aborted"})
+
+    # Leases
+
+    async def renew(self, request: Request) -> Response:
+        """Renew the lease of an entry that was written over HTTP, for `lease` seconds from now."""
+        body = await _body(request, "lease")
+        if "lease" not in body:
+            raise BadArgument("lease", "a number of seconds above 0, or null for ever", "missing")
+        await self._gateway.leases.get(request.path_params["lease"]).renew(body["lease"])
+        return reply({"state": "renewed"})
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel the lease of an entry that was written over HTTP: the entry is removed."""
+        await _body(request)
+        await self._gateway.leases.pop(request.path_params["lease"]).cancel()
+        return reply({"state": "cancelled"})
 
     async def _target(self, request: Request, body: dict[str, Any]) -> tuple[Any, Any]:
         """The space of the request, and its transaction if it names one."""

@@ -71,7 +71,14 @@ OPERATIONS: list[Operation] = [
             "to": {"type": ["string", "null"]},
             "txn": TXN,
         },
-        *([], 201, {"written": {"type": "integer"}}),
+        *(
+            [],
+            201,
+            {
+                "written": {"type": "integer"},
+                "leases": {"type": "array", "items": {"type": "string"}},
+            },
+        ),
     ),
     (
         *("post", f"{_SPACE}/read", "Read an entry, or with limit several"),
@@ -137,6 +144,14 @@ OPERATIONS: list[Operation] = [
         )
         for word in ("commit", "abort")
     ),
+    (
+        *("post", "/api/leases/{lease}/renew", "Renew the lease of a written entry"),
+        *({"lease": LEASE}, ["lease"], 200, {"state": {"type": "string"}}),
+    ),
+    (
+        *("post", "/api/leases/{lease}/cancel", "Cancel the lease of a written entry: it goes"),
+        *({}, [], 200, {"state": {"type": "string"}}),
+    ),
 ]
 ERROR = {"$ref": "#/components/schemas/Error"}
 STREAMS = ("/subscribe", "/watch")
@@ -145,7 +160,7 @@ ERRORS = {
     "401": "A wrong token, or a wrong password",
     "403": "The access rules of the host forbid it",
     "409": "Refused by the space, or the transaction has ended",
-    "410": "These changes are not kept any more",
+    "410": "These changes are not kept any more, or the lease has ended",
     "413": "The answer would be too large; use limit",
     "421": "An unknown Host header",
     "429": "A limit of the host is reached",

@@ -230,12 +230,34 @@ function showSpace(name) {
     const data = new FormData(event.target);
     const lease = data.get("lease") === "" ? null : Number(data.get("lease"));
     attempt(async () => {
-      await post(spacePath(name, "write"), { entry: data.get("entry"), lease });
+      const said = await post(spacePath(name, "write"), { entry: data.get("entry"), lease });
+      for (const id of said.leases || []) held(id, visible(data.get("entry")), lease);
       event.target.elements.entry.value = "";
       await browse(null);
       say("Written.");
     });
   });
+  function held(id, entry, lease) {
+    const [item, renew, cancel] = ["li", "button", "button"].map((tag) => element(tag));
+    const until = element("span");
+    const showEnd = () => {
+      until.textContent = `until ${new Date(Date.now() + lease * 1000).toLocaleTimeString()} `;
+    };
+    renew.textContent = `Renew for ${lease} s`;
+    cancel.textContent = "Cancel";
+    const act = (button, operation, body, done) => button.addEventListener("click", () =>
+      attempt(async () => {
+        const { state } = await post(`/api/leases/${id}/${operation}`, body);
+        done();
+        say(`The lease was ${state}.`);
+      }));
+    act(renew, "renew", { lease }, showEnd);
+    act(cancel, "cancel", {}, () => { item.remove(); attempt(() => browse(null)); });
+    showEnd();
+    item.append(element("code", entry.slice(0, 200)), " ", until, renew, " ", cancel);
+    find(".held", view).append(item);
+    find(".leases", view).hidden = false;
+  }
   attempt(() => browse(null));
   leaveView = repeat(async () => {
     const about = await get(spacePath(name));
@@ -250,6 +272,8 @@ function showSpace(name) {
       `${one.id.slice(0, 8)} of ${who(one)}, ${one.state}: ${one.taken} taken, ` +
       `${one.written} written, ${one.read} read` +
       (one.expires_in === null ? "" : `, ends in ${one.expires_in.toFixed(0)} s`)));
+    find(".access", view).replaceChildren(...Object.entries(about.access).flatMap(([what, who]) =>
+      [element("dt", what), element("dd", visible(who.join(", ")) || "nobody")]));
     list(find(".doubts", view), about.doubts.map((one) =>
       `${one.name || one.holder} has not confirmed ${one.entries}`));
   });
@@ -403,13 +427,35 @@ async function showLive() {
 
 function showHosts() {
   const view = show("hosts");
+  const showParting = parting(find(".parting", view));
+  const before = new Map();
+  const size = (bytes) => bytes < 10000 ? `${bytes} B` : bytes < 1e7 ?
+    `${(bytes / 1000).toFixed(0)} kB` : `${(bytes / 1e6).toFixed(0)} MB`;
+  // The whole traffic of a link, and its rate since the last look.
+  function traffic(id, bytes) {
+    const now = performance.now() / 1000;
+    const last = before.get(id);
+    before.set(id, [now, bytes]);
+    const rate = last ? (bytes - last[1]) / (now - last[0]) : null;
+    return [size(bytes) + (rate === null ? "" : `, ${size(Math.max(0, Math.round(rate)))}/s`), "n"];
+  }
   leaveView = repeat(async () => {
     const host = await get("/api/host");
-    find(".self", view).replaceChildren(...["name", "address", "id"].flatMap((key) =>
-      [element("dt", key), element("dd", visible(host[key] || "–"))]));
-    list(find(".peers", view), host.peers.map((peer) =>
-      `${peer.name} at ${peer.address || "?"}: ${peer.spaces.length} spaces, ${peer.agents} agents`));
-    list(find(".clients", view), host.clients.map((client) => client.name || client.agent));
+    find(".self", view).replaceChildren(...["name", "address", "id", "identity"].flatMap((key) =>
+      [element("dt", key), element("dd", visible(host[key] || "–"))]),
+    element("dt", "group"), element("dd", visible(host.group.join(", ")) || "–"));
+    showParting(host.disengaged);
+    find(".peers", view).replaceChildren(...host.peers.map((peer) => row(
+      visible(peer.name), visible(peer.address || "–"),
+      [peer.latency === null ? "no answer" : `${(peer.latency * 1000).toFixed(1)} ms`, "n"],
+      traffic(`${peer.id} sent`, peer.sent), traffic(`${peer.id} received`, peer.received),
+      [peer.spaces.length, "n"], [peer.agents, "n"], visible(peer.identity || "–"))));
+    find(".clients", view).replaceChildren(...host.clients.map((one) => row(
+      visible(one.name || one.agent), traffic(`${one.agent} sent`, one.sent),
+      traffic(`${one.agent} received`, one.received), visible(one.identity || "–"))));
+    list(find(".news", view), host.news.slice().reverse().map((one) =>
+      `${new Date(one.time * 1000).toLocaleTimeString()}: ` + (one.kind === "group" ?
+        `the group is now ${one.name || "empty"}` : `${one.name} ${one.kind}`)));
     say("");
   });
 }
