@@ -20,6 +20,7 @@ from tupelo.apps.console.http import SECURITY_HEADERS
 from tupelo.apps.console.json_values import entry_from_json, entry_to_json
 from tupelo.apps.console.openapi import OPERATIONS, describe_api
 from tupelo.errors import BadArgument, BadEntry, CannotReach, UnknownType
+from tupelo.models.event_heap import EventHeap
 
 JOBS = "/api/spaces/jobs"
 
@@ -214,6 +215,27 @@ def test_a_transaction_whose_lease_is_over_has_ended(http):
     assert (status, said["error"]) == (409, "TransactionEnded")
 
 
+# Leases
+
+
+def test_the_lease_of_an_entry_is_renewed_and_cancelled(http, host):
+    said = http.ok(f"{JOBS}/write", {"entries": [["job", 1], ["job", 2]], "lease": 600})
+    first, second = said["leases"]
+    assert http.ok(f"/api/leases/{first}/renew", {"lease": None}) == {"state": "renewed"}
+    assert http.ok(f"/api/leases/{second}/cancel", {}) == {"state": "cancelled"}
+    jobs = host.space("jobs")
+    assert jobs.read_all() == [("job", 1)]
+    assert [one.expires is None for one in jobs.changes() if one.kind == "renewed"] == [True]
+    status, said = http.call("POST", f"/api/leases/{second}/cancel", {})
+    assert (status, "lease=" in said["message"]) == (400, True)
+    for body in ({}, {"lease": -1}, {"lease": "long"}):
+        status, said = http.call("POST", f"/api/leases/{first}/renew", body)
+        assert (status, "lease=" in said["message"]) == (400, True)
+    jobs.take(("job", 1))
+    status, said = http.call("POST", f"/api/leases/{first}/renew", {"lease": 5})
+    assert (status, said["error"]) == (410, "LeaseLost")
+
+
 # Events
 
 
@@ -355,6 +377,41 @@ def test_the_host_its_programs_and_its_peers(http, host):
         about = http.ok("/api/host")
         assert (about["name"], about["peers"][0]["name"]) == ("kitchen", "garden")
         assert {"worker-1", "console"} <= {client["name"] for client in about["clients"]}
+        [garden] = about["peers"]
+        assert garden["latency"] >= 0
+        assert garden["sent"] > 0 < garden["received"]
+        again = http.ok("/api/host")["peers"][0]
+        assert again["sent"] > garden["sent"]
+    until_true(lambda: not http.ok("/api/host")["peers"], "it has gone")
+    kinds = [(one["kind"], one["name"]) for one in http.ok("/api/host")["news"]]
+    assert kinds == [("engaged", "garden"), ("departed", "garden")]
+
+
+def test_the_group_is_shown_as_it_forms_and_parts(http, host):
+    with tupelo.Host("garden", listen="127.0.0.1:0", peers=[host.address]) as garden:
+        until_true(lambda: garden.engaged and host.engaged, "they are engaged")
+        with EventHeap(host, "board"), EventHeap(garden, "board"):
+            until_true(lambda: http.ok("/api/host")["group"] == ["garden", "kitchen"], "a group")
+            http.ok("/api/host/disengage", {})
+            until_true(lambda: http.ok("/api/host")["group"] == ["kitchen"], "it is alone")
+    news = [one["name"] for one in http.ok("/api/host")["news"] if one["kind"] == "group"]
+    assert news[-2:] == ["garden, kitchen", "kitchen"]
+
+
+def test_identities_and_access_rules_are_shown(tmp_path):
+    alice = tupelo.Identity.new()
+    with tupelo.Host("kitchen", listen="127.0.0.1:0", path=tmp_path, local_trust=False) as host:
+        assert host.identity is not None
+        host.trust(alice.key)
+        host.space("jobs", access=tupelo.Access(take=[alice.key]))
+        known = tupelo.Trust.known([host.identity])
+        with Console(host.url, identity=alice, trust=known, tls=True) as console:
+            http = Http(console)
+            about = http.ok("/api/host")
+            assert about["identity"] == host.identity
+            assert [one["identity"] for one in about["clients"]] == [alice.key]
+            rules = http.ok(JOBS)["access"]
+            assert (rules["read"], rules["take"]) == (["anyone"], [alice.key])
 
 
 def test_metrics(http, host):

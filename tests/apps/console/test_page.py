@@ -1,5 +1,9 @@
 """The console as people use it, in a real browser."""
 
+import os
+import re
+from pathlib import Path
+
 from playwright.sync_api import expect
 
 import tupelo
@@ -46,6 +50,34 @@ def test_work_in_hand_is_seen_with_names(console, host, open_page):
             expect(page.locator(".transactions")).to_contain_text("worker-1, active: 1 taken")
         page.get_by_role("link", name="Hosts").click()
         expect(page.locator(".clients")).to_contain_text("worker-1")
+
+
+def test_a_lease_is_renewed_and_cancelled(console, host, open_page):
+    host.space("jobs").write(("job", 0))
+    page = open_page(console.url)
+    page.get_by_role("link", name="jobs").click()
+    page.get_by_label("New entry").fill('("job", 1)')
+    page.get_by_label("Lease in seconds").fill("600")
+    page.get_by_role("button", name="Write").click()
+    expect(page.locator(".held li")).to_contain_text('("job", 1) until')
+    page.get_by_role("button", name="Renew for 600 s").click()
+    expect(page.get_by_role("status")).to_have_text("The lease was renewed.")
+    page.locator(".held").get_by_role("button", name="Cancel").click()
+    expect(page.locator("ol.entries li")).to_have_text(['("job", 0)'])
+    expect(page.locator(".held li")).to_have_count(0)
+    expect(page.locator(".access")).to_contain_text("administer")
+
+
+def test_hosts_and_their_links_are_shown(console, host, open_page, tmp_path):
+    with tupelo.Host("garden", listen="127.0.0.1:0", peers=[host.address]):
+        page = open_page(console.url, viewport={"width": 900, "height": 700})
+        page.get_by_role("link", name="Hosts").click()
+        peer = page.locator(".peers tr")
+        expect(peer).to_contain_text("garden")
+        expect(peer).to_contain_text(re.compile(r"\d ms.*B/s.*B/s"))
+        folder = Path(os.environ.get("TUPELO_ARTEFACTS", tmp_path))
+        page.screenshot(path=folder / "hosts.png")
+    expect(page.locator(".news li").first).to_contain_text("garden departed")
 
 
 def test_a_flood_of_changes_is_watched_paused_and_resumed(console, host, open_page):

@@ -16,12 +16,15 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import tupelo
+from tupelo.apps.console import whiteboard
+from tupelo.apps.console.history import CHANGES_MAX, history_of
 from tupelo.apps.console.inspection import SERVICE
 from tupelo.apps.console.json_values import entry_to_json, fields_to_json
 from tupelo.errors import BadArgument, LimitReached, LogTrimmed, TupeloError
 from tupelo.federation.client.services import connect_to_host_async, invoke
 from tupelo.federation.client.space import HostConnection, RemoteSpace
 from tupelo.values.change import Change
+from tupelo.values.lease import AsyncLease
 from tupelo.values.template import Template
 from tupelo.values.text import one_line
 
@@ -33,6 +36,9 @@ CURSORS_MAX = 200
 CURSOR_SECONDS = 300.0
 TRANSACTIONS_MAX = 1_000
 TRANSACTION_SECONDS = 30.0
+LEASES_MAX = 10_000
+LEASE_SECONDS = 86_400.0
+"""A lease can be renewed and cancelled over HTTP for so long; then it runs out."""
 CHANGES_KEPT = 1_000
 CHANGES_EVERY_SECONDS = 0.5
 IDLE_ROUNDS = 4
@@ -100,6 +106,7 @@ class Gateway:
         self.transactions: Handles[tuple[str, Any]] = Handles(
             "transaction", TRANSACTIONS_MAX, TRANSACTION_SECONDS * 120, True
         )
+        self.leases: Handles[AsyncLease] = Handles("lease", LEASES_MAX, LEASE_SECONDS, False)
         self._feeds: dict[str, ChangeFeed] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -123,6 +130,10 @@ class Gateway:
     async def inspect(self, method: str, *args: Any) -> Any:
         """What the host says about itself: see `inspection`."""
         return await invoke(self.host, SERVICE, method, *args, again=True)
+
+    async def whiteboard(self, method: str, *args: Any, wait: float = 0) -> Any:
+        """A method of the service `whiteboard` of the host."""
+        return await invoke(self.host, whiteboard.SERVICE, method, *args, wait=wait)
 
     async def page(
         self, name: str, template: Template, limit: int, cursor: str | None
@@ -148,6 +159,23 @@ class Gateway:
         for *_, old in dropped:
             self.end(old)
         return found, key
+
+    async def history(self, name: str, template: Template | None) -> dict[str, Any]:
+        """What has happened in this space, by the newest changes of its log: see `history`."""
+        space = await self.space(name)
+        latest: int = (await self.inspect("space", name))["position"]
+        host = await self.inspect("host")
+        names = {one["agent"]: one["name"] for one in host["clients"]}
+        names |= {one["id"]: one["name"] for one in [host, *host["peers"]]}
+        changes: list[Change] = []
+        since = max(0, latest - CHANGES_MAX)
+        while len(changes) < CHANGES_MAX:
+            some = await _changes(space, since, CHANGES_KEPT)
+            changes += some
+            if len(some) < CHANGES_KEPT:
+                break
+            since = some[-1].position
+        return history_of(changes[:CHANGES_MAX], template, lambda agent: names.get(agent, ""))
 
     def end(self, handle: Any) -> None:
         """Close a session or subscription in the background: its request may be cancelled."""

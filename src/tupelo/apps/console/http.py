@@ -43,6 +43,7 @@ from tupelo.errors import (
     CannotSend,
     DiskFull,
     HostClosed,
+    LeaseLost,
     LimitReached,
     LogTrimmed,
     PeerLost,
@@ -77,6 +78,7 @@ STATUS: tuple[tuple[type[TupeloError], int], ...] = (
     (AccessError, 403),
     (LimitReached, 429),
     (LogTrimmed, 410),
+    (LeaseLost, 410),
     (Refused, 409),
     (TransactionError, 409),
     (AnswerTooLarge, 413),
@@ -127,10 +129,17 @@ class HttpApi:
             Route("/metrics", self.guarded(self.metrics), methods=get),
             Route("/api/openapi.json", self.guarded(self.openapi), methods=get),
             Route("/api/host", self.guarded(self.host), methods=get),
+            Route("/api/host/disengage", self.guarded(self.disengage), methods=post),
+            Route("/api/host/engage", self.guarded(self.engage), methods=post),
+            Route("/api/whiteboard/draw", self.guarded(self.draw), methods=post),
+            Route("/api/whiteboard/wipe", self.guarded(self.wipe), methods=post),
+            Route("/api/whiteboard/watch", self.guarded(self.picture), methods=post),
             Route("/api/spaces", self.guarded(self.spaces), methods=get),
             Route("/api/transactions", self.guarded(self.begin), methods=post),
             Route("/api/transactions/{txn}/commit", self.guarded(self.commit), methods=post),
             Route("/api/transactions/{txn}/abort", self.guarded(self.abort), methods=post),
+            Route("/api/leases/{lease}/renew", self.guarded(self.renew), methods=post),
+            Route("/api/leases/{lease}/cancel", self.guarded(self.cancel), methods=post),
             Route(f"{of_space}/write", self.guarded(self.write), methods=post),
             Route(f"{of_space}/read", self.guarded(partial(self.get, "read")), methods=post),
             Route(f"{of_space}/take", self.guarded(partial(self.get, "take")), methods=post),
@@ -138,6 +147,7 @@ class HttpApi:
             Route(f"{of_space}/entries", self.guarded(self.entries), methods=post),
             Route(f"{of_space}/subscribe", self.guarded(self.subscribe), methods=post),
             Route(f"{of_space}/changes", self.guarded(self.changes), methods=post),
+            Route(f"{of_space}/history", self.guarded(self.history), methods=post),
             Route(f"{of_space}/watch", self.guarded(self.watch), methods=post),
             Route(of_space, self.guarded(self.space), methods=get),
             Mount("/", _Pages(directory=STATIC, html=True)),
@@ -231,6 +241,18 @@ class HttpApi:
         """The host, its peers and its clients."""
         return reply(await self._gateway.inspect("host"))
 
+    async def disengage(self, request: Request) -> Response:
+        """Part the host from all other hosts, until `engage`."""
+        await _body(request)
+        await self._gateway.inspect("disengage")
+        return reply({"disengaged": True})
+
+    async def engage(self, request: Request) -> Response:
+        """Let the host meet the others again."""
+        await _body(request)
+        await self._gateway.inspect("reengage")
+        return reply({"disengaged": False})
+
     async def spaces(self, request: Request) -> Response:
         """Every space with its numbers; with "refused" if it may not be read."""
         return reply({"spaces": await self._gateway.inspect("spaces")})
@@ -252,8 +274,11 @@ class HttpApi:
         entries = [entry_from_json(one) for one in said]
         options = {"lease": body.get("lease"), "to": body.get("to"), "wait": _wait(body)}
         space, txn = await self._target(request, body)
-        await space.write_all(entries, txn=txn, **options)
-        return reply({"written": len(entries)}, 201)
+        leases = await space.write_all(entries, txn=txn, **options)
+        answer: dict[str, Any] = {"written": len(entries)}
+        if options["lease"] is not None:
+            answer["leases"] = [self._gateway.leases.add(lease)[0] for lease in leases]
+        return reply(answer, 201)
 
     async def get(self, operation: str, request: Request) -> Response:
         """Read or take one entry, or with `limit` several."""
@@ -319,6 +344,12 @@ class HttpApi:
         found = await space.changes(since=body.get("since", 0), limit=_limit(body))
         return reply({"changes": [change_to_json(change) for change in found]})
 
+    async def history(self, request: Request) -> Response:
+        """The lives of the entries that changed last, and the rates and latencies of the space."""
+        body = await _body(request, "template")
+        template = template_from_json(body["template"]) if body.get("template") else None
+        return reply(await self._gateway.history(request.path_params["space"], template))
+
     async def watch(self, request: Request) -> Response:
         """A stream of batches of changes, at most two a second."""
         body = await _body(request, "since", "kinds", "template")
@@ -340,6 +371,36 @@ class HttpApi:
                 last = position
                 shown = [one for one in changes if _wanted(one, kinds, template)]
                 yield event({"changes": shown, "position": position, "skipped": skipped})
+
+        return _stream(events())
+
+    # The whiteboard
+
+    async def draw(self, request: Request) -> Response:
+        """Draw a line on the whiteboard."""
+        body = await _body(request, "colour", "width", "points")
+        args = [body.get(key) for key in ("colour", "width", "points")]
+        return reply({"id": await self._gateway.whiteboard("draw", *args)}, 201)
+
+    async def wipe(self, request: Request) -> Response:
+        """Wipe the whiteboard."""
+        await _body(request)
+        return reply({"id": await self._gateway.whiteboard("wipe")}, 201)
+
+    async def picture(self, request: Request) -> Response:
+        """A stream of changes of the picture: how many strokes stay, and those after them."""
+        await _body(request)
+        first = await self._gateway.whiteboard("picture", "")
+
+        async def events() -> AsyncIterator[bytes]:
+            said, known = first, ("", None)
+            while True:
+                if (said["mark"], said["cloned"]) == known:
+                    yield b": still here\n\n"
+                else:
+                    known = said["mark"], said["cloned"]
+                    yield event(said)
+                said = await self._gateway.whiteboard("picture", known[0], wait=KEEPALIVE_SECONDS)
 
         return _stream(events())
 
@@ -374,6 +435,22 @@ class HttpApi:
         _, txn = self._gateway.transactions.pop(request.path_params["txn"])
         await txn.abort()
         return reply({"state": "aborted"})
+
+    # Leases
+
+    async def renew(self, request: Request) -> Response:
+        """Renew the lease of an entry that was written over HTTP, for `lease` seconds from now."""
+        body = await _body(request, "lease")
+        if "lease" not in body:
+            raise BadArgument("lease", "a number of seconds above 0, or null for ever", "missing")
+        await self._gateway.leases.get(request.path_params["lease"]).renew(body["lease"])
+        return reply({"state": "renewed"})
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel the lease of an entry that was written over HTTP: the entry is removed."""
+        await _body(request)
+        await self._gateway.leases.pop(request.path_params["lease"]).cancel()
+        return reply({"state": "cancelled"})
 
     async def _target(self, request: Request, body: dict[str, Any]) -> tuple[Any, Any]:
         """The space of the request, and its transaction if it names one."""

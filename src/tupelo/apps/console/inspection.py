@@ -1,17 +1,24 @@
 """The service "inspection" of a host: the state of its spaces and links, for the console.
 
-A client learns only about spaces in which it may read. The service is found by its entry point.
+A client learns only about spaces in which it may read, and only a client that may administer the
+host's presence, a program on its machine, can part it from other hosts. The service is found by its
+entry point.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from typing import Any
 
-from tupelo.errors import AccessError, BadArgument
+from tupelo.errors import AccessError, BadArgument, TupeloError
+from tupelo.federation.groups.group import CHANNEL as GROUP
+from tupelo.federation.groups.group import Group
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.hosts.services import Caller
 from tupelo.federation.links import wire
-from tupelo.federation.names import is_reserved
+from tupelo.federation.names import PRESENCE, is_reserved
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.log import Actor
 from tupelo.space.port import TransactionSummary, WaiterSummary
@@ -19,13 +26,20 @@ from tupelo.space.port import TransactionSummary, WaiterSummary
 SERVICE = "inspection"
 LISTED_MAX = 200
 """At most so many waiting operations and transactions of a space are listed."""
+NEWS_MAX = 100
+"""At most so many comings and goings of hosts are remembered."""
+LATENCY_SECONDS = 1.0
 
 
 class InspectionService:
-    """Answers `spaces()`, `space(name)` and `host()` on the loop of the host."""
+    """Answers `spaces()`, `space(name)`, `host()`, `disengage()` and `reengage()` on the loop of
+    the host."""
 
     def __init__(self, core: HostCore) -> None:
         self._core = core
+        self._news: deque[dict[str, Any]] = deque(maxlen=NEWS_MAX)
+        self._group: list[str] = []
+        core.extensions[SERVICE] = self
 
     async def invoke(self, caller: Caller, message: wire.Invoke) -> Any:
         """The answer to one call of a client; BadArgument if there is no such method."""
@@ -35,11 +49,33 @@ class InspectionService:
             case "space", [str() as name]:
                 return self._space(caller, name)
             case "host", []:
-                return self._host()
-        raise BadArgument("method", "spaces(), space(name) or host()", message.method)
+                return await self._host()
+            case "disengage", []:
+                caller.hosted(PRESENCE, "administer")
+                return self._core.disengage()
+            case "reengage", []:
+                caller.hosted(PRESENCE, "administer")
+                return await self._core.reengage()
+        raise BadArgument("method", "one of the service, with its arguments", message.method)
 
     def left(self, caller: Caller) -> None:
         """Nothing is kept for a client."""
+
+    # As an extension of the host, it is told who comes and goes.
+
+    def engaged(self, peer: Peer) -> None:
+        """Another host is engaged."""
+        self._note("engaged", peer.name)
+
+    def departed(self, peer: Peer) -> None:
+        """Another host has departed."""
+        self._note("departed", peer.name)
+
+    async def stop(self) -> None:
+        """Nothing is open."""
+
+    def _note(self, kind: str, name: str) -> None:
+        self._news.append({"time": self._core.clock.now(), "kind": kind, "name": name})
 
     def _spaces(self, caller: Caller) -> list[dict[str, Any]]:
         found = []
@@ -69,6 +105,7 @@ class InspectionService:
             "shared": hosted.shared,
             "password": hosted.protected,
             "health": port.health,
+            "access": hosted.access.rules(),
         }
 
     def _space(self, caller: Caller, name: str) -> dict[str, Any]:
@@ -113,12 +150,22 @@ class InspectionService:
             if delivery.space == hosted.name
         ][:LISTED_MAX]
 
-    def _host(self) -> dict[str, Any]:
+    async def _host(self) -> dict[str, Any]:
         core = self._core
+        peers = list(core.peers.values())
+        latencies = await asyncio.gather(*map(self._latency, peers))
+        members = self._members()
+        if members != self._group:
+            self._group = members
+            self._note("group", ", ".join(members))
         return {
             "id": core.id,
             "name": core.name,
             "address": core.address,
+            "identity": None if core.identity is None else core.identity.key,
+            "disengaged": core.disengaged,
+            "group": members,
+            "news": list(self._news),
             "peers": [
                 {
                     "id": peer.id,
@@ -126,13 +173,41 @@ class InspectionService:
                     "address": peer.address,
                     "spaces": sorted(peer.spaces),
                     "agents": len(peer.agents),
+                    "identity": peer.who or None,
+                    "latency": latency,
+                    "sent": peer.talk.bytes_sent,
+                    "received": peer.talk.bytes_received,
                 }
-                for peer in core.peers.values()
+                for peer, latency in zip(peers, latencies, strict=True)
             ],
             "clients": [
-                {"agent": serving.agent, "name": serving.name} for serving in core.servings.values()
+                {
+                    "agent": serving.agent,
+                    "name": serving.name,
+                    "identity": serving.who or None,
+                    "sent": serving.talk.bytes_sent,
+                    "received": serving.talk.bytes_received,
+                }
+                for serving in core.servings.values()
             ],
         }
+
+    async def _latency(self, peer: Peer) -> float | None:
+        """Seconds until the host has answered a message; None if it has not within a second."""
+        began = self._core.clock.now()
+        try:
+            async with asyncio.timeout(LATENCY_SECONDS):
+                await peer.talk.call(wire.DescribeHost(self._core.next_call(), brief=True), "ping")
+        except (TimeoutError, TupeloError):
+            return None
+        return max(0.0, self._core.clock.now() - began)
+
+    def _members(self) -> list[str]:
+        """The names of the hosts of the group, if a model has formed one here."""
+        group = self._core.extensions.get(GROUP)
+        if not isinstance(group, Group):
+            return []
+        return sorted(one.name for one in group.membership.members.values())
 
     def _actor(self, actor: Actor | None) -> dict[str, Any]:
         if actor is None:

@@ -31,6 +31,34 @@ OPERATIONS: list[Operation] = [
     ("get", "/metrics", "Numbers for Prometheus", {}, [], 200, {}),
     ("get", "/api/openapi.json", "This description", {}, [], 200, {}),
     ("get", "/api/host", "The host, its peers and its clients", {}, [], 200, {}),
+    (
+        *("post", "/api/host/disengage", "Part the host from all others"),
+        *({}, [], 200, {"disengaged": {"type": "boolean"}}),
+    ),
+    (
+        *("post", "/api/host/engage", "Let the host meet the others again"),
+        *({}, [], 200, {"disengaged": {"type": "boolean"}}),
+    ),
+    (
+        *("post", "/api/whiteboard/draw", "Draw a line on the whiteboard"),
+        {
+            "colour": {"type": "string", "pattern": "^#[0-9a-f]{6}$"},
+            "width": {"type": "integer", "minimum": 1, "maximum": 60},
+            "points": {
+                "type": "array",
+                "items": {"type": "integer", "minimum": 0, "maximum": 1000},
+                "minItems": 2,
+                "maxItems": 1000,
+                "description": "x and y in turns, on a board of 1000 x 600",
+            },
+        },
+        *(["colour", "width", "points"], 201, {"id": {"type": "string"}}),
+    ),
+    (
+        *("post", "/api/whiteboard/wipe", "Wipe the whiteboard"),
+        *({}, [], 201, {"id": {"type": "string"}}),
+    ),
+    ("post", "/api/whiteboard/watch", "Server-sent events: the picture", {}, [], 200, {}),
     ("get", "/api/spaces", "The spaces of the host", {}, [], 200, {"spaces": {"type": "array"}}),
     ("get", _SPACE, "One space: waiting operations and transactions", {}, [], 200, {}),
     (
@@ -43,7 +71,14 @@ OPERATIONS: list[Operation] = [
             "to": {"type": ["string", "null"]},
             "txn": TXN,
         },
-        *([], 201, {"written": {"type": "integer"}}),
+        *(
+            [],
+            201,
+            {
+                "written": {"type": "integer"},
+                "leases": {"type": "array", "items": {"type": "string"}},
+            },
+        ),
     ),
     (
         *("post", f"{_SPACE}/read", "Read an entry, or with limit several"),
@@ -71,6 +106,19 @@ OPERATIONS: list[Operation] = [
         *([], 200, {"changes": {"type": "array"}}),
     ),
     (
+        *("post", f"{_SPACE}/history", "Lives of entries, rates and latencies, by the log"),
+        {"template": TEMPLATE},
+        *(
+            [],
+            200,
+            {
+                "changes": {"type": "integer"},
+                "lives": {"type": "array"},
+                "chart": {"type": "object"},
+            },
+        ),
+    ),
+    (
         *("post", f"{_SPACE}/subscribe", "Server-sent events: entries as they are written"),
         {"template": TEMPLATE},
         *([], 200, {}),
@@ -96,6 +144,14 @@ OPERATIONS: list[Operation] = [
         )
         for word in ("commit", "abort")
     ),
+    (
+        *("post", "/api/leases/{lease}/renew", "Renew the lease of a written entry"),
+        *({"lease": LEASE}, ["lease"], 200, {"state": {"type": "string"}}),
+    ),
+    (
+        *("post", "/api/leases/{lease}/cancel", "Cancel the lease of a written entry: it goes"),
+        *({}, [], 200, {"state": {"type": "string"}}),
+    ),
 ]
 ERROR = {"$ref": "#/components/schemas/Error"}
 STREAMS = ("/subscribe", "/watch")
@@ -104,7 +160,7 @@ ERRORS = {
     "401": "A wrong token, or a wrong password",
     "403": "The access rules of the host forbid it",
     "409": "Refused by the space, or the transaction has ended",
-    "410": "These changes are not kept any more",
+    "410": "These changes are not kept any more, or the lease has ended",
     "413": "The answer would be too large; use limit",
     "421": "An unknown Host header",
     "429": "A limit of the host is reached",

@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from tupelo.errors import BadArgument, HostClosed, LimitReached, NotAllowed, Stranger
+from tupelo.errors import BadArgument, HostClosed, LimitReached, NotAllowed, Stranger, TupeloError
 from tupelo.federation.hosts.client_resources import ClientResources
 from tupelo.federation.hosts.decisions import TransactionDecisions
 from tupelo.federation.hosts.discovery import Dialler
@@ -131,6 +132,9 @@ class HostCore:
         self.undial = self._dialler.undial
         self._first_peers = list(peers)
         self._closed = False
+        self.disengaged = False
+        """Whether this host keeps away from all others, until `reengage`."""
+        self._left: list[str] = []
         self._started = False
         self._saying: asyncio.TimerHandle | None = None
         # Not each time on disk: it is kept for its log, and must not hold up those who come.
@@ -482,6 +486,8 @@ class HostCore:
         who = self._recognise(link, hello.name, hello.role)
         if hello.role == "host":
             require_proved(who, hello.id)
+            if self.disengaged:
+                raise Stranger("this host has disengaged from all others for now")
             if hello.id == self.id:
                 raise Stranger("that is the id of the host that was dialled")
         return who
@@ -637,9 +643,33 @@ class HostCore:
 
     # Other hosts
 
+    def disengage(self) -> None:
+        """End the links to all other hosts, and accept and make none until `reengage`. Clients
+        stay."""
+        if not self.disengaged:
+            self.disengaged = True
+            self._left = [peer.address for peer in self.peers.values() if peer.address]
+        for peer in list(self.peers.values()):
+            peer.talk.goodbye("this host has disengaged")
+
+    async def reengage(self) -> None:
+        """Accept and make links to other hosts again. Those that were engaged before are dialled
+        once; who does not answer has to dial, as at the start."""
+        self.disengaged = False
+        self._dialler.departed()
+        left, self._left = self._left, []
+        for address in left:
+            if not self._has("", address):
+                with suppress(TupeloError):
+                    await self._greet(address)
+
     def _has(self, host_id: str, address: str) -> bool:
-        """Is a host of this id, or at this address, engaged?"""
-        return host_id in self.peers or any(p.address == address for p in self.peers.values())
+        """Is there no need to dial: is a host of this id, or at this address, engaged?"""
+        return (
+            self.disengaged
+            or host_id in self.peers
+            or any(p.address == address for p in self.peers.values())
+        )
 
     async def _greet(self, address: str) -> str:
         """Connect to a host and engage it; returns its id."""
@@ -708,6 +738,8 @@ class HostCore:
     def _may_engage(self, peer: Peer) -> bool:
         """May this link be used? Two hosts that connect to each other at the same time keep one
         link, the same at both ends."""
+        if self.disengaged:
+            return False
         before = self.peers.get(peer.id)
         if before is None or before.talk.over:
             return True

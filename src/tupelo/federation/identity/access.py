@@ -63,6 +63,10 @@ class Access:
         """Is there a password?"""
         return bool(self._hash)
 
+    def rules(self) -> dict[str, list[str]]:
+        """For each operation who may do it: "anyone", "local" or identities."""
+        return {operation: sorted(rule) for operation, rule in self._rules.items()}
+
     def matches_password(self, text: str) -> bool:
         """Is this the password? Always True if there is none. It takes some hundredths of a second
         on purpose; it is called once for each connection."""

@@ -73,6 +73,8 @@ class Conversation:
         self._queued = False  # for a turn
         self._unheard: list[bytes] = []
         self._waited = 0
+        self.bytes_sent = self.bytes_received = 0
+        """The length of all messages so far, in each direction."""
         self._timer = self._loop.call_later(heartbeat, self._beat)
 
     # Sending
@@ -87,6 +89,7 @@ class Conversation:
         except UnicodeEncodeError as error:
             raise CannotSend(f"a text is not valid Unicode: {error}") from error
         self._said = True
+        self.bytes_sent += len(content)
         self.link.send(content, overtake=type(message) in OVERTAKING)
         waiting = self.link.waiting
         # A long message does not keep the other end from asking for more.
@@ -118,6 +121,8 @@ class Conversation:
 
     def heard(self, contents: list[bytes]) -> None:
         self._heard = True
+        for content in contents:
+            self.bytes_received += len(content)
         if self._unheard:
             self._unheard += contents
             self.link.pause()

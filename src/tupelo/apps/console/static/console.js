@@ -137,9 +137,10 @@ function repeat(work) {
   again();
   return () => { stopped = true; clearTimeout(timer); };
 }
-function askFirst(text) {
+function askFirst(text, yes) {
   const dialog = find("#ask");
   find("#ask-text").textContent = text;
+  find("#ask-yes").textContent = yes;
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {
@@ -189,6 +190,7 @@ function showSpaces() {
 function showSpace(name) {
   const view = show("space");
   find("h2", view).textContent = visible(name);
+  find(".to-history", view).href = `#history/${encodeURIComponent(name)}`;
   const entries = find(".entries", view);
   const more = find(".more", view);
   const form = find(".browse", view);
@@ -217,7 +219,7 @@ function showSpace(name) {
     if (entry === null) return say("No entry matches.");
     const text = `Take an entry that matches ${template || "ANY"} out of this space, for good? ` +
       `The first match is ${entryText(entry).slice(0, 300)}`;
-    if (!await askFirst(text)) return say("Nothing was taken.");
+    if (!await askFirst(text, "Take")) return say("Nothing was taken.");
     const taken = await post(spacePath(name, "take"), { template });
     await browse(null);
     return say(taken.entry === null ? "Another program was faster." :
@@ -228,12 +230,34 @@ function showSpace(name) {
     const data = new FormData(event.target);
     const lease = data.get("lease") === "" ? null : Number(data.get("lease"));
     attempt(async () => {
-      await post(spacePath(name, "write"), { entry: data.get("entry"), lease });
+      const said = await post(spacePath(name, "write"), { entry: data.get("entry"), lease });
+      for (const id of said.leases || []) held(id, visible(data.get("entry")), lease);
       event.target.elements.entry.value = "";
       await browse(null);
       say("Written.");
     });
   });
+  function held(id, entry, lease) {
+    const [item, renew, cancel] = ["li", "button", "button"].map((tag) => element(tag));
+    const until = element("span");
+    const showEnd = () => {
+      until.textContent = `until ${new Date(Date.now() + lease * 1000).toLocaleTimeString()} `;
+    };
+    renew.textContent = `Renew for ${lease} s`;
+    cancel.textContent = "Cancel";
+    const act = (button, operation, body, done) => button.addEventListener("click", () =>
+      attempt(async () => {
+        const { state } = await post(`/api/leases/${id}/${operation}`, body);
+        done();
+        say(`The lease was ${state}.`);
+      }));
+    act(renew, "renew", { lease }, showEnd);
+    act(cancel, "cancel", {}, () => { item.remove(); attempt(() => browse(null)); });
+    showEnd();
+    item.append(element("code", entry.slice(0, 200)), " ", until, renew, " ", cancel);
+    find(".held", view).append(item);
+    find(".leases", view).hidden = false;
+  }
   attempt(() => browse(null));
   leaveView = repeat(async () => {
     const about = await get(spacePath(name));
@@ -248,9 +272,92 @@ function showSpace(name) {
       `${one.id.slice(0, 8)} of ${who(one)}, ${one.state}: ${one.taken} taken, ` +
       `${one.written} written, ${one.read} read` +
       (one.expires_in === null ? "" : `, ends in ${one.expires_in.toFixed(0)} s`)));
+    find(".access", view).replaceChildren(...Object.entries(about.access).flatMap(([what, who]) =>
+      [element("dt", what), element("dd", visible(who.join(", ")) || "nobody")]));
     list(find(".doubts", view), about.doubts.map((one) =>
       `${one.name || one.holder} has not confirmed ${one.entries}`));
   });
+}
+
+// A small chart of lines over time; null is a gap.
+function chart(title, lines, start, seconds, unit) {
+  const [WIDTH, HEIGHT] = [300, 90];
+  const all = Object.values(lines).flat().filter((one) => one !== null);
+  const top = Math.max(...all, 1e-9);
+  const count = Math.max(1, ...Object.values(lines).map((line) => line.length));
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("class", "chart");
+  svg.setAttribute("role", "img");
+  const number = (value) => value >= 100 ? value.toFixed(0) : Number(value.toPrecision(2));
+  const said = Object.entries(lines).map(([name, values]) => {
+    const known = values.filter((one) => one !== null);
+    return known.length ? `${name}: last ${number(known.at(-1))}, most ${number(Math.max(...known))}`
+      : `${name}: none`;
+  });
+  svg.setAttribute("aria-label", `${title}. ${said.join("; ")}`);
+  Object.values(lines).forEach((values, index) => {
+    let path = "";
+    let up = true;
+    values.forEach((value, at) => {
+      if (value === null) { up = true; return; }
+      const x = at * WIDTH / count;
+      const y = (HEIGHT - 3 - value / top * (HEIGHT - 8)).toFixed(1);
+      path += `${up ? "M" : "L"}${x.toFixed(1)} ${y}H${((at + 1) * WIDTH / count).toFixed(1)}`;
+      up = false;
+    });
+    const made = document.createElementNS("http://www.w3.org/2000/svg", "path");
+    made.setAttribute("d", path);
+    made.setAttribute("class", `line-${index}`);
+    svg.append(made);
+  });
+  const figure = element("figure");
+  const legend = element("p", undefined, "legend");
+  said.forEach((text, index) =>
+    legend.append(element("span", `${index ? " ┄ " : "— "}${text} ${unit} `, `line-${index}`)));
+  const from = new Date(start * 1000).toLocaleTimeString();
+  const to = new Date((start + count * seconds) * 1000).toLocaleTimeString();
+  figure.append(element("figcaption", `${title}, ${from} to ${to}`), svg, legend);
+  return figure;
+}
+
+function showHistory(name) {
+  const view = show("history");
+  find("h2", view).textContent = `History of ${visible(name)}`;
+  const form = find(".filter", view);
+  const seconds = (value) => `${value < 10 ? value.toFixed(3) : value.toFixed(0)} s`;
+  function life(one) {
+    const item = element("li");
+    const details = element("details");
+    const summary = element("summary", entryText(one.entry).slice(0, 300));
+    const last = one.events.at(-1);
+    summary.append(element("span", ` ${last.kind}` +
+      (one.seconds === null ? "" : ` after ${seconds(one.seconds)}`)));
+    const list = element("ol");
+    for (const event of one.events) list.append(element("li", visible(
+      `${new Date(event.time * 1000).toLocaleString()}: ${event.kind}` +
+      (event.agent ? ` by ${event.name || event.agent}` : "") +
+      (event.waited ? `, who waited ${seconds(event.waited)}` : "") +
+      (event.txn ? `, in the transaction ${event.txn.slice(0, 8)}` : ""))));
+    details.append(summary, list);
+    item.append(details);
+    return item;
+  }
+  async function load() {
+    const template = form.elements.template.value.trim() || null;
+    const said = await post(spacePath(name, "history"), { template });
+    const { start, seconds: part, rates, latencies } = said.chart;
+    find(".charts", view).replaceChildren(
+      chart("Changes per second", rates, start, part, "/s"),
+      chart("Latencies (median)", latencies, start, part, "s"));
+    find(".lives", view).replaceChildren(...said.lives.map(life));
+    find(".shown", view).textContent = `${said.lives.length} entries, the last changed first, of ` +
+      `the newest ${said.changes.toLocaleString()} changes`;
+    say("");
+  }
+  form.addEventListener("submit", (event) => { event.preventDefault(); attempt(load); });
+  attempt(load);
 }
 
 async function showLive() {
@@ -320,14 +427,141 @@ async function showLive() {
 
 function showHosts() {
   const view = show("hosts");
+  const showParting = parting(find(".parting", view));
+  const before = new Map();
+  const size = (bytes) => bytes < 10000 ? `${bytes} B` : bytes < 1e7 ?
+    `${(bytes / 1000).toFixed(0)} kB` : `${(bytes / 1e6).toFixed(0)} MB`;
+  // The whole traffic of a link, and its rate since the last look.
+  function traffic(id, bytes) {
+    const now = performance.now() / 1000;
+    const last = before.get(id);
+    before.set(id, [now, bytes]);
+    const rate = last ? (bytes - last[1]) / (now - last[0]) : null;
+    return [size(bytes) + (rate === null ? "" : `, ${size(Math.max(0, Math.round(rate)))}/s`), "n"];
+  }
   leaveView = repeat(async () => {
     const host = await get("/api/host");
-    find(".self", view).replaceChildren(...["name", "address", "id"].flatMap((key) =>
-      [element("dt", key), element("dd", visible(host[key] || "–"))]));
-    list(find(".peers", view), host.peers.map((peer) =>
-      `${peer.name} at ${peer.address || "?"}: ${peer.spaces.length} spaces, ${peer.agents} agents`));
-    list(find(".clients", view), host.clients.map((client) => client.name || client.agent));
+    find(".self", view).replaceChildren(...["name", "address", "id", "identity"].flatMap((key) =>
+      [element("dt", key), element("dd", visible(host[key] || "–"))]),
+    element("dt", "group"), element("dd", visible(host.group.join(", ")) || "–"));
+    showParting(host.disengaged);
+    find(".peers", view).replaceChildren(...host.peers.map((peer) => row(
+      visible(peer.name), visible(peer.address || "–"),
+      [peer.latency === null ? "no answer" : `${(peer.latency * 1000).toFixed(1)} ms`, "n"],
+      traffic(`${peer.id} sent`, peer.sent), traffic(`${peer.id} received`, peer.received),
+      [peer.spaces.length, "n"], [peer.agents, "n"], visible(peer.identity || "–"))));
+    find(".clients", view).replaceChildren(...host.clients.map((one) => row(
+      visible(one.name || one.agent), traffic(`${one.agent} sent`, one.sent),
+      traffic(`${one.agent} received`, one.received), visible(one.identity || "–"))));
+    list(find(".news", view), host.news.slice().reverse().map((one) =>
+      `${new Date(one.time * 1000).toLocaleTimeString()}: ` + (one.kind === "group" ?
+        `the group is now ${one.name || "empty"}` : `${one.name} ${one.kind}`)));
     say("");
+  });
+}
+
+// A button that parts this host from the others and back; it says so, and asks first.
+function parting(place) {
+  place.replaceChildren(find("#parting").content.cloneNode(true));
+  const button = find("button", place);
+  let disengaged = false;
+  function showState(now) {
+    disengaged = now;
+    button.textContent = now ? "Apart from other hosts: engage again" : "Part from other hosts";
+    button.setAttribute("aria-pressed", String(now));
+  }
+  button.addEventListener("click", () => attempt(async () => {
+    const text = "Part this host from all other hosts? Its programs stay connected to it, " +
+      "and work with what is here, until it is engaged again.";
+    if (!disengaged && !await askFirst(text, "Part")) return;
+    showState((await post(`/api/host/${disengaged ? "engage" : "disengage"}`, {})).disengaged);
+  }));
+  return showState;
+}
+
+async function showWhiteboard() {
+  const view = show("whiteboard");
+  const board = find(".board", view);
+  const [strokes, pending, pen] = [".strokes", ".pending", ".pen"].map((one) => find(one, board));
+  const showParting = parting(find(".parting", view));
+  const stream = new AbortController();
+  let cloned = false;
+  const stop = repeat(async () => {
+    const host = await get("/api/host");
+    showParting(host.disengaged);
+    find(".hosts-here", view).textContent =
+      (host.disengaged ? "This host is apart from the others." :
+        `Connected hosts: ${visible(host.peers.map((peer) => peer.name).join(", ")) || "none"}.`) +
+      (cloned ? " The owner of the view is away: a clone of it is used here." : "");
+  });
+  leaveView = () => { stop(); stream.abort(); };
+
+  const line = (stroke, made) => {
+    made.setAttribute("points", stroke.points.join(" "));
+    made.setAttribute("stroke", stroke.colour);
+    made.setAttribute("stroke-width", stroke.width);
+    return made;
+  };
+  const [colour, width] = ["colour", "width"].map((name) => find(`[name=${name}]`, view));
+  let drawn = null;
+  const at = (x, y) => [Math.round(Math.min(1000, Math.max(0, x))),
+    Math.round(Math.min(600, Math.max(0, y)))];
+  function begin(x, y) {
+    const [px, py] = at(x, y);
+    drawn = { colour: colour.value, width: Number(width.value), points: [px, py, px, py] };
+    line(drawn, pending);
+  }
+  function go(x, y) {
+    if (!drawn) return;
+    if (drawn.points.length >= 1000) { end(); begin(x, y); }
+    drawn.points.push(...at(x, y));
+    line(drawn, pending);
+  }
+  function end() {
+    if (!drawn) return;
+    const stroke = drawn;
+    drawn = null;
+    attempt(() => post("/api/whiteboard/draw", stroke));
+  }
+  const place = (event) => {
+    const box = board.getBoundingClientRect();
+    return [(event.clientX - box.x) / box.width * 1000, (event.clientY - box.y) / box.height * 600];
+  };
+  board.addEventListener("pointerdown", (event) => {
+    board.setPointerCapture(event.pointerId);
+    begin(...place(event));
+  });
+  board.addEventListener("pointermove", (event) => go(...place(event)));
+  board.addEventListener("pointerup", end);
+  board.addEventListener("pointercancel", end);
+  const STEPS = { ArrowLeft: [-20, 0], ArrowRight: [20, 0], ArrowUp: [0, -20], ArrowDown: [0, 20] };
+  board.addEventListener("keydown", (event) => {
+    const step = STEPS[event.key];
+    if (!step && event.key !== " ") return;
+    event.preventDefault();
+    const [x, y] = at(pen.cx.baseVal.value + (step ? step[0] : 0),
+      pen.cy.baseVal.value + (step ? step[1] : 0));
+    pen.setAttribute("cx", x);
+    pen.setAttribute("cy", y);
+    if (step) go(x, y);
+    else if (drawn) end();
+    else begin(x, y);
+    pen.classList.toggle("down", drawn !== null);
+  });
+  find(".wipe", view).addEventListener("click", () => attempt(async () => {
+    if (await askFirst("Wipe the board, at all hosts?", "Wipe"))
+      await post("/api/whiteboard/wipe", {});
+  }));
+  attempt(async () => {
+    for await (const [kind, said] of events("/api/whiteboard/watch", {}, stream.signal)) {
+      if (kind === "error") throw new ApiError(said.message);
+      while (strokes.children.length > said.keep) strokes.lastChild.remove();
+      strokes.append(...said.strokes.map((stroke) =>
+        line(stroke, document.createElementNS("http://www.w3.org/2000/svg", "polyline"))));
+      if (!drawn) pending.setAttribute("points", "");
+      cloned = said.cloned;
+      say("");
+    }
   });
 }
 
@@ -343,15 +577,17 @@ function route() {
   if (!token) return showLogin();
   const [view, name] = hash.split(/\/(.*)/s);
   for (const link of document.querySelectorAll("nav a")) {
-    const current = link.hash === `#${view === "space" || !view ? "spaces" : view}`;
+    const current = link.hash === `#${["space", "history", ""].includes(view) ? "spaces" : view}`;
     current ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
   }
   attempt(async () => {
     find("#host-name").textContent = visible((await get("/api/host")).name);
   });
   if (view === "space" && name) showSpace(decodeURIComponent(name));
+  else if (view === "history" && name) showHistory(decodeURIComponent(name));
   else if (view === "live") showLive();
   else if (view === "hosts") showHosts();
+  else if (view === "whiteboard") showWhiteboard();
   else showSpaces();
   return undefined;
 }
