@@ -1,4 +1,5 @@
-"""A space as a queue: fill it, drain it, against queue.Queue. And as a list: read its first entry.
+"""A space as a queue: fill it, drain it, against queue.Queue. As a list: read its first entry. And
+as a priority queue: take the most urgent entry.
 
 Both sides are handed the same tuples, made before the clock starts, and both drain with a call
 that would block if there were nothing.
@@ -7,13 +8,15 @@ that would block if there were nothing.
 from __future__ import annotations
 
 import queue
+import random
 from time import perf_counter
 
 from benchmarks.measure import TYPES, Fields, Line, Settings, Target, compare, fields, require
-from tupelo import ANY, Space, Vector
+from tupelo import ANY, Key, Space, Vector
 
 SAMPLES_PER_ROUND = 3
 READS = 100
+TAKES = 500
 
 
 def run(settings: Settings) -> list[Line]:
@@ -40,7 +43,43 @@ def run(settings: Settings) -> list[Line]:
         lambda: _from_vector(items[:least]),
         settings.rounds,
     )
-    return [line("types", TYPES), line("ANY", ANY), vector]
+    return [
+        line("types", TYPES),
+        line("ANY", ANY),
+        vector,
+        _priority(settings, "ten priorities", 10),
+        _priority(settings, "each its own", 10**9),
+    ]
+
+
+def _priority(settings: Settings, name: str, priorities: int) -> Line:
+    most, least = settings.size(100_000), settings.size(1_000)
+    return compare(
+        f"take by priority ({name}), {most:,} stored",
+        f"with {least:,}",
+        "µs",
+        Target("≤", 1.5),
+        lambda: _by_priority(most, priorities),
+        lambda: _by_priority(least, priorities),
+        settings.rounds,
+    )
+
+
+def _by_priority(count: int, priorities: int) -> float:
+    """Each take is followed by a write, so that the number stays the same."""
+    draw = random.Random(count)
+    space = Space()
+    space.write_all([("job", draw.randrange(priorities), i) for i in range(count)])
+    space.read(("job", int, int), order=Key(1))  # sorts the index
+    seconds, last = 0.0, -1
+    for _ in range(TAKES):
+        start = perf_counter()
+        job = space.take(("job", int, int), order=Key(1))
+        seconds += perf_counter() - start
+        require(job[1] >= last, "the most urgent should come first")
+        last = job[1]
+        space.write(("job", priorities, 0))
+    return seconds / TAKES * 1e6
 
 
 def _from_vector(items: list[Fields]) -> float:

@@ -7,7 +7,20 @@ import pytest
 
 from tests.laws.kinds import Job, Point
 from tests.laws.talk import state_of
-from tupelo import ANY, HERE, Capacity, Fifo, Key, Lifo, Order, Queue, Random, Stack, Vector
+from tupelo import (
+    ANY,
+    HERE,
+    Between,
+    Capacity,
+    Fifo,
+    Key,
+    Lifo,
+    Order,
+    Queue,
+    Random,
+    Stack,
+    Vector,
+)
 from tupelo.errors import BadArgument, BadInput
 from tupelo.store.index import Store
 
@@ -97,6 +110,16 @@ def test_entries_without_the_key_come_last_in_order_of_arrival(space):
 def test_equal_keys_come_in_order_of_arrival(space):
     space.write_all([("n", i // 2, i) for i in (5, 0, 4, 1)])
     assert [e[2] for e in space.read_all(order=Key(1))] == [0, 1, 5, 4]
+
+
+def test_the_first_of_many_by_a_key_are_the_first_of_all(space):
+    space.write_all([("n", i * 37 % 50, "abc"[i % 3]) for i in range(150)])
+    for order in (Key(1), Key(1, reverse=True), Key(-2)):
+        for template in (("n", int, str), ("n", int, "b"), ("n", Between(20, 30), ANY)):
+            everything = space.read_all(template, order=order)
+            assert space.read_all(template, order=order, limit=7) == everything[:7]
+            assert space.take(template, order=order, wait=0) == everything[0]
+            assert space.take_all(template, order=order, limit=3) == everything[1:4]
 
 
 def test_keys_that_cannot_be_compared_are_refused_and_nothing_is_taken(space):

@@ -11,12 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TupeloError
 from tupelo.space.ranking import Ranking
-from tupelo.values.entry import Entry, thaw_value
+from tupelo.values.entry import Entry, Shape, thaw_value
 
 if TYPE_CHECKING:
     import random
@@ -144,7 +145,8 @@ class Random(Order):
 class Key(Order):
     """The smallest key first: a field by position or name, or a function of the entry.
 
-    Entries without the key come last, in order of arrival.
+    Entries without the key, and those with NaN, come last, in order of arrival. The first matches
+    by a field are found by a sorted index; a function is called for every match.
     """
 
     chooses = False
@@ -156,7 +158,7 @@ class Key(Order):
         self.reverse = reverse
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        ranked, others = self._keyed(found)
+        ranked, others = self.keyed(found)
         with self.comparing():  # The sort is stable.
             ranked.sort(key=itemgetter(0), reverse=self.reverse)
         return [entry for _, entry in ranked] + others
@@ -165,17 +167,22 @@ class Key(Order):
         """The entries with their ranks, in order, and the entries without a key. Ranks of several
         lists can be compared; entries with equal keys are ranked by arrival."""
         sign = -1 if self.reverse else 1  # Of equal keys, the oldest comes first.
-        keyed, others = self._keyed(found)
+        keyed, others = self.keyed(found)
         ranked = [((key, sign * entry.arrival), entry) for key, entry in keyed]
         with self.comparing():
             ranked.sort(key=itemgetter(0), reverse=self.reverse)
         return ranked, others
 
-    def _keyed(self, found: list[Entry]) -> tuple[list[tuple[Any, Entry]], list[Entry]]:
+    def keyed(self, found: list[Entry]) -> tuple[list[tuple[Any, Entry]], list[Entry]]:
+        """The entries with their keys, and the entries without a key."""
         keyed, others = [], []
         for entry in found:
             try:
-                keyed.append((self._key(entry), entry))
+                key = self._key(entry)
+                if is_nan(key):
+                    others.append(entry)
+                else:
+                    keyed.append((key, entry))
             except (LookupError, AttributeError):
                 others.append(entry)
             except Exception as error:
@@ -199,14 +206,31 @@ class Key(Order):
     def _key(self, entry: Entry) -> Any:
         if callable(self.of):
             return self.of(entry.value)
-        if isinstance(self.of, int):
-            return thaw_value(entry.fields[self.of])
-        if entry.shape.kind is None:
+        position = self.position_in(entry.shape)
+        if position is None:
             raise LookupError(self.of)
-        names = entry.shape.kind.names
-        if self.of not in names:
-            raise LookupError(self.of)
-        return thaw_value(entry.fields[names.index(self.of)])
+        return thaw_value(entry.fields[position])
+
+    def position_in(self, shape: Shape) -> int | None:
+        """The position of the field in entries of this shape; None if they do not have it."""
+        if isinstance(self.of, str):
+            names = () if shape.kind is None else shape.kind.names
+            return names.index(self.of) if self.of in names else None
+        assert isinstance(self.of, int)
+        count = len(shape.types)
+        return self.of % count if -count <= self.of < count else None
+
+
+def is_nan(key: Any) -> bool:
+    """Whether a key is a NaN, which has no place among other numbers."""
+    return key.is_nan() if type(key) is Decimal else type(key) is float and key != key
+
+
+def by_field(order: Order | None) -> Key | None:
+    """The order, if it sorts by a field and no subclass arranges the matches differently."""
+    if isinstance(order, Key) and type(order).arrange is Key.arrange and not callable(order.of):
+        return order
+    return None
 
 
 class Vector(Order):

@@ -694,7 +694,9 @@ class Port:
         enough = query.limit if order is None else needed(order, query.limit)
         backwards = order is not None and order.backwards
         rank = order if type(order) is Key else None
-        return search.begin(core, stores, query.template, accept, enough, backwards, after, rank)
+        return search.begin(
+            core, stores, query.template, accept, enough, backwards, after, rank, query.limit
+        )
 
     async def _in_slices(
         self,

@@ -16,7 +16,15 @@ from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from tupelo.space.order import Order, arranged, needed
+from tupelo.space.keysearch import (
+    BYTES_A_STEP,
+    Steps,
+    TooLong,
+    first_by_key,
+    grow_sorted,
+    lacks_sorted,
+)
+from tupelo.space.order import Order, arranged, by_field, needed
 from tupelo.space.query import Query
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.index import REJECTIONS_BEFORE_INDEX, Accept, Bucket, Store, holds
@@ -34,11 +42,11 @@ if TYPE_CHECKING:
 SLICE_STEPS = 4_000
 """The number of comparisons in one slice, about 1 ms."""
 
-_BYTES_A_STEP = 64
-"""So many bytes of a value in lists or dicts count as one more comparison."""
-
 _RANKING_STEPS = 8
 """Ranking a match counts as so many comparisons."""
+
+_SORTING_STEPS = 4
+"""Adding a value to a sorted index counts as so many comparisons."""
 
 _arrival = attrgetter("arrival")
 _rank = itemgetter(0)
@@ -96,7 +104,7 @@ class _SliceTrack:
             self.edge = entry.arrival
             steps -= cost
             if self.weighs:
-                steps -= cost * (about_bytes(entry.fields) // _BYTES_A_STEP)
+                steps -= cost * (about_bytes(entry.fields) // BYTES_A_STEP)
             if not holds(entry.fields, self.positions, self.values):
                 rejections += 1
                 if rejections == REJECTIONS_BEFORE_INDEX and self._lacks_index(entry):
@@ -128,7 +136,9 @@ class SlicedSearch:
     until it is closed.
 
     It ends when `enough` entries have matched in each shape, in order of arrival, or all were
-    compared. If the order is by a key, matches are ranked slice by slice.
+    compared. If the order is by a key, matches are ranked slice by slice; but if the first matches
+    by a field are wanted, up to `limit`, and one slice finds them in a sorted index, no more is
+    done.
     """
 
     def __init__(
@@ -140,12 +150,15 @@ class SlicedSearch:
         backwards: bool,
         after: int,
         rank: Key | None,
+        limit: int | None,
     ) -> None:
         self.enough = None if backwards else enough
         self._few = enough if backwards else None  # that may be near the end
         self._after = after
         self._cost = cost_of(template) + (_RANKING_STEPS if rank is not None else 0)
         self._core = core
+        self._stores = stores
+        self._template = template
         self._questions = [(store, store.question(template)) for store in stores]
         self._tracks: dict[tuple[Store, Shape], _SliceTrack] = {}
         self._returned: dict[Entry, None] = {}
@@ -153,6 +166,8 @@ class SlicedSearch:
         self.rank = rank
         self._ranked: list[list[tuple[Any, Entry]]] = []  # of each slice
         self._unranked: list[Entry] = []
+        self._limit = limit if by_field(rank) is not None else None
+        self._first: list[Entry] | None = None  # in this step: the first matches by a field
         self.at_hand = False
         """In this step: whether the matches are complete, or few and near the end."""
 
@@ -166,6 +181,8 @@ class SlicedSearch:
     def advance(self, accept: Accept | None) -> None:
         """Do a slice, under the lock. Raises Unfinished if the search has not ended."""
         self.at_hand = True
+        if self._limit is not None and self._find_first(self._limit, accept):
+            return
         if self._few is not None:
             few, self._few = self._few, None
             if all(
@@ -193,6 +210,22 @@ class SlicedSearch:
                 track.found = []
             if not track.at_end and len(track.found) != self.enough:
                 raise Unfinished
+
+    def _find_first(self, limit: int, accept: Accept | None) -> bool:
+        """Find the first matches by a field, after its index is sorted. False if that takes more
+        than a slice: then it is not tried again."""
+        order = self.rank
+        assert order is not None
+        count = SLICE_STEPS // _SORTING_STEPS
+        if not grow_sorted(self._stores, self._template, order, count):
+            raise Unfinished
+        steps = Steps(SLICE_STEPS, cost_of(self._template))
+        try:
+            self._first = first_by_key(self._stores, self._template, order, accept, limit, steps)
+        except TooLong:
+            self._first = self._limit = None
+            return False
+        return True
 
     def _meet(self) -> None:
         """Make tracks for the shapes that can match, also new ones."""
@@ -236,6 +269,8 @@ class SlicedSearch:
     def first_choices(self, limit: int | None, accept: Accept | None) -> list[Entry]:
         """In the last step: the matches in the order of their ranks."""
         assert self.rank is not None
+        if self._first is not None:
+            return self._first
         chosen: dict[Entry, None] = {}
         reverse = self.rank.reverse
         with self.rank.comparing():
@@ -271,8 +306,12 @@ def begin(
     backwards: bool = False,
     after: int = 0,
     rank: Key | None = None,
+    limit: int | None = None,
 ) -> SlicedSearch | None:
     """Begin a sliced search; None if the search fits into one slice."""
+    order = None if limit is None else by_field(rank)
+    if order is not None and lacks_sorted(stores, template, order):
+        return SlicedSearch(core, stores, template, enough, backwards, after, rank, limit)
     cost = cost_of(template)
     steps = SLICE_STEPS
     for store in stores:
@@ -286,11 +325,11 @@ def begin(
             if check is not None and not shape.flat:
                 weights = (about_bytes(entry.fields) for entry in islice(bucket, count))
                 for weight in weights:
-                    steps -= cost * (weight // _BYTES_A_STEP)
+                    steps -= cost * (weight // BYTES_A_STEP)
                     if steps <= 0:
                         break
             if steps <= 0:
-                return SlicedSearch(core, stores, template, enough, backwards, after, rank)
+                return SlicedSearch(core, stores, template, enough, backwards, after, rank, limit)
     return None
 
 
@@ -421,6 +460,9 @@ def _ordered(
     found: list[Entry] = []
     stores = stores_of(core, txn)
     if order is not None and limit is not None and sliced is None:
+        key = by_field(order)
+        if key is not None:
+            return first_by_key(stores, raw, key, accept, limit, Steps())
         walk = order.walk()
         if walk is not None:
             return _first_on(walk, core, raw, limit, txn, order, accept)

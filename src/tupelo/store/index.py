@@ -2,7 +2,8 @@
 
 Entries are grouped by shape. Within a shape a field gets an index when a search for a value had to
 skip many entries, so that a queue never pays for unused indexes. Types are part of the shape, so 1,
-1.0 and True never share a key.
+1.0 and True never share a key. Where entries are asked for in the order of a field, the values of
+its index are sorted too.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 from tupelo.store.plan import Planner, Question, Target
+from tupelo.store.sorted_values import SortedValues
 from tupelo.values.entry import Entry, Shape
 from tupelo.values.kind import is_at_hand
 from tupelo.values.parts import ANY
@@ -131,20 +134,24 @@ class _Part:
 
 
 class Bucket(Run):
-    """The entries of one shape, and the indexes of its fields, complete or `growing`."""
+    """The entries of one shape, and the indexes of its fields, complete or `growing`. `sorted` has
+    the sorted values of some of the indexes; None if they cannot be compared with each other."""
 
-    __slots__ = ("growing", "indexes")
+    __slots__ = ("growing", "indexes", "sorted")
 
     def __init__(self) -> None:
         super().__init__()
         self.indexes: dict[int, Index] = {}
         self.growing: dict[int, _Part] = {}
+        self.sorted: dict[int, SortedValues | None] = {}
 
     def enter(self, entry: Entry) -> None:
         """Add an entry, which was appended to the run, to the indexes."""
         fields = entry.fields
         for position, index in self.indexes.items():
             _add(index, fields[position], entry)
+        if self.sorted:
+            self._sort_in(entry)
 
     def remove(self, entry: Entry) -> None:
         entry.gone = True
@@ -160,6 +167,10 @@ class Bucket(Run):
                         del index[value]
                 else:
                     del index[value]
+        for position, values in self.sorted.items():
+            value = entry.fields[position]
+            if values is not None and value not in self.indexes[position]:
+                self._change_sorted(position, values.discard, value)
 
     def restore(self, entry: Entry) -> None:
         entry.gone = False
@@ -172,6 +183,20 @@ class Bucket(Run):
                 index[value] = entry
             else:
                 index[value] = _run_of(*sorted((held, entry), key=_arrival))
+        self._sort_in(entry)
+
+    def _sort_in(self, entry: Entry) -> None:
+        """Add the values of an entry, which was added to the indexes, to the sorted values."""
+        for position, values in self.sorted.items():
+            value = entry.fields[position]
+            if values is not None and self.indexes[position][value] is entry:  # It is the first.
+                self._change_sorted(position, values.add, value)
+
+    def _change_sorted(self, position: int, change: Callable[[Any], None], value: Any) -> None:
+        try:
+            change(value)
+        except TypeError:  # a datetime with a time zone and one without
+            self.sorted[position] = None
 
     def _indexes_with(self, entry: Entry) -> Iterator[tuple[Index, Any]]:
         """The indexes of this entry, and its value in each."""
@@ -201,6 +226,38 @@ class Bucket(Run):
         self.indexes[position] = index
         del self.growing[position]
         return True
+
+    def grow_sorted(self, position: int, count: int) -> bool:
+        """Sort so many more values of the index of a field, which is built if necessary. True when
+        all are sorted, or cannot be compared."""
+        if not self.grow_index(position, count):
+            return False
+        if position not in self.sorted:
+            self.sorted[position] = SortedValues(self.indexes[position])
+        values = self.sorted[position]
+        if values is None or not values.pending:
+            return True
+        living = self.indexes[position]
+        self._change_sorted(position, partial(values.sort_pending, living=living), count)
+        return not values.pending
+
+    def is_sorted(self, position: int) -> bool:
+        """Whether `in_order` can be used for this field."""
+        values = self.sorted.get(position)
+        return values is not None and not values.pending
+
+    def in_order(self, position: int, reverse: bool) -> Iterator[Entry]:
+        """The entries by the value of a field, those with equal values by arrival. Entries with NaN
+        are left out."""
+        values = self.sorted[position]
+        assert values is not None
+        index = self.indexes[position]
+        for value in reversed(values) if reverse else values:
+            held = index[value]
+            if isinstance(held, Run):
+                yield from held
+            else:
+                yield held
 
     def narrowest(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Run | Entry | None:
         """The shortest run with all matches, or the only candidate, or None."""
