@@ -395,8 +395,10 @@ def change_json(change: Change) -> str:
         "time": change.time,
         "kind": change.kind,
         "agent": change.agent,
+        "agent_name": change.agent_name,
         "txn": change.txn,
         "waited": change.waited,
+        "deliveries": change.deliveries,
     }
     if change.shape is not None and change.fields is not None:
         kind, fields = change.shape.kind, change.fields

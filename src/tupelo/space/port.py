@@ -227,6 +227,13 @@ class Port:
         """`with port.atomic():` makes several calls one step."""
         return self._lock
 
+    def name_agent(self, name: str) -> None:
+        """Set the name of the space's own agent, beside its id; it is stored with a durable log."""
+        with self._lock:
+            self._core.log.name_own(name)
+        if self.saved is not None:
+            self.saved.name_agent(name)
+
     def acting(self, actor: Actor | None) -> AbstractContextManager[None]:
         """In this block the log names this actor; None: the space's own agent."""
         return self._acting(actor) if actor and self._core.log.on else _UNCHANGED
@@ -870,7 +877,7 @@ class Port:
         lease = None if entry.expires is None else entry.expires - self.clock.now()
         if lease is not None and lease <= 0:
             return 0
-        mark = WriteOutcome(entry.origin, entry.n, entry.to)
+        mark = WriteOutcome(entry.origin, entry.n, entry.to, entry.deliveries)
         item = (entry.shape, entry.fields)
         return self.write_items([item], lease, None, None, TaskSignal, 0, mark)[1]
 
@@ -927,7 +934,9 @@ class Port:
         with self._lock:
             arrival = self._core.next_arrival()
         return Entry(
-            entry.fields, entry.shape, entry.origin, entry.n, arrival, entry.expires, to=entry.to
+            *(entry.fields, entry.shape, entry.origin, entry.n, arrival, entry.expires),
+            to=entry.to,
+            deliveries=entry.deliveries,
         )
 
     def new_entry(self, shape: Shape, fields: tuple[Any, ...]) -> Entry:

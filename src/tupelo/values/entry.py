@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
 
     A `gone` entry has left its store. `txn` is the open transaction that wrote it (not gone) or
     took it (gone); `readers` are the transactions that hold a read lock. `to` is the agent that it
-    is for.
+    is for. `deliveries` counts how often it was taken and came back.
 
     The garbage collector does not track entries, so they must not be part of reference cycles,
     except with a transaction while it is open.
@@ -67,6 +67,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     txn: Any = None
     readers: set[Any] | None = None
     to: str | None = None
+    deliveries: int = 0
 
     @property
     def ended(self) -> bool:
