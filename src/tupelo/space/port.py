@@ -65,7 +65,7 @@ from tupelo.values.entry import (
     thaw,
     types_of,
 )
-from tupelo.values.holder import Holder
+from tupelo.values.holder import Holder, InHand
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
@@ -1187,6 +1187,26 @@ class Port:
         return self._step(
             lambda: [txn for txn in self._core.transactions if txn.state == "prepared"]
         )[0]
+
+    def in_hand(self) -> list[InHand]:
+        """The entries that open transactions and deliveries have taken, by taker."""
+        return self._step(self._in_hand)[0]
+
+    def _in_hand(self) -> list[InHand]:
+        own, found = self._core.log.own, []
+        for txn in self._core.transactions:
+            taken = sum(home is None for home in txn.taken.values())
+            holder, actor = txn.holder, txn.actor or own
+            if holder is not None and holder.who:
+                agent = holder.who if holder.client is None else holder.client.agent
+                actor = Actor(agent, None, holder.name)
+            if taken:
+                found.append(InHand(actor.agent, actor.name, taken, txn.id))
+        for delivery in self.deliveries.under_way():
+            if delivery.query.removes:
+                actor = delivery.query.actor or own
+                found.append(InHand(actor.agent, actor.name, len(delivery.entries)))
+        return found
 
     def grant(self, kind: str, seconds: float | None) -> float | None:
         """The end of a lease of so many seconds, by the policy of this space."""

@@ -95,6 +95,11 @@ class Notice(msgspec.Struct, frozen=True, eq=False):
     missed: int = 0
 
     @property
+    def deliveries(self) -> int:
+        """How often the entry was taken and came back, so far."""
+        return self.subject.deliveries
+
+    @property
     def entry(self) -> Any:
         """The entry as a read returns it. Raises UnknownType if its class is not known here."""
         return thaw(self.subject.shape, self.subject.fields)

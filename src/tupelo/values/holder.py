@@ -25,6 +25,16 @@ class ClientCall(msgspec.Struct, frozen=True, array_like=True):
         return "client", self.agent, self.session
 
 
+class InHand(msgspec.Struct, frozen=True, array_like=True):
+    """Entries that one taker has, and that may come back: how many, in which transaction or
+    delivery, and the agent with the name that it has given itself."""
+
+    agent: str
+    agent_name: str
+    entries: int
+    txn: str | None = None
+
+
 class Holder(msgspec.Struct, frozen=True, array_like=True):
     """The taker of a delivery: a program or host (`who`), its `incarnation`, and the number of its
     call, which is unique. If a host takes for one of its clients, `client` is the call of that

@@ -230,6 +230,13 @@ class ListPrepared(Message, tag=28):
     space: str
 
 
+class ListInHand(Message, tag=43):
+    """Answer: the entries in hand, as a list of InHand."""
+
+    call: int
+    space: str
+
+
 class OpenSession(Message, tag=29):
     """Open a session, as a copy of the session `like` if that is given. Answer: [id, expires]."""
 
