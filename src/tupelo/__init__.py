@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from tupelo.space.protocol import SpaceLike
     from tupelo.space.reaction import Step
     from tupelo.values.change import Change, Notice
+    from tupelo.values.entry import About
     from tupelo.values.field_parts import ANY, Between, Exactly, Not, OneOf, Where
+    from tupelo.values.holder import InHand
     from tupelo.values.kind import entry
     from tupelo.values.lease import Lease, longest
     from tupelo.values.scope import HERE, Coverage, Scope
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ANY",
     "ANYONE",
+    "About",
     "Access",
     "AgentPresence",
     "Archiving",
@@ -48,6 +51,7 @@ __all__ = [
     "Host",
     "HostPresence",
     "Identity",
+    "InHand",
     "Key",
     "LOCAL",
     "Lease",
@@ -104,7 +108,9 @@ _NAMES = {
     "space.protocol": "SpaceLike",
     "space.reaction": "Step",
     "values.change": "Change Notice",
+    "values.entry": "About",
     "values.field_parts": "ANY Between Exactly Not OneOf Where",
+    "values.holder": "InHand",
     "values.kind": "entry",
     "values.lease": "Lease longest",
     "values.scope": "HERE Coverage Scope",

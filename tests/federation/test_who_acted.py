@@ -166,3 +166,78 @@ def test_who_took_it_is_known_after_the_host_was_killed(threads, until, tmp_path
     with tupelo.connect(f"tupelo://{again.address}/jobs") as space:
         taken = [c for c in space.changes() if c.kind == "taken"]
     assert [(c.entry, c.agent) for c in taken] == [(("job", 1), host.id)]
+
+
+# Names
+
+
+def names_in(log: Any) -> list[tuple[str, Any, str]]:
+    return [(c.kind, c.entry, c.agent_name) for c in log if c.arrival]
+
+
+def test_the_log_has_the_names_of_clients_and_of_the_host(host):
+    url = f"tupelo://{host.address}/jobs"
+    space = host.space("jobs")
+    with tupelo.connect(url, name="worker-1") as one, tupelo.connect(url) as nameless:
+        one.write(("mine",))
+        nameless.write(("unsigned",))
+        space.write(("own",))
+        with one.transaction() as txn:
+            one.take(("own",), wait=0, txn=txn)
+        with one.session() as session:
+            session.read(("mine",), wait=0)
+        expected = [
+            ("written", ("mine",), "worker-1"),
+            ("written", ("unsigned",), ""),
+            ("written", ("own",), "first"),
+            ("taken", ("own",), "worker-1"),
+            ("read", ("mine",), "worker-1"),
+        ]
+        assert names_in(space.changes()) == names_in(one.changes()) == expected
+
+
+def test_presence_has_the_names_of_agents(threads, until):
+    here, there = threads.host("here"), threads.host("there")
+    meet(here, there)
+    url = f"tupelo://{here.address}/jobs"
+    with tupelo.connect(url, name="worker-1"), tupelo.connect(url, name="worker-2"):
+        for host in (here, there):
+            until(
+                lambda host=host: (
+                    {one.name for one in host.presence.read_all(tupelo.AgentPresence(host=here.id))}
+                    == {"here", "worker-1", "worker-2"}
+                ),
+                "the names of all agents are there",
+            )
+    until(
+        lambda: not there.presence.read_all(tupelo.AgentPresence(name="worker-1")),
+        "the entry of an agent that has left is removed",
+    )
+
+
+def test_another_host_logs_the_name_of_the_client(threads, until):
+    owner = threads.host("owner", space=False)
+    owner.space("jobs", log_keep="all")
+    asker = threads.host("asker")
+    meet(owner, asker)
+    owner.space("jobs").write_all([("for", "host"), ("for", "client")])
+    with tupelo.connect(f"tupelo://{asker.address}/jobs", name="worker-1") as client:
+        assert client.take(("for", "client"), wait=PATIENCE_SECONDS) == ("for", "client")
+    assert asker.space("jobs").take(("for", "host"), wait=PATIENCE_SECONDS) == ("for", "host")
+    until(lambda: not asker.core.federation.all_unsettled(), "the owner knows it")
+    taken = {c.entry: c.agent_name for c in owner.space("jobs").changes() if c.kind == "taken"}
+    assert taken == {("for", "client"): "worker-1", ("for", "host"): "asker"}
+
+
+def test_names_are_in_the_log_after_a_restart(threads, tmp_path):
+    host = threads.host("first", space=False, path=tmp_path)
+    space = host.space("jobs", log_keep="all")
+    with tupelo.connect(f"tupelo://{host.address}/jobs", name="worker-1") as client:
+        client.write(("mine",))
+    space.write(("own",))
+    host.close()
+    with tupelo.Space(path=tmp_path / "jobs.tupelo") as again:
+        assert names_in(again.changes()) == [
+            ("written", ("mine",), "worker-1"),
+            ("written", ("own",), "first"),
+        ]

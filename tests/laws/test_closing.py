@@ -22,6 +22,7 @@ def test_a_closed_space_does_nothing_more(space, has_log):
         "count": lambda: space.count(),
         "transaction": lambda: space.transaction(),
         "in_doubt": lambda: space.in_doubt(),
+        "in_hand": lambda: space.in_hand(),
         "session": lambda: space.session(),
         "subscribe": lambda: space.subscribe(),
         "react": lambda: space.react(("a",), print),

@@ -18,7 +18,7 @@ from tupelo.pipeline.source.locations import resolve
 from tupelo.pipeline.source.options import ReadOptions
 
 ENDINGS = {"taken", "moved", "expired", "cancelled", "evicted"}
-STAYS = {"renewed", "engaged", "disengaged"}
+STAYS = {"renewed", "released", "engaged", "disengaged"}
 SEEN = ("host", "space", "position", "time", "kind", "origin", "n", "agent", "expires", "fields")
 
 Change = dict[str, Any]

@@ -58,6 +58,8 @@ def test_a_change_is_a_row():
         fields=fields,
         to="someone",
         session="s1",
+        agent_name="worker-1",
+        deliveries=2,
     )
     assert row_of(change) == {
         "host": "h",
@@ -69,11 +71,13 @@ def test_a_change_is_a_row():
         "origin": "writer",
         "n": 4,
         "agent": "taker",
+        "agent_name": "worker-1",
         "session": "s1",
         "txn": "t1",
         "to": "someone",
         "waited": 0.5,
         "expires": datetime(1970, 1, 12, 13, 47, 40, tzinfo=UTC),
+        "deliveries": 2,
         "bytes": len(payload),
         "type": None,
         "shape": "(str, int)",

@@ -196,7 +196,7 @@ def show(
     Example: tupelo show jobs.tupelo
     """
     with clear_errors(), opened(space, trust) as target:
-        name, in_doubt = target.name, len(target.in_doubt())
+        name, in_doubt, in_hand = target.name, len(target.in_doubt()), target.in_hand()
         found = entries_of(target)
         if in_json(json):
             print_entries(found, True)
@@ -211,6 +211,8 @@ def show(
         print(f"space    {name!r}\nentries  {shapes.total()}")
         if in_doubt:
             print(f"in doubt {in_doubt} prepared transactions")
+        for held in in_hand:
+            print(f"in hand  {held.entries} of {held.agent_name or held.agent}")
         for text, number in shapes.most_common():
             print(f"{number:>9}  {text}")
         if first:
@@ -295,13 +297,15 @@ def _get(
     seconds = None if wait == -1 else wait
     with clear_errors(), opened(space, trust) as target:
         wanted = read_template(template)
+        about: list[tupelo.About] = []
         if all_ or limit is not None:
             get_all = target.take_all if take else target.read_all
-            found = get_all(wanted, wait=seconds, limit=limit)
+            found = get_all(wanted, wait=seconds, limit=limit, about=about)
         else:
-            one = target.take(wanted, wait=seconds) if take else target.read(wanted, wait=seconds)
+            get = target.take if take else target.read
+            one = get(wanted, wait=seconds, about=about)
             found = [] if one is None else [one]
-        print_entries(found, json)
+        print_entries(found, json, about)
         if not found:
             raise typer.Exit(NO_MATCH)
 
@@ -369,17 +373,23 @@ def in_json(choice: bool | None) -> bool:
     return not sys.stdout.isatty() if choice is None else choice
 
 
-def print_entries(entries: Iterable[Any], json: bool | None) -> None:
+def print_entries(
+    entries: Iterable[Any], json: bool | None, about: Iterable[tupelo.About] = ()
+) -> None:
+    """Print entries; with `about`, JSON also says how often each came back, if it did."""
     as_lines = in_json(json)
+    of_each = iter(about)
     for entry in entries:
         shape, fields = freeze(entry)
+        one = next(of_each, None)
+        said = {"deliveries": one.deliveries} if one is not None and one.deliveries else {}
         if not as_lines:
             print(entry_text(shape, fields, None), flush=True)
         elif shape.kind is None:
-            print(_json({"fields": as_json(fields)}), flush=True)
+            print(_json({"fields": as_json(fields), **said}), flush=True)
         else:
             named = as_json(Typed(shape.kind, fields))
-            print(_json({"kind": shape.kind.name, "fields": named}), flush=True)
+            print(_json({"kind": shape.kind.name, "fields": named, **said}), flush=True)
 
 
 def print_row(row: dict[str, Any], json: bool | None) -> None:
@@ -395,8 +405,10 @@ def change_json(change: Change) -> str:
         "time": change.time,
         "kind": change.kind,
         "agent": change.agent,
+        "agent_name": change.agent_name,
         "txn": change.txn,
         "waited": change.waited,
+        "deliveries": change.deliveries,
     }
     if change.shape is not None and change.fields is not None:
         kind, fields = change.shape.kind, change.fields

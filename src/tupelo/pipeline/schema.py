@@ -1,4 +1,4 @@
-"""The schema of changes, version 1: one row per change, as Arrow batches and as Spark's DDL.
+"""The schema of changes, version 2: one row per change, as Arrow batches and as Spark's DDL.
 
 The content of an entry is there three times: `payload` is its exact encoding (`values.codec`);
 `fields` is JSON, for people; and the struct `f` has typed columns, where a shape is declared. A
@@ -28,7 +28,7 @@ from tupelo.values.entry import NATIVE, Typed, types_of
 from tupelo.values.kind import Kind
 from tupelo.values.text import as_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TIME = pa.timestamp("us", tz="UTC")
 CHANGES = pa.schema(
@@ -41,6 +41,7 @@ CHANGES = pa.schema(
         ("kind", pa.string()),
         ("origin", pa.string()),
         ("n", pa.int64()),
+<<<<<<< HEAD
         ("agent", pa.string()),
         ("session", pa.string()),
         ("txn", pa.string()),
@@ -50,6 +51,19 @@ CHANGES = pa.schema(
         ("bytes", pa.int32()),
         ("type", pa.string()),
         ("shape", pa.string()),
+=======
+        ("agent", pa.string()),  # the agent that made the change
+        ("agent_name", pa.string()),  # that it has given itself; since version 2
+        ("session", pa.string()),
+        ("txn", pa.string()),
+        ("to", pa.string()),  # the agent that the entry is for
+        ("waited", pa.float64()),  # seconds
+        ("expires", TIME),  # the lease after the change; null: for ever
+        ("deliveries", pa.int64()),  # how often the entry came back so far; since version 2
+        ("bytes", pa.int32()),  # of the payload
+        ("type", pa.string()),  # the name of the dataclass; null: a tuple
+        ("shape", pa.string()),  # "(str, int)", or "(name: str, size: int)"
+>>>>>>> client
         ("fields", pa.string()),
         ("payload", pa.binary()),
     ]
@@ -77,6 +91,8 @@ MEANINGS = {
 }
 """What the columns mean, for people."""
 COLUMNS: tuple[str, ...] = tuple(CHANGES.names)
+SINCE_2 = ("agent_name", "deliveries")
+"""The columns that logs of version 1 do not have; they are null there."""
 TYPED = "f"
 """The struct of the typed columns, where a shape is declared: f.name, f.size."""
 

@@ -31,7 +31,8 @@ from tupelo.space.transaction import Vote
 from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change, Notice
-from tupelo.values.entry import Entry
+from tupelo.values.entry import About, Entry, check_about, note_about
+from tupelo.values.holder import InHand
 from tupelo.values.lease import AsyncLease, Lease, LeasePolicy
 from tupelo.values.scope import Coverage, Scope
 
@@ -141,6 +142,7 @@ class Space(AsyncSpaceLike):
         if_exists: bool,
         scope: Scope | None,
         coverage: Coverage | None,
+        about: list[About] | None = None,
         session: SessionState | None = None,
     ) -> Any:
         port = self._port
@@ -152,6 +154,7 @@ class Space(AsyncSpaceLike):
             and not if_exists
             and scope is None
             and coverage is None
+            and about is None
             and session is None
         ):
             got = port.get_fast(template, take, TaskSignal if wait is None else None)
@@ -160,12 +163,14 @@ class Space(AsyncSpaceLike):
                 return value_of(entry)
             if got is not NotImplemented:
                 return got
+        check_about(about)
         query = port.query(
             template, take, wait, many, limit, txn, order, if_exists, scope, coverage, session
         )
         found, position = await port.answer(query)
         if position and found:
             await self._flush_got(found, position, query)
+        note_about(found, about)
         if many:
             return [value_of(entry) for entry in found]
         return value_of(found[0]) if found else None
@@ -203,6 +208,9 @@ class Space(AsyncSpaceLike):
 
     async def in_doubt(self) -> list[Transaction]:
         return [Transaction(self._port, state) for state in self._port.in_doubt()]
+
+    async def in_hand(self) -> list[InHand]:
+        return self._port.in_hand()
 
     def session(self, *, lease: float | None = None) -> Session:
         return Session(self, self._port.open_session(lease))
@@ -301,7 +309,8 @@ class Session(AsyncSessionLike):
     ) -> Coroutine[Any, Any, Any]:
         scope, coverage = where
         return self._space._get(
-            template, False, wait, many, limit, None, None, False, scope, coverage, self._state
+            *(template, False, wait, many, limit, None, None, False, scope, coverage),
+            session=self._state,
         )
 
     def clone(self, *, lease: float | None = None) -> Session:

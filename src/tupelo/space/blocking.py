@@ -26,7 +26,8 @@ from tupelo.space.transaction import Vote
 from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change, Notice
-from tupelo.values.entry import Entry
+from tupelo.values.entry import Entry, check_about, note_about
+from tupelo.values.holder import InHand
 from tupelo.values.lease import Lease, LeasePolicy
 from tupelo.values.scope import Coverage, Scope
 
@@ -372,8 +373,15 @@ class Space(ClosingHandle, SpaceLike):
     # Reading and taking
 
     def _get(self, template: object, take: bool, wait: float | None, many: bool, *rest: Any) -> Any:
-        query = self._port.query(template, take, wait, many, *rest)
-        return self._values(query) if many else self._value(query)
+        *how, about = rest
+        query = self._port.query(template, take, wait, many, *how)
+        if about is None:
+            return self._values(query) if many else self._value(query)
+        check_about(about)
+        found = self._entries(query)
+        note_about(found, about)
+        values = [value_of(entry) for entry in found]
+        return values if many else values[0] if values else None
 
     def _count(
         self,
@@ -450,6 +458,9 @@ class Space(ClosingHandle, SpaceLike):
 
     def in_doubt(self) -> list[Transaction]:
         return [Transaction(self._port, txn) for txn in self._port.in_doubt()]
+
+    def in_hand(self) -> list[InHand]:
+        return self._port.in_hand()
 
     def session(self, *, lease: float | None = None) -> Session:
         return Session(self, self._port.open_session(lease))

@@ -391,6 +391,11 @@ class Core:
             self.directed.add(entry)
         return True
 
+    def released(self, entry: Entry, txn: Txn) -> None:
+        """An entry of the space that this transaction had taken is back."""
+        entry.deliveries += 1
+        self.log.add("released", entry, txn.id, actor=txn.actor)
+
     def undo(self, entry: Entry, query: Query) -> None:
         """Return an entry that a query got, because its caller was lost before the answer."""
         txn, session = query.txn, query.session
@@ -404,14 +409,19 @@ class Core:
         elif txn is not None:
             self.locks_changed = True
             promised = txn.state != "active"
-            if not promised and entry in txn.taken and self.give_back(entry, txn.taken.pop(entry)):
-                self.visible_again(entry)
+            if not promised and entry in txn.taken:
+                home = txn.taken.pop(entry)
+                if self.give_back(entry, home):
+                    if home is None:
+                        self.released(entry, txn)
+                    self.visible_again(entry)
         elif entry.expires is None or entry.expires > self.now():
             self.store.restore(entry)
             if self.room is not None:
                 self.room.add([entry])
             self.deadlines.add(entry)
             self.directed.add(entry)
+            entry.deliveries += 1
             self.log.add("returned", entry)
             if not self.closed:
                 self.subscriptions.notify(entry, "available", returned=True)

@@ -122,8 +122,8 @@ class Engine:
             _load(
                 self.core,
                 (
-                    Entry(fields, shape, origin, n, arrival, expires, to=to)
-                    for arrival, origin, n, expires, payload, to in saved.entries()
+                    Entry(fields, shape, origin, n, arrival, expires, to=to, deliveries=count)
+                    for arrival, origin, n, expires, payload, to, count in saved.entries()
                     for shape, fields in (decode_entry(payload),)
                 ),
                 saved.n,

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """The agent that makes a change, and its session if any."""
+    """The agent that makes a change, its session if any, and the name that it has given itself."""
 
     agent: str
     session: str | None = None
+    name: str = ""
 
 
 class CoreLog:
@@ -32,6 +33,10 @@ class CoreLog:
         self.position = 0
         self.own = self.actor = Actor(agent)
         self._now = now
+
+    def name_own(self, name: str) -> None:
+        """Set the name of the space's own agent."""
+        self.own = self.actor = msgspec.structs.replace(self.own, name=name)
 
     def by(self, actor: Actor | None) -> ActorStamp:
         """Within the block, this actor makes the changes; None leaves the actor as it is."""
@@ -74,6 +79,8 @@ class CoreLog:
                 None,
                 entry.to,
                 session or actor.session,
+                actor.name,
+                entry.deliveries,
             )
         )
 
@@ -105,6 +112,7 @@ class CoreLog:
                     txn=txn.id,
                     promise=promise,
                     session=actor.session,
+                    agent_name=actor.name,
                 )
             )
 

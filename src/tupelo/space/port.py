@@ -65,7 +65,7 @@ from tupelo.values.entry import (
     thaw,
     types_of,
 )
-from tupelo.values.holder import Holder
+from tupelo.values.holder import Holder, InHand
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
@@ -226,6 +226,13 @@ class Port:
     def atomic(self) -> AbstractContextManager[object]:
         """`with port.atomic():` makes several calls one step."""
         return self._lock
+
+    def name_agent(self, name: str) -> None:
+        """Set the name of the space's own agent, beside its id; it is stored with a durable log."""
+        with self._lock:
+            self._core.log.name_own(name)
+        if self.saved is not None:
+            self.saved.name_agent(name)
 
     def acting(self, actor: Actor | None) -> AbstractContextManager[None]:
         """In this block the log names this actor; None: the space's own agent."""
@@ -872,7 +879,7 @@ class Port:
         lease = None if entry.expires is None else entry.expires - self.clock.now()
         if lease is not None and lease <= 0:
             return 0
-        mark = WriteOutcome(entry.origin, entry.n, entry.to)
+        mark = WriteOutcome(entry.origin, entry.n, entry.to, entry.deliveries)
         item = (entry.shape, entry.fields)
         return self.write_items([item], lease, None, None, TaskSignal, 0, mark)[1]
 
@@ -929,7 +936,9 @@ class Port:
         with self._lock:
             arrival = self._core.next_arrival()
         return Entry(
-            entry.fields, entry.shape, entry.origin, entry.n, arrival, entry.expires, to=entry.to
+            *(entry.fields, entry.shape, entry.origin, entry.n, arrival, entry.expires),
+            to=entry.to,
+            deliveries=entry.deliveries,
         )
 
     def new_entry(self, shape: Shape, fields: tuple[Any, ...]) -> Entry:
@@ -1180,6 +1189,26 @@ class Port:
         return self._step(
             lambda: [txn for txn in self._core.transactions if txn.state == "prepared"]
         )[0]
+
+    def in_hand(self) -> list[InHand]:
+        """The entries that open transactions and deliveries have taken, by taker."""
+        return self._step(self._in_hand)[0]
+
+    def _in_hand(self) -> list[InHand]:
+        own, found = self._core.log.own, []
+        for txn in self._core.transactions:
+            taken = sum(home is None for home in txn.taken.values())
+            holder, actor = txn.holder, txn.actor or own
+            if holder is not None and holder.who:
+                agent = holder.who if holder.client is None else holder.client.agent
+                actor = Actor(agent, None, holder.name)
+            if taken:
+                found.append(InHand(actor.agent, actor.name, taken, txn.id))
+        for delivery in self.deliveries.under_way():
+            if delivery.query.removes:
+                actor = delivery.query.actor or own
+                found.append(InHand(actor.agent, actor.name, len(delivery.entries)))
+        return found
 
     def grant(self, kind: str, seconds: float | None) -> float | None:
         """The end of a lease of so many seconds, by the policy of this space."""

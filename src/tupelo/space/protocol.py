@@ -15,6 +15,7 @@ error; docs/SPACES.md lists these exceptions.
 | `if_exists` | wait only while a transaction may reveal or release a match |
 | `scope` | which hosts and agents the operation looks at |
 | `coverage` | a `Coverage()` that the operation fills: which hosts it has reached |
+| `about` | a list to which the operation adds an `About` for each entry that it returns |
 | `at` | a place, for orders that have places |
 | `to` | the agent that an entry is for |
 """
@@ -38,6 +39,8 @@ from tupelo.space.matchset import Skipped
 from tupelo.space.order import Order
 from tupelo.space.transaction import State, Vote
 from tupelo.values.change import Change, Notice
+from tupelo.values.entry import About
+from tupelo.values.holder import InHand
 from tupelo.values.lease import AsyncLease, Lease
 from tupelo.values.parts import ANY
 from tupelo.values.scope import Coverage, Scope
@@ -66,8 +69,8 @@ class SpaceLike(Protocol):
     """
 
     _get: Callable[..., Any]
-    """(template, take, wait, many, limit, txn, order, if_exists, scope, coverage): a match or None;
-    if `many`, a list."""
+    """(template, take, wait, many, limit, txn, order, if_exists, scope, coverage, about): a match
+    or None; if `many`, a list."""
     _count: Callable[..., int]
     """(template, txn, scope, coverage)."""
     _match_set: Callable[..., MatchSetLike[Any]]
@@ -142,6 +145,7 @@ class SpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> Any:
         """Return a copy of a matching entry, or None if there is none in time.
 
@@ -155,11 +159,14 @@ class SpaceLike(Protocol):
             and order is None
             and scope is None
             and coverage is None
+            and about is None
         ):
             fields = self._get_fast(template, False)
             if fields is not NotImplemented and (fields is not None or wait == 0):
                 return fields
-        return self._get(template, False, wait, False, 1, txn, order, if_exists, scope, coverage)
+        return self._get(
+            template, False, wait, False, 1, txn, order, if_exists, scope, coverage, about
+        )
 
     @one
     def take(
@@ -172,6 +179,7 @@ class SpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> Any:
         """Remove a matching entry and return it, or None if there is none in time."""
         if (
@@ -180,11 +188,14 @@ class SpaceLike(Protocol):
             and order is None
             and scope is None
             and coverage is None
+            and about is None
         ):
             fields = self._get_fast(template, True)
             if fields is not NotImplemented and (fields is not None or wait == 0):
                 return fields
-        return self._get(template, True, wait, False, 1, txn, order, if_exists, scope, coverage)
+        return self._get(
+            template, True, wait, False, 1, txn, order, if_exists, scope, coverage, about
+        )
 
     @many
     def read_all(
@@ -198,13 +209,14 @@ class SpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> list[Any]:
         """Return copies of all matching entries, at most `limit`. With `wait`, wait for the first
         match; with `if_exists` only while a transaction may still reveal or release a match, and
         then return the matches, perhaps none. In a space that spans hosts, of the hosts that
         answer."""
         found: list[Any] = self._get(
-            template, False, wait, True, limit, txn, order, if_exists, scope, coverage
+            template, False, wait, True, limit, txn, order, if_exists, scope, coverage, about
         )
         return found
 
@@ -220,11 +232,12 @@ class SpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> list[Any]:
         """Remove and return all matching entries, at most `limit`, in one step; in a space that
         spans hosts, of the hosts that answer: `coverage` lists them."""
         found: list[Any] = self._get(
-            template, True, wait, True, limit, txn, order, if_exists, scope, coverage
+            template, True, wait, True, limit, txn, order, if_exists, scope, coverage, about
         )
         return found
 
@@ -259,6 +272,11 @@ class SpaceLike(Protocol):
 
     def in_doubt(self) -> Sequence[TransactionLike]:
         """The transactions that are prepared and not decided, also from before a crash."""
+        ...
+
+    def in_hand(self) -> Sequence[InHand]:
+        """The entries that are neither here nor gone: taken by open transactions, or on their way
+        to their takers, by taker. In a space that spans hosts, those of this host."""
         ...
 
     def session(self, *, lease: float | None = None) -> SessionLike:
@@ -569,8 +587,11 @@ class AsyncSpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        return self._get(template, False, wait, False, 1, txn, order, if_exists, scope, coverage)
+        return self._get(
+            template, False, wait, False, 1, txn, order, if_exists, scope, coverage, about
+        )
 
     @async_one
     def take(
@@ -583,8 +604,11 @@ class AsyncSpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        return self._get(template, True, wait, False, 1, txn, order, if_exists, scope, coverage)
+        return self._get(
+            template, True, wait, False, 1, txn, order, if_exists, scope, coverage, about
+        )
 
     @async_many
     def read_all(
@@ -598,8 +622,11 @@ class AsyncSpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> Coroutine[Any, Any, list[Any]]:
-        return self._get(template, False, wait, True, limit, txn, order, if_exists, scope, coverage)
+        return self._get(
+            template, False, wait, True, limit, txn, order, if_exists, scope, coverage, about
+        )
 
     @async_many
     def take_all(
@@ -613,8 +640,11 @@ class AsyncSpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> Coroutine[Any, Any, list[Any]]:
-        return self._get(template, True, wait, True, limit, txn, order, if_exists, scope, coverage)
+        return self._get(
+            template, True, wait, True, limit, txn, order, if_exists, scope, coverage, about
+        )
 
     def count(
         self,
@@ -640,6 +670,8 @@ class AsyncSpaceLike(Protocol):
     def transaction(self, *, lease: float | None = None) -> Opening[AsyncTransactionLike]: ...
 
     async def in_doubt(self) -> Sequence[AsyncTransactionLike]: ...
+
+    async def in_hand(self) -> Sequence[InHand]: ...
 
     def session(self, *, lease: float | None = None) -> Opening[AsyncSessionLike]: ...
 

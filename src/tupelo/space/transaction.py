@@ -185,6 +185,8 @@ def abort(core: Core, txn: Txn, reason: str = "") -> None:
             entry.txn = None
             core.discard(entry)
         elif core.give_back(entry, home):
+            if home is None and txn.id and not txn.moves:
+                core.released(entry, txn)
             restored.append(entry)
     txn.taken.clear()
     if was_prepared:

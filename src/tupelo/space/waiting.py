@@ -43,12 +43,13 @@ Places = Sequence[Any] | None
 
 
 class WriteOutcome(msgspec.Struct, frozen=True):
-    """The origin and number of an entry that comes from another host, and the agent that the entry
-    is for."""
+    """The origin and number of an entry that comes from another host, the agent that the entry is
+    for, and how often it came back there."""
 
     origin: str | None = None
     n: int | None = None
     to: str | None = None
+    deliveries: int = 0
 
     def put_on(self, entry: Entry) -> Entry:
         if self.origin is not None:
@@ -56,6 +57,7 @@ class WriteOutcome(msgspec.Struct, frozen=True):
         if self.n is not None:
             entry.n = self.n
         entry.to = self.to
+        entry.deliveries = self.deliveries
         return entry
 
 

@@ -44,7 +44,7 @@ from tupelo.values.change import ENDINGS
 from tupelo.values.codec import BadBytes, decode_entry
 
 _CHECKED = [*CHANGE.split(", "), "newest", "living", "crc"]
-_COLUMNS = [*_CHECKED, "origin", "n", "payload", "dest", "ended", "lease", "lease_crc"]
+_COLUMNS = [*_CHECKED, "origin", "n", "payload", "dest", "ended", "lease", "lease_crc", "returns"]
 _PLACE = {name: place for place, name in enumerate(_COLUMNS)}
 _SINCE = {"dest": "NULL", "session": "NULL", "lease": "expires"}
 """Columns that older formats lack, with substitutes; without the columns of checksums."""
@@ -52,6 +52,7 @@ _WRITTEN = KINDS.index("written")
 _SPLITS_MAX = 10_000  # how often an unreadable part of a file is halved
 _REPORTED_MAX = 20  # reported errors of SQLite
 _LISTED = 5  # damages listed in one message
+_UNREADABLE = (sqlite3.Error, UnicodeError)  # The text of an error may quote damaged bytes.
 _BESIDE = ("", "-wal", "-shm", ENDING)
 
 Row = tuple[Any, ...]
@@ -252,11 +253,11 @@ class _Examiner:
             for (text,) in self._db.execute(f"PRAGMA integrity_check({_REPORTED_MAX})"):
                 if text != "ok":
                     self._add("nothing", f"SQLite: {' '.join(text.split())}")
-        except sqlite3.Error as error:
+        except _UNREADABLE as error:
             self._add("nothing", f"SQLite: {error}")
         try:
             rows = self._db.execute("PRAGMA table_info(change)").fetchall()
-        except sqlite3.Error:
+        except _UNREADABLE:
             rows = []
         self._columns = {name for _, name, *_ in rows}
         self._checked = {"crc", "lease_crc", "newest", "living"} <= self._columns
@@ -270,7 +271,7 @@ class _Examiner:
             if self._checked and meta_crc(meta) != meta.get("crc"):
                 self._add("description", "the checksum of the description of the space is wrong")
                 meta |= {"position": 0, "n": 0}
-        except (sqlite3.Error, TypeError, ValueError) as error:
+        except (*_UNREADABLE, TypeError, ValueError) as error:
             self._add("description", f"the description of the space cannot be read: {error}")
         needed = {"name": self._path.stem, "agent": uuid4().hex, "first": 1, "position": 0, "n": 0}
         for key, default in needed.items():
@@ -308,7 +309,7 @@ class _Examiner:
     def _greatest(self) -> int:
         try:
             return self._db.execute("SELECT max(position) FROM change").fetchone()[0] or 0
-        except sqlite3.Error:
+        except _UNREADABLE:
             return 0
 
     def _read(self, query: str, first: int, last: int) -> Iterator[Row]:
@@ -319,7 +320,7 @@ class _Examiner:
                 yield row
                 at = max(at, row[0] + 1)
             return
-        except (sqlite3.Error, TypeError) as error:
+        except (*_UNREADABLE, TypeError) as error:
             self._splits += 1
             if at >= last or self._splits > _SPLITS_MAX:
                 self._add("change", f"{_span(at, last)} not readable: {error}", at, last)
@@ -385,8 +386,8 @@ class _Examiner:
         """Decide which entries live: by the log, where no change about them can be missing;
         otherwise by their rows, unless these are damaged; otherwise it is not known."""
         for arrival, history in self._histories.items():
-            ended, lease, of_lease = history.row[_PLACE["ended"] :]
-            good = not self._checked or _is_lease_crc(of_lease, arrival, lease)
+            ended, lease, of_lease, returns = history.row[_PLACE["ended"] :]
+            good = not self._checked or _is_lease_crc(of_lease, arrival, lease, returns)
             if history.at > self._lost_upto or self._lost_upto < self._first:
                 if history.ended is None:
                     self._living[arrival] = history.lease
@@ -418,7 +419,7 @@ class _Examiner:
                     if arrival not in self._living:
                         text = f"the entry at {arrival}, which transaction {txn!r} has taken"
                         self._add("entry", text, arrival)
-        except sqlite3.Error as error:
+        except _UNREADABLE as error:
             self._add("promise", f"the promises cannot be read: {error}")
 
     def _sum(self) -> int:
@@ -453,7 +454,7 @@ class _Examiner:
                 payload = msgspec.msgpack.encode(promise)
                 values = (txn, payload, promise_crc(txn, payload))
                 db.execute("INSERT INTO promise VALUES (?, ?, ?)", values)
-            kept = ("name", "agent", "id", "log_keep")
+            kept = ("name", "agent", "agent_name", "id", "log_keep")
             known = {key: self._meta[key] for key in kept if key in self._meta}
             first = max(self._first, self._lost_upto + 1)
             counts = {"position": self._last, "n": self._newest, "living": self._sum()}
@@ -470,7 +471,9 @@ class _Examiner:
             if arrival in self._histories:
                 lease = self._living.get(arrival)
                 ended = None if arrival in self._living else self._ended(arrival)
-                row = (*row[: _PLACE["ended"]], ended, lease, lease_crc(arrival, lease))
+                returns = row[_PLACE["returns"]] if ended is None else None
+                crc = lease_crc(arrival, lease, returns)
+                row = (*row[: _PLACE["ended"]], ended, lease, crc, returns)
             yield row
 
     def _ended(self, arrival: int) -> int | None:
@@ -478,9 +481,9 @@ class _Examiner:
         return history.ended or history.row[_PLACE["ended"]]
 
 
-def _is_lease_crc(crc: object, arrival: int, lease: Any) -> bool:
+def _is_lease_crc(crc: object, arrival: int, lease: Any, returns: Any) -> bool:
     try:
-        return crc == lease_crc(arrival, lease)
+        return crc == lease_crc(arrival, lease, returns)
     except TypeError:
         return False
 

@@ -39,7 +39,10 @@ def entry_crc(position: int, origin: str | None, n: int, payload: bytes, dest: s
 
 
 def change_crc(change: Sequence[Any]) -> int:
-    """Checksum of the constant columns of a change, from `position` to `session`."""
+    """Checksum of the constant columns of a change: see `CHANGE`. Columns that are new in format 7
+    count only if they are not NULL, so that older checksums stay valid."""
+    if len(change) > _BEFORE_7 and change[-1] is None and change[-2] is None:
+        change = change[:_BEFORE_7]
     return crc32(_encode(change))
 
 
@@ -65,8 +68,11 @@ def is_entry_crc(crc: int, of_entry: int) -> bool:
     return crc >> 32 == of_entry
 
 
-def lease_crc(position: int, lease: float | None) -> int | None:
-    """Checksum of the present lease of an entry; None if it has no end."""
+def lease_crc(position: int, lease: float | None, returns: int | None = None) -> int | None:
+    """Checksum of the present lease of an entry, and of how often it was returned; None if the
+    lease has no end and it never was."""
+    if returns is not None:
+        return crc32(_encode((position, lease, returns)))
     return None if lease is None else crc32(_encode((position, lease)))
 
 
@@ -102,7 +108,7 @@ def bounded(living: int) -> int:
 
 
 APPLICATION_ID = 0x7457_0E10
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 
 
 def check_header(path: Path) -> None:
@@ -180,9 +186,12 @@ CREATE TABLE change (
     session TEXT,     -- in which the agent acted; since format 3
     lease REAL,       -- of a written entry that lives, when it ends; since format 4
     crc INTEGER,      -- of all but `ended` and `lease`; this and what follows: since format 6
-    lease_crc INTEGER,  -- of `lease`, if it has an end
+    lease_crc INTEGER,  -- of `lease`, if it has an end, and of `returns`
     newest INTEGER,   -- of the last change of a commit: the greatest n so far,
-    living INTEGER    -- and the sum of what lives after it
+    living INTEGER,   -- and the sum of what lives after it
+    agent_name TEXT,  -- that `agent` has given itself; this and what follows: since format 7
+    deliveries INTEGER,  -- how often its entry was returned, after this change; NULL: never
+    returns INTEGER   -- of a written entry that lives, how often it was returned so far
 );
 CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL, crc INTEGER) WITHOUT ROWID;
 """
@@ -192,13 +201,25 @@ _ADDED = (
     (3, "session TEXT"),
     (4, "lease REAL"),
     *((6, f"{name} INTEGER") for name in ("crc", "lease_crc", "newest", "living")),
+    *((7, column) for column in ("agent_name TEXT", "deliveries INTEGER", "returns INTEGER")),
 )
-CHANGE = "position, time, kind, arrival, agent, txn, waited, expires, session"
+CHANGE = (
+    "position, time, kind, arrival, agent, txn, waited, expires, session, agent_name, deliveries"
+)
 """The constant columns of a change."""
+CHANGE_COUNT = len(CHANGE.split())
+_BEFORE_7 = CHANGE_COUNT - 2
 _CRC = f"row_crc({CHANGE}, newest, living, origin, n, payload, dest)"
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 """The kinds of changes, in the order of their numbers in a file."""
 _WRITTEN, _RENEWED = KINDS.index("written"), KINDS.index("renewed")
+
+
+AGENT_NAME = (
+    "CASE WHEN {0}.agent IS NULL THEN (SELECT value FROM meta WHERE key = 'agent_name')"
+    " ELSE {0}.agent_name END"
+)
+"""SQL for the name of the agent that made a change, with the alias of its table."""
 
 
 def create(db: sqlite3.Connection) -> None:
@@ -219,7 +240,7 @@ def take_over(db: sqlite3.Connection, form: int) -> None:
             db.execute(f"ALTER TABLE change ADD COLUMN {column}")
     if form < 4:  # Before, `expires` of a written entry was its present lease.
         db.execute("UPDATE change SET lease = expires WHERE payload IS NOT NULL AND ended IS NULL")
-    if form < 6:
+    if form < CHECKED_SINCE:
         db.execute("ALTER TABLE promise ADD COLUMN crc INTEGER")
         db.execute("UPDATE promise SET crc = promise_crc(txn, payload)")
         make_checksums(db)
@@ -229,23 +250,24 @@ def take_over(db: sqlite3.Connection, form: int) -> None:
 def make_checksums(db: sqlite3.Connection) -> None:
     """Compute the checksums of all changes."""
     db.execute("UPDATE change SET lease = NULL WHERE ended IS NOT NULL")
-    db.execute(f"UPDATE change SET crc = {_CRC}, lease_crc = lease_crc(position, lease)")
+    db.execute(f"UPDATE change SET crc = {_CRC}, lease_crc = lease_crc(position, lease, returns)")
 
 
 def add_functions(db: sqlite3.Connection) -> None:
     """Define the checksum functions in SQL, for statements that change many rows."""
     for name, count, function in (
-        ("row_crc", 15, _row_crc),
-        ("lease_crc", 2, lease_crc),
+        ("row_crc", CHANGE_COUNT + 6, _row_crc),
+        ("lease_crc", 3, lease_crc),
         ("promise_crc", 2, promise_crc),
     ):
         db.create_function(name, count, function, deterministic=True)
 
 
 def _row_crc(*row: Any) -> int:
-    position, origin, n, payload, dest = row[0], *row[11:]
-    crc = last_crc(change_crc(row[:9]), *row[9:11])
-    return crc if payload is None else row_crc(crc, entry_crc(position, origin, n, payload, dest))
+    change, (newest, living, *entry) = row[:CHANGE_COUNT], row[CHANGE_COUNT:]
+    origin, n, payload, dest = entry
+    crc = last_crc(change_crc(change), newest, living)
+    return crc if payload is None else row_crc(crc, entry_crc(row[0], origin, n, payload, dest))
 
 
 def require_crc(row: Sequence[Any]) -> None:

@@ -27,6 +27,7 @@ from tupelo.store.diskroom import DiskRoom
 from tupelo.store.filelock import FileLock, draft_of, sync_folder
 from tupelo.store.format import (
     CHANGE,
+    CHANGE_COUNT,
     CHECKED_SINCE,
     FORMAT_VERSION,
     KINDS,
@@ -73,13 +74,14 @@ _WRITTEN = _CODES["written"]
 
 _COLUMNS = [
     *CHANGE.split(", "),
-    *("crc", "origin", "n", "payload", "dest", "ended", "lease", "lease_crc", "newest", "living"),
+    *("crc", "origin", "n", "payload", "dest", "ended", "lease", "lease_crc", "returns"),
+    *("newest", "living"),
 ]
 _CRC, _ENDED = map(_COLUMNS.index, ("crc", "ended"))
 _NOTHING = (None,) * len(_COLUMNS)
 _UPDATE = (
-    "UPDATE change SET lease = v.column1, lease_crc = v.column2, ended = v.column3"
-    " FROM (VALUES {}) AS v WHERE position = v.column4"
+    "UPDATE change SET lease = v.column1, lease_crc = v.column2, returns = v.column3,"
+    " ended = v.column4 FROM (VALUES {}) AS v WHERE position = v.column5"
 )
 _WRITE_ALONE = (
     "INSERT INTO change (position, time, kind, arrival, waited, crc, n, payload, newest, living)"
@@ -94,6 +96,7 @@ _END_ALONE = (
 so its position conflicts; one statement for both needs no transaction."""
 _CHECKED = ", ".join(f"c.{name}" for name in (*CHANGE.split(", "), "newest", "living", "crc"))
 """The columns under the checksum of a change, and the checksum."""
+_CHECKED_6 = _CHECKED.replace("c.agent_name, c.deliveries", "NULL, NULL")
 
 LOCKED_SECONDS = 60.0
 """How long a commit waits for another program that has locked the file, for example a backup,
@@ -270,6 +273,7 @@ class SqliteJournal:
                 raise ValueError(f"it has format {self._format}, and not the columns of it")
             self.name: str = meta["name"]
             self.agent: str = meta["agent"]
+            self.agent_name: str = meta.get("agent_name", "")
             self.id: str = meta.get("id") or self._new_id()
             self._first: int = meta["first"]
             kept = meta.get("log_keep", LOG_KEEP) if log_keep is None else log_keep
@@ -295,7 +299,8 @@ class SqliteJournal:
     def _load_last(self) -> None:
         """Read the last change: the end of the log, and the description of the space."""
         row = self._db.execute(
-            f"SELECT {_CHECKED} FROM change c ORDER BY position DESC LIMIT 1"
+            f"SELECT {_CHECKED if self._format > 6 else _CHECKED_6} FROM change c"
+            " ORDER BY position DESC LIMIT 1"
         ).fetchone()
         if row is None:
             return
@@ -328,30 +333,41 @@ class SqliteJournal:
         )
         self.n = max(self.n, mark.newest)  # Numbers of entries are not used twice.
 
-    def entries(self) -> Iterator[tuple[int, str, int, float | None, bytes, str | None]]:
-        """The living entries in order of arrival: arrival, origin, n, expires, payload, and the
-        agent that they are for."""
+    def name_agent(self, name: str) -> None:
+        """Store the name of the space's own agent: a host, which has a name beside its id."""
+        if name != self.agent_name:
+            with self._commit_lock:
+                self._commit_pending()
+                self._run(lambda: self._keep_meta(agent_name=name))
+                self.agent_name = name
+
+    def entries(self) -> Iterator[tuple[int, str, int, float | None, bytes, str | None, int]]:
+        """The living entries in order of arrival: arrival, origin, n, expires, payload, the agent
+        that they are for, and how often they were returned."""
         agent = self.agent
         checked = self._format >= CHECKED_SINCE
         dest = "dest" if self._format >= 2 else "NULL"
         lease = "lease" if self._format >= 4 else "expires"
         crcs = "crc, lease_crc" if checked else "NULL, NULL"
+        back = "returns" if self._format >= 7 else "NULL"
         arrivals: list[int] = []
         try:
-            for arrival, origin, n, expires, payload, to, crc, of_lease in self._db.execute(
-                f"SELECT position, origin, n, {lease}, payload, {dest}, {crcs} FROM change"
+            for row in self._db.execute(
+                f"SELECT position, origin, n, {lease}, payload, {dest}, {back}, {crcs} FROM change"
                 " WHERE kind = ? AND ended IS NULL ORDER BY position",
                 (_WRITTEN,),
             ):
+                arrival, origin, n, expires, payload, to, returns, crc, of_lease = row
                 arrivals.append(arrival)
                 if checked:
                     if crc >> 32 != entry_crc(arrival, origin, n, payload, to) or (
-                        of_lease is not expires and of_lease != lease_crc(arrival, expires)
+                        (of_lease is not expires or returns is not None)
+                        and of_lease != lease_crc(arrival, expires, returns)
                     ):
                         raise ValueError(f"the checksum of the entry at {arrival} is wrong")
                 elif type(n) is not int or type(expires) not in (float, NoneType):
                     raise ValueError(f"the entry at {arrival} has n={n!r} and expires={expires!r}")
-                yield arrival, origin or agent, n, expires, payload, to
+                yield arrival, origin or agent, n, expires, payload, to, returns or 0
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             refuse(self.path, error)
         self._read_living += entry_weights(arrivals)
@@ -500,6 +516,8 @@ class SqliteJournal:
         position, kind, arrival, own = c.position, c.kind, c.arrival, self.agent
         if c.expires is not None or c.txn is not None or c.session is not None or c.agent != own:
             return None
+        if c.deliveries:
+            return None
         time, waited = c.time + 0.0, c.waited + 0.0  # as SQLite returns them
         code = _CODES[kind]
         if kind == "written":
@@ -549,6 +567,8 @@ class SqliteJournal:
                 c.waited + 0.0,
                 expires,
                 c.session,
+                None if c.agent == own else c.agent_name or None,
+                c.deliveries or None,
             ]
             crc = change_crc(row)
             rows.append(row)
@@ -560,8 +580,9 @@ class SqliteJournal:
                 origin = None if c.origin == own else c.origin
                 crc = row_crc(crc, entry_crc(position, origin, c.n, payload, c.to))
                 row += (crc, origin, c.n, payload, c.to, None, expires)
-                if expires is not None:
-                    row.append(lease_crc(position, expires))
+                if expires is not None or c.deliveries:
+                    returns = c.deliveries or None
+                    row += (lease_crc(position, expires, returns), returns)
                 written[arrival] = row
                 arrived.append(arrival)
                 if c.n > newest:
@@ -574,16 +595,18 @@ class SqliteJournal:
                 living += weight if c.promise is not None else -weight
             elif kind not in _REMARKS:
                 ended = position if kind in ENDINGS else None
+                returns = c.deliveries or None
                 if ended is not None:
-                    expires = None
+                    expires = returns = None
                     gone.append(arrival)
                 elif kind == "returned":
                     arrived.append(arrival)
                 if arrival in written:
                     row = written[arrival]
-                    row[_ENDED:] = ended, expires, lease_crc(arrival, expires)
+                    row[_ENDED:] = ended, expires, lease_crc(arrival, expires, returns), returns
                 else:
-                    updates[arrival] = (expires, lease_crc(arrival, expires), ended, arrival)
+                    crc = lease_crc(arrival, expires, returns)
+                    updates[arrival] = (expires, crc, returns, ended, arrival)
         living = bounded(living + entry_weights(arrived) - entry_weights(gone))
         self.n, self._living = newest, living
         row = rows[-1]  # also describes the space
@@ -632,9 +655,10 @@ class SqliteJournal:
 
     def _change(self, row: tuple[Any, ...], expected: int) -> Change:
         """The change of a row that was joined with the row of its entry."""
-        require_crc(row[:12])
-        position, time, kind, arrival, agent, txn, waited, expires, session = row[:9]
-        origin, n, payload, to, crc = row[12:]
+        require_crc(row[: CHANGE_COUNT + 3])
+        position, time, kind, arrival, agent, txn, waited, expires, *rest = row[:CHANGE_COUNT]
+        session, name, deliveries = rest
+        origin, n, payload, to, crc = row[CHANGE_COUNT + 3 :]
         if position != expected:
             raise ValueError(f"the change at {expected} is missing")
         if arrival is not None and not is_entry_crc(
@@ -658,6 +682,8 @@ class SqliteJournal:
             payload=payload,
             to=to,
             session=session,
+            agent_name=self.agent_name if agent is None else name or "",
+            deliveries=deliveries or 0,
         )
 
     def trim(self, before: int) -> None:

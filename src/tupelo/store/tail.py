@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tupelo.errors import BadArgument, DamagedFile, JournalFailed
-from tupelo.store.format import KINDS, is_damage
+from tupelo.store.format import AGENT_NAME, KINDS, is_damage
 from tupelo.store.journal import MemoryJournal, require_kept
 from tupelo.values.change import Change
 from tupelo.values.codec import encode_entry
 
 COLUMNS = (
     *("position", "time", "kind", "arrival", "origin", "n", "agent", "session"),
-    *("txn", "to", "waited", "expires", "payload"),
+    *("txn", "to", "waited", "expires", "payload", "agent_name", "deliveries"),
 )
 """The columns that can be requested. None means absent, or not about an entry; for an agent or an
 origin it means the space's own agent."""
@@ -31,14 +31,16 @@ BYTES_MAX = 4 * 2**20
 Tail = tuple[int, int, list[Sequence[Any]]]
 """The first and last position of the log, and the requested columns."""
 
-_LONG = {"payload", "origin", "agent", "session", "txn", "to"}
+_LONG = {"payload", "origin", "agent", "agent_name", "session", "txn", "to"}
 _OF_ENTRY = {"origin": "w.origin", "n": "w.n", "to": "w.dest", "payload": "w.payload"}
+_OTHERS = {"agent_name": AGENT_NAME.format("c"), "deliveries": "ifnull(c.deliveries, 0)"}
 
 
 def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
     """Columns of the first changes between two positions, from a file."""
     _check(names)
-    selected = [_OF_ENTRY.get(name, f"c.{name}") for name in names]
+    sources = _OF_ENTRY | _OTHERS
+    selected = [sources.get(name, f"c.{name}") for name in names]
     joined = (
         ""
         if _OF_ENTRY.keys().isdisjoint(names)
@@ -120,6 +122,8 @@ def _payload(change: Change) -> bytes | None:
 def _reader(name: str) -> Callable[[Change], Any]:
     if name == "payload":
         return _payload
+    if name == "agent_name":
+        return lambda change: change.agent_name or None
     if name in ("arrival", "origin", "n"):
         return lambda change: getattr(change, name) if change.arrival else None
     return lambda change: getattr(change, name)

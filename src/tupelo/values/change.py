@@ -24,6 +24,7 @@ ChangeKind = Literal[
     "moved",  # it moved to its agent at another host
     "engaged",  # the host that the entry describes is engaged
     "disengaged",  # the host that the entry describes departed, or was lost
+    "released",  # a transaction that had taken it was aborted; new kinds are added at the end
 ]
 
 ENDINGS: tuple[ChangeKind, ...] = ("taken", "expired", "cancelled", "evicted", "moved")
@@ -47,7 +48,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     its space, (`origin`, `n`) anywhere. `agent` made the change, in `session` and transaction `txn`
     if any, after waiting for `waited` seconds. `expires` is the lease after the change. `shape` and
     `fields` are the stored form of the entry, `payload` its encoding. `to` is the agent that the
-    entry is for.
+    entry is for. `agent_name` is the name that the agent has given itself, which proves nothing.
+    `deliveries` counts how often the entry was returned or released, this change included.
     """
 
     position: int
@@ -66,6 +68,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     promise: Promise | None = None
     to: str | None = None
     session: str | None = None
+    agent_name: str = ""
+    deliveries: int = 0
 
     @property
     def entry(self) -> Any:
@@ -89,6 +93,11 @@ class Notice(msgspec.Struct, frozen=True, eq=False):
     subject: Entry
     handback: Any = None
     missed: int = 0
+
+    @property
+    def deliveries(self) -> int:
+        """How often the entry was taken and came back, so far."""
+        return self.subject.deliveries
 
     @property
     def entry(self) -> Any:

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from tupelo.errors import BadEntry
+from tupelo.errors import BadArgument, BadEntry
 from tupelo.values.kind import Kind, build, class_of, is_typed, kind_of, values_of
 
 SCALARS = frozenset({NoneType, bool, int, float, str, bytes, datetime, UUID, Decimal})
@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
 
     A `gone` entry has left its store. `txn` is the open transaction that wrote it (not gone) or
     took it (gone); `readers` are the transactions that hold a read lock. `to` is the agent that it
-    is for.
+    is for. `deliveries` counts how often it was taken and came back.
 
     The garbage collector does not track entries, so they must not be part of reference cycles,
     except with a transaction while it is open.
@@ -67,6 +67,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     txn: Any = None
     readers: set[Any] | None = None
     to: str | None = None
+    deliveries: int = 0
 
     @property
     def ended(self) -> bool:
@@ -76,6 +77,31 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     def value(self) -> Any:
         """The entry as a read returns it: see `thaw`."""
         return thaw(self.shape, self.fields)
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a space knows about an entry that a read or take has returned, beside its fields.
+
+    (`origin`, `n`) identifies the entry anywhere; `expires` is the end of its lease, on the clock
+    of its space. `deliveries` counts how often it was taken before and came back, because its
+    taker was lost or its transaction was aborted: 0 at the first attempt.
+    """
+
+    origin: str
+    n: int
+    expires: float | None
+    deliveries: int
+
+
+def note_about(entries: Iterable[Entry], about: list[About] | None) -> None:
+    """Add an About for each of these entries to the list of the argument `about=`, if given."""
+    if about is not None:
+        about += [About(e.origin, e.n, e.expires, e.deliveries) for e in entries]
+
+
+def check_about(about: object) -> None:
+    if about is not None and not isinstance(about, list):
+        raise BadArgument("about", "a list that is filled, or None", about)
 
 
 SHAPES_MAX = 4_096

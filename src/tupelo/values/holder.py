@@ -25,16 +25,27 @@ class ClientCall(msgspec.Struct, frozen=True, array_like=True):
         return "client", self.agent, self.session
 
 
+class InHand(msgspec.Struct, frozen=True, array_like=True):
+    """Entries that one taker has, and that may come back: how many, in which transaction or
+    delivery, and the agent with the name that it has given itself."""
+
+    agent: str
+    agent_name: str
+    entries: int
+    txn: str | None = None
+
+
 class Holder(msgspec.Struct, frozen=True, array_like=True):
     """The taker of a delivery: a program or host (`who`), its `incarnation`, and the number of its
     call, which is unique. If a host takes for one of its clients, `client` is the call of that
-    client, which outlives the host."""
+    client, which outlives the host. `name` is the name that the taker has given itself."""
 
     kind: HolderKind
     who: str
     incarnation: str = ""
     call: int = 0
     client: ClientCall | None = None
+    name: str = ""
 
     @property
     def id(self) -> str:
@@ -56,7 +67,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True):
 
     def of_call(self, call: int, client: ClientCall | None = None) -> Holder:
         """The same taker with another call, perhaps for one of its clients."""
-        return Holder(self.kind, self.who, self.incarnation, call, client)
+        return Holder(self.kind, self.who, self.incarnation, call, client, self.name)
 
     @property
     def as_client(self) -> ClientCall | None:

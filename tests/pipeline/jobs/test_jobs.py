@@ -63,22 +63,22 @@ def test_delivery_says_how_much_of_each_writer_reached_each_reader(spark, logs):
     entries = [logs.write("a", 0, n) for n in range(1, 5)]
     logs.write("b", 0, 1)
     for entry in entries[:3]:
-        logs.add("a", 1, "read", agent="ann", **entry)
+        logs.add("a", 1, "read", agent="ann", agent_name="Ann", **entry)
         logs.add("a", 2, "read", agent="ann", **entry)
     logs.add("a", 3, "taken", agent="carl", **entries[0])
     logs.add("a", 3, "returned", **entries[0])  # Carl vanished before he had it.
     logs.add("a", 3, "taken", agent="bob", **entries[0])
     assert answer(jobs.delivery(table_of(spark, logs.rows))) == [
-        ("jobs", SHAPE, "a", "ann", 4, 3, 0, 0.75),
-        ("jobs", SHAPE, "a", "bob", 4, 1, 1, 0.25),
-        ("jobs", SHAPE, "b", None, 1, 0, 0, 0.0),
+        ("jobs", SHAPE, "a", "ann", "Ann", 4, 3, 0, 0.75),
+        ("jobs", SHAPE, "a", "bob", None, 4, 1, 1, 0.25),
+        ("jobs", SHAPE, "b", None, None, 1, 0, 0, 0.0),
     ]
 
 
 def test_latency_counts_from_the_first_writing_to_the_first_read_and_the_last_take(spark, logs):
     for n in range(1, 11):
         entry = logs.write("a", n, n)
-        logs.add("a", n + n / 10, "read", agent="ann", **entry)
+        logs.add("a", n + n / 10, "read", agent="ann", agent_name="Ann", **entry)
         logs.add("a", n + 5, "read", agent="ann", **entry)
         if n == 1:
             logs.add("a", n + 1, "taken", agent="bob", **entry)
@@ -87,9 +87,9 @@ def test_latency_counts_from_the_first_writing_to_the_first_read_and_the_last_ta
             logs.add("a", n + 2, "returned", **entry)
             logs.add("a", n + 4, "taken", agent="bob", **entry)
     read, taken = answer(jobs.latency(table_of(spark, logs.rows)))
-    assert read[:4] == ("jobs", "ann", "read", 10)
-    assert read[4:] == pytest.approx((0.55, 0.5, 0.9, 1.0, 1.0))
-    assert taken == ("jobs", "bob", "taken", 1, 4.0, 4.0, 4.0, 4.0, 4.0)
+    assert read[:5] == ("jobs", "ann", "read", "Ann", 10)
+    assert read[5:] == pytest.approx((0.55, 0.5, 0.9, 1.0, 1.0))
+    assert taken == ("jobs", "bob", "taken", None, 1, 4.0, 4.0, 4.0, 4.0, 4.0)
 
 
 def test_throughput_counts_by_time_and_kind(spark, logs):

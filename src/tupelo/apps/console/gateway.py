@@ -301,8 +301,10 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "time": change.time,
         "kind": change.kind,
         "agent": change.agent,
+        "agent_name": change.agent_name,
         "txn": change.txn,
         "waited": change.waited,
+        "deliveries": change.deliveries,
     }
     if change.shape is not None and change.fields is not None:
         said["entry"] = fields_to_json(change.shape.kind, change.fields)

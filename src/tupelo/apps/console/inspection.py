@@ -118,7 +118,11 @@ class InspectionService:
             "waiters": [self._waiter(one, now) for one in waiters],
             "open_transactions": [self._transaction(one, now) for one in transactions],
             "doubts": [
-                {"holder": holder.who, "name": self._name(holder.who), "entries": entries}
+                {
+                    "holder": holder.who,
+                    "name": holder.name or self._name(holder.who),
+                    "entries": entries,
+                }
                 for holder, entries in self._doubts(hosted)
             ],
         }
@@ -212,7 +216,7 @@ class InspectionService:
     def _actor(self, actor: Actor | None) -> dict[str, Any]:
         if actor is None:
             return {"agent": None, "name": ""}
-        return {"agent": actor.agent, "name": self._name(actor.agent)}
+        return {"agent": actor.agent, "name": actor.name or self._name(actor.agent)}
 
     def _name(self, agent: str) -> str:
         """The name under which a client or host is known here, or the names of all connections of

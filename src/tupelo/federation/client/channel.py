@@ -622,6 +622,7 @@ def may_ask_again(message: Any) -> bool:
             | wire.Trim()
             | wire.DescribeHost()
             | wire.ListPrepared()
+            | wire.ListInHand()
         ):
             return True
     return False

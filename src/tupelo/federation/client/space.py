@@ -14,7 +14,9 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Protocol, Self
 
-from tupelo.errors import BadArgument, BadTemplate, PeerLost, SpaceClosed, TupeloError
+import msgspec
+
+from tupelo.errors import BadArgument, BadFrame, BadTemplate, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation.client.arguments import (
     NUMBER_MAX,
     built,
@@ -53,7 +55,8 @@ from tupelo.space.query import check_count, check_limit, check_order, check_posi
 from tupelo.space.reaction import WeakFunction
 from tupelo.values.change import Change, Notice
 from tupelo.values.codec import encode_entry, entry_to_wire
-from tupelo.values.entry import Shape, freeze
+from tupelo.values.entry import About, Shape, check_about, freeze, note_about
+from tupelo.values.holder import InHand
 from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template_encoding import template_to_wire
@@ -374,12 +377,17 @@ class RemoteSpace(HostConnection, SpaceLike):
         if_exists: bool,
         scope: Scope | None,
         coverage: Coverage | None,
+        about: list[About] | None = None,
     ) -> Any:
+        check_about(about)
         message = self.get_message(
-            template, take, wait, order, if_exists, scope, many=many, limit=limit if many else None
+            *(template, take, wait, order, if_exists, scope),
+            many=many,
+            limit=limit if many else None,
+            whole=about is not None,
         )
         branch = None if txn is None else await self.branch(txn)
-        found = await self.get(message, branch, coverage)
+        found = await self.get(message, branch, coverage, about)
         return found if many else found[0] if found else None
 
     def get_message(
@@ -427,21 +435,27 @@ class RemoteSpace(HostConnection, SpaceLike):
         message: wire.Get,
         handle: RemoteHandle | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> list[Any]:
         """Send a read or take, possibly within a transaction or session (`handle`), and return the
-        entries. A take outside of transactions is confirmed once its entries are built here."""
+        entries; whole ones only without `about`, which is filled. A take outside of transactions is
+        confirmed once its entries are built here."""
         if coverage is not None:
             check_coverage(coverage)
             message.coverage = True
         if isinstance(handle, RemoteTransaction):
             message.txn = handle.id
         build = read_whole if message.whole else built
+        found: list[Any] = []
 
         def build_all(answer: Any) -> list[Any]:
-            return [build(encoded) for encoded in _entries_of(answer, coverage)]
+            found[:] = [build(encoded) for encoded in _entries_of(answer, coverage)]
+            return list(found) if about is None else [entry.value for entry in found]
 
         if handle is None and not message.take:
-            return build_all(await self.ask(message))
+            values = build_all(await self.ask(message))
+            note_about(found, about)
+            return values
         # A read in a transaction or session also changes state at the host, which a lost answer
         # must undo.
         try:
@@ -455,6 +469,7 @@ class RemoteSpace(HostConnection, SpaceLike):
             if handle is not None:
                 handle.lost()
             raise
+        note_about(found, about)
         return entries
 
     @dual_api
@@ -511,6 +526,14 @@ class RemoteSpace(HostConnection, SpaceLike):
             known.get(txn_id) or RemoteTransaction(self, call.serial, txn_id, state="prepared")
             for txn_id in listed(call.value)
         ]
+
+    @dual_api
+    async def in_hand(self) -> list[InHand]:
+        answer = await self.ask(wire.ListInHand(0, self._name))
+        try:
+            return msgspec.convert(answer, list[InHand])
+        except msgspec.ValidationError as error:
+            raise BadFrame(f"these are no entries in hand: {error}") from error
 
     def session(self, *, lease: float | None = None) -> Any:
         return self.dual_call(self.open_session, lease)

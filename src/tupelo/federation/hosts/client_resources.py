@@ -36,6 +36,7 @@ from tupelo.space.subscription import SubscriptionState
 from tupelo.values.change import Notice
 from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import Entry, about_bytes
+from tupelo.values.holder import InHand
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.template_encoding import template_from_wire
 
@@ -94,6 +95,7 @@ class ClientResources:
             (wire.Begin, "read", ClientResources._begin),
             (wire.End, "read", ClientResources._end),
             (wire.ListPrepared, "administer", ClientResources._in_doubt),
+            (wire.ListInHand, "read", ClientResources._in_hand),
             (wire.OpenSession, "read", ClientResources._remember),
             (wire.Subscribe, "subscribe", ClientResources._subscribe),
             (wire.Next, "subscribe", ClientResources._next),
@@ -211,6 +213,9 @@ class ClientResources:
 
     async def _in_doubt(self, hosted: HostedSpace, message: wire.ListPrepared) -> list[str]:
         return [txn.id for txn in await hosted.door.in_doubt()]
+
+    async def _in_hand(self, hosted: HostedSpace, message: wire.ListInHand) -> list[InHand]:
+        return hosted.port.in_hand()
 
     # Sessions
 

@@ -304,7 +304,7 @@ class HostCore:
             if holder.kind == "here":  # Its taker died with this host, and had nothing yet.
                 give_back(hosted, delivery)
             elif holder.kind in ("client", "host"):
-                delivery.txn.actor = Actor(holder.who)
+                delivery.txn.actor = Actor(holder.who, None, holder.name)
                 self.doubts.leave(holder.owner, {holder.call: delivery})
 
     def offer(
@@ -351,6 +351,7 @@ class HostCore:
                 options.setdefault("durability", self._durability)
         space = blocking.Space(name, **options)
         port = port_of(space)
+        port.name_agent(self.name)
         saved = port.saved
         if self._archiver is not None and saved is not None and name != DECISIONS:
             try:
@@ -411,7 +412,13 @@ class HostCore:
 
     @property
     def agents(self) -> list[str]:
-        return [self.id, *(serving.agent for serving in self.servings.values())]
+        return [agent for agent, _ in self._named_agents]
+
+    @property
+    def _named_agents(self) -> list[tuple[str, str]]:
+        """The agents at this host, each with the name that it has given itself."""
+        clients = self.servings.values()
+        return [(self.id, self.name), *((one.agent, one.name) for one in clients)]
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -458,7 +465,7 @@ class HostCore:
 
     def _say_presence(self) -> None:
         """Send the spaces and agents of this host to all peers; several changes together."""
-        self.presence.has(self.id, self.shared_spaces(), self.agents)
+        self.presence.has(self.id, self.shared_spaces(), self._named_agents)
         self._tell_peers_soon()
 
     def _tell_peers_soon(self) -> None:
@@ -469,7 +476,11 @@ class HostCore:
     def _tell_peers(self) -> None:
         self._saying = None
         for peer in self.peers.values():
-            peer.talk.say(wire.PresenceUpdate(self.shared_spaces(), self.agents))
+            peer.talk.say(self._presence_update())
+
+    def _presence_update(self) -> wire.PresenceUpdate:
+        agents, names = zip(*self._named_agents, strict=True)
+        return wire.PresenceUpdate(self.shared_spaces(), list(agents), list(names))
 
     def shared_spaces(self) -> list[str]:
         """The names of the spaces that hosts share; those with a password are not shared."""
@@ -603,8 +614,8 @@ class HostCore:
             if self.servings.pop(session, None) is not None:
                 serving.end(reason)
                 logger.info("the agent %s has left: %s", agent, reason)
-                if not self._closed and agent not in self.agents:
-                    self.presence.left(self.id, agent)
+                if not self._closed and (agent, hello.name) not in self._named_agents:
+                    self.presence.left(self.id, agent, hello.name)
                     self._tell_peers_soon()
 
         serving.talk = Conversation(
@@ -624,7 +635,7 @@ class HostCore:
                 peer.talk.say(returned)
         link.send(wire.encode(self._welcome(session)))
         self.servings[session] = serving
-        self.presence.came(self.id, agent)
+        self.presence.came(self.id, agent, hello.name)
         self._tell_peers_soon()
         self.mover.arrived()
         return serving.talk
@@ -753,7 +764,7 @@ class HostCore:
         peer.spaces = set(details.spaces)
         self.peers[peer.id] = peer
         self._settle_doubts(peer, details.received)
-        peer.talk.say(wire.PresenceUpdate(self.shared_spaces(), self.agents))
+        peer.talk.say(self._presence_update())
         if returned := self._returned():
             peer.talk.say(wire.Returned(returned))
         self.presence.engaged(peer.id, peer.name, peer.address)
@@ -800,11 +811,12 @@ class HostCore:
         self.federation.departed(peer)
         self.extensions.departed(peer)
 
-    def told_presence(self, peer: Peer, spaces: list[str], agents: list[str]) -> None:
-        """A peer has announced its spaces and agents."""
+    def told_presence(self, peer: Peer, spaces: list[str], agents: list[tuple[str, str]]) -> None:
+        """A peer has announced its spaces, and its agents with their names."""
         require_names(spaces, SPACES_MAX)
-        require_names(agents, AGENTS_MAX)
+        require_names([agent for agent, _ in agents], AGENTS_MAX)
+        require_names([name for _, name in agents], AGENTS_MAX)
         peer.spaces = set(spaces)
-        peer.agents = set(agents)
+        peer.agents = {agent for agent, _ in agents}
         self.presence.has(peer.id, spaces, agents)
         self.mover.arrived()

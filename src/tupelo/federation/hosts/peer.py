@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -27,6 +28,7 @@ from tupelo.federation.links.encoding import (
     read_numbers,
     read_order,
 )
+from tupelo.federation.links.reception import require_names
 from tupelo.federation.spaces.hosted import HostedSpace, give_back
 from tupelo.federation.spanning.question import choosing, read_some, read_unseen
 from tupelo.federation.spanning.watching import PlannedWatch, RemoteWatch, SpaceAwaited, SpaceWatch
@@ -203,7 +205,7 @@ class Peer:
         self.name = name
         self.incarnation = incarnation
         self.address = address
-        self.holder = Holder("host", peer_id, incarnation)
+        self.holder = Holder("host", peer_id, incarnation, name=name)
         self.spaces: set[str] = set()
         self.agents: set[str] = set()
         self.talk: Conversation
@@ -271,7 +273,11 @@ class Peer:
                 self._host.doubts.client_back(("client", agent, session), received)
 
     def presence(self, message: wire.PresenceUpdate) -> None:
-        agents = list(filter(self._is_home_of, message.agents))
+        agents = [
+            (agent, name)
+            for agent, name in zip_longest(message.agents, message.names, fillvalue="")
+            if self._is_home_of(agent)
+        ]
         self._host.told_presence(self, message.spaces, agents)
 
     def _is_home_of(self, agent: str) -> bool:
@@ -314,7 +320,8 @@ class Peer:
         hosted = self.hosted(message.space, _OPERATIONS[message.how])
         notes = message.seen
         by = message.by if message.by and self._is_home_of(message.by) else self.id
-        actor = Actor(by, message.session)
+        require_names([message.name], 1)
+        actor = Actor(by, message.session, self.name if by == self.id else message.name)
         number = message.watch
         if hosted is None and number is not None:
             self._await_space(number, message.space, lambda _: self.talk.say(wire.Hint(number)))
@@ -484,6 +491,8 @@ class Peer:
             limit, cut = await hosted.port.room_for(query, ANSWER_BYTES)
             query = query.replace(limit=limit)
         holder = self.holder.of_call(message.call, message.client)
+        if message.client is not None:
+            holder = msgspec.structs.replace(holder, name=message.name)
         delivery = await hosted.port.reserve(query, holder)
         if delivery is None:
             return [], False

@@ -39,10 +39,13 @@ class HostPresence:
 @entry("tupelo.agent")
 @dataclass(frozen=True)
 class AgentPresence:
-    """An agent at an engaged host; the entry is removed when the agent or its host departs."""
+    """An agent at an engaged host; the entry is removed when the agent or its host departs. `name`
+    is the one that it has given itself, or "": a label, which proves nothing. A program with
+    several connections has an entry for each name."""
 
     id: str | None = None
     host: str | None = None
+    name: str | None = None
 
 
 @entry("tupelo.space")
@@ -104,31 +107,31 @@ class PresenceBoard:
         for host in self.space.read_all(HostPresence(state="engaged")):
             self.departed(host.id or "", host.name or "", host.address or "", how)
 
-    def came(self, host_id: str, agent: str) -> None:
+    def came(self, host_id: str, agent: str, name: str) -> None:
         """One more agent is at a host."""
-        thing = AgentPresence(agent, host_id)
+        thing = AgentPresence(agent, host_id, name)
         there = self._there.setdefault(host_id, set())
         if thing not in there:
             there.add(thing)
             with _QUIETLY:
                 self.space.write(thing)
 
-    def left(self, host_id: str, agent: str) -> None:
+    def left(self, host_id: str, agent: str, name: str) -> None:
         """An agent has left a host."""
-        thing = AgentPresence(agent, host_id)
+        thing = AgentPresence(agent, host_id, name)
         there = self._there.get(host_id, set())
         if thing in there:
             there.remove(thing)
             with _QUIETLY:
                 self.space.take(thing, wait=0)
 
-    def has(self, host_id: str, spaces: list[str], agents: list[str]) -> None:
-        """Set the spaces and agents of a host."""
+    def has(self, host_id: str, spaces: list[str], agents: list[tuple[str, str]]) -> None:
+        """Set the spaces of a host, and its agents with their names."""
         # What a model keeps beside a space is no space that anybody could open.
         wanted: set[Any] = {
             SpacePresence(name, host_id) for name in spaces if not is_reserved(name)
         }
-        wanted |= {AgentPresence(agent, host_id) for agent in agents}
+        wanted |= {AgentPresence(agent, host_id, name) for agent, name in agents}
         there = self._there.get(host_id, set())
         if wanted == there:
             return

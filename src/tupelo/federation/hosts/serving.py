@@ -457,11 +457,11 @@ class ClientServer:
         self.agent = agent
         self.message_max = message_max
         self.name = name
-        self.actor = Actor(agent)
+        self.actor = Actor(agent, None, name)
         self.who = who
         self.session = session
         self._address = address
-        self.holder = Holder("client", agent, session)
+        self.holder = Holder("client", agent, session, name=name)
         self.talk: Conversation
         self.resources = ClientResources(self.actor, who, host.limits, host.held, message_max)
         self._host = host
@@ -620,7 +620,7 @@ class ClientServer:
             session,
             message.if_exists,
             message.scope,
-            self.actor if session is None else Actor(self.agent, session.id),
+            self.actor if session is None else Actor(self.agent, session.id, self.name),
             known=False,
             in_slices=True,
         )

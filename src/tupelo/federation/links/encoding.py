@@ -35,11 +35,12 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_whole(entry: Entry, now: float = 0.0) -> list[Any]:
-    """An entry with its identity: fields, origin, n, arrival, expires, the agent that it is for.
+    """An entry with its identity: fields, origin, n, arrival, expires, the agent that it is for,
+    and how often it came back, if it did.
 
     Between hosts, whose clocks may differ, the lease is given in seconds from `now`.
     """
-    return [
+    encoded = [
         entry_to_wire(entry.shape, entry.fields),
         entry.origin,
         entry.n,
@@ -47,11 +48,15 @@ def encode_whole(entry: Entry, now: float = 0.0) -> list[Any]:
         None if entry.expires is None else entry.expires - now,
         entry.to,
     ]
+    if entry.deliveries:
+        encoded.append(entry.deliveries)
+    return encoded
 
 
 def read_whole(encoded: Any, now: float = 0.0) -> Entry:
     try:
-        fields, origin, n, arrival, expires, to = encoded
+        fields, origin, n, arrival, expires, to, *rest = encoded
+        (deliveries,) = rest or (0,)
     except (TypeError, ValueError) as error:
         raise BadFrame(f"this is no entry: {error}") from error
     if not (
@@ -61,11 +66,13 @@ def read_whole(encoded: Any, now: float = 0.0) -> Entry:
         and type(arrival) is int
         and (expires is None or (type(expires) is float and isfinite(expires)))
         and type(to) in (str, type(None))
+        and type(deliveries) is int
+        and 0 <= deliveries < 2**63
     ):
         raise BadFrame("this is no entry: its identity cannot be")
     shape, values = read_encoded_entry(fields)
     until = None if expires is None else expires + now
-    return Entry(values, shape, origin, n, arrival, until, to=to)
+    return Entry(values, shape, origin, n, arrival, until, to=to, deliveries=deliveries)
 
 
 def check_sendable(entry: object) -> int:
@@ -169,12 +176,15 @@ def encode_change(change: Change) -> list[Any]:
         entry,
         change.to,
         change.session,
+        change.agent_name,
+        change.deliveries,
     ]
 
 
 def read_change(encoded: Any) -> Change:
     position, time, kind, arrival, origin, n, agent, txn, waited, expires, *rest = encoded
-    entry, to, session = rest
+    entry, to, session, *newer = rest
+    name, deliveries = newer or ("", 0)  # A host of an earlier version does not send them.
     shape, fields = (None, None) if entry is None else read_encoded_entry(entry)
     return Change(
         *(position, time, kind, arrival, origin, n, agent, txn, waited, expires),
@@ -182,6 +192,8 @@ def read_change(encoded: Any) -> Change:
         fields=fields,
         to=to,
         session=session,
+        agent_name=name,
+        deliveries=deliveries,
     )
 
 

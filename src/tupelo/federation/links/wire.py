@@ -230,6 +230,13 @@ class ListPrepared(Message, tag=28):
     space: str
 
 
+class ListInHand(Message, tag=43):
+    """Answer: the entries in hand, as a list of InHand."""
+
+    call: int
+    space: str
+
+
 class OpenSession(Message, tag=29):
     """Open a session, as a copy of the session `like` if that is given. Answer: [id, expires]."""
 
@@ -377,10 +384,11 @@ class DescribeHost(Message, tag=38):
 
 
 class PresenceUpdate(Message, tag=50):
-    """All spaces and agents at the sending host."""
+    """All spaces and agents at the sending host, and the name that each agent has given itself."""
 
     spaces: list[str]
     agents: list[str]
+    names: list[str] = []
 
 
 Numbers = dict[str, bytes | list[int]]
@@ -403,7 +411,8 @@ class SessionDelta(msgspec.Struct, array_like=True, gc=False):
 
 
 class Ask(Message, tag=51):
-    """A host asks for the current matches, for its agent `by` and that agent's `session`: to read
+    """A host asks for the current matches, for its agent `by`, which calls itself `name`, and that
+    agent's `session`: to read
     them, to take them, or to learn whether there are any ("peek"). Entries that were `seen`, and
     with `agent` those of other agents, are left out. If there is no match, the `watch` begins in
     the same moment. Answer: a list of whole entries, or of None for a peek; a None at the end says
@@ -426,6 +435,7 @@ class Ask(Message, tag=51):
     by: str | None = None
     session: str | None = None
     client: ClientCall | None = None
+    name: str = ""
 
 
 class ForgetSession(Message, tag=63):

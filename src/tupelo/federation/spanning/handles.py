@@ -361,7 +361,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
         self._space = space
         self._record = record
         core = space._core
-        self._actor = Actor(core.id, core.new_id())
+        self._actor = Actor(core.id, core.new_id(), core.name)
         self._state = SessionState(self._actor.session or "", record, None)
         space._port.remember(record)
         self._leased = SpanningLease(space._port, "session", lease, self._end)

@@ -160,6 +160,7 @@ class FederatedQuery:
             actor.agent if actor else None,
             actor.session if actor else None,
             self.holder.as_client if how == "take" else None,
+            actor.name if actor else "",
         )
 
     def read_answer(

@@ -41,7 +41,7 @@ from tupelo.space.query import Query, check_count, check_limit, check_order, che
 from tupelo.space.reaction import WeakFunction, WeakReaction
 from tupelo.space.session import SessionState
 from tupelo.values.change import Notice
-from tupelo.values.entry import Entry, require_known
+from tupelo.values.entry import About, Entry, check_about, note_about, require_known
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.scope import Coverage, Scope, check_coverage, check_scope
 
@@ -164,8 +164,10 @@ class FederatedSpace(Closing, SpaceLike):
         if_exists: bool,
         scope: Scope | None,
         coverage: Coverage | None,
+        about: list[About] | None = None,
     ) -> Any:
         self._require_open()
+        check_about(about)
         check_wait(wait)
         check_coverage(coverage)
         check_scope(scope)
@@ -177,16 +179,15 @@ class FederatedSpace(Closing, SpaceLike):
         alone = scope is None and wait == 0 and not self._spans()
         if txn is not None or if_exists or alone or self._is_here(scope):
             self._covers_here(coverage)
-            return await maybe_await(
-                verb(template, wait=wait, txn=txn, order=order, if_exists=if_exists, **most)
-            )
+            how = {"wait": wait, "txn": txn, "order": order, "if_exists": if_exists, **most}
+            return await maybe_await(verb(template, **how, about=about))
         if scope is None and not many:  # A match here needs no work on the host's loop.
-            value = await maybe_await(verb(template, wait=0, order=order))
+            value = await maybe_await(verb(template, wait=0, order=order, about=about))
             if value is not None:
                 self._covers_here(coverage)
                 return value
         query = self._query(template, take, wait, order, scope, many=many, limit=limit)
-        values = await self._anywhere(query, coverage)
+        values = await self._anywhere(query, coverage, about)
         return values if many else values[0] if values else None
 
     def _query(
@@ -217,7 +218,9 @@ class FederatedSpace(Closing, SpaceLike):
             actor=actor,
         )
 
-    async def _anywhere(self, query: Query, coverage: Coverage | None) -> list[Any]:
+    async def _anywhere(
+        self, query: Query, coverage: Coverage | None, about: list[About] | None = None
+    ) -> list[Any]:
         """Run a query over all hosts, on the host's loop, and return the values."""
 
         async def get() -> FederatedResult:
@@ -246,6 +249,7 @@ class FederatedSpace(Closing, SpaceLike):
         if query.take:
             with suppress(RuntimeError):  # A closed host has confirmed it before.
                 self._host.soon(taken.received)
+        note_about(taken.entries, about)
         return [value_of(entry) for entry in taken.entries]
 
     @dual_api
@@ -315,6 +319,10 @@ class FederatedSpace(Closing, SpaceLike):
     def in_doubt(self) -> Any:
         self._require_open()
         return self._local.in_doubt()
+
+    def in_hand(self) -> Any:
+        self._require_open()
+        return self._local.in_hand()
 
     def session(self, *, lease: float | None = None) -> FederatedSession:
         self._require_open()

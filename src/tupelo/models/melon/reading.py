@@ -77,7 +77,7 @@ class MessageReader:
         self._core = core
         self._hosted = message_store.written
         self._memory = ReadRecord(message_store.feed is not None)
-        actor = Actor(core.id, core.new_id())
+        actor = Actor(core.id, core.new_id(), core.name)
         self._actor = actor
         self._state = SessionState(actor.session or "", self._memory, None)
         self._ahead: deque[Entry] = deque()  # fetched, and not returned yet

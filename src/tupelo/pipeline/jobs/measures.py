@@ -27,7 +27,11 @@ def latency(changes: DataFrame) -> DataFrame:
     got = (
         gotten(changes)
         .groupBy(*ENTRY, "agent", "kind")
-        .agg(f.min("time").alias("first"), f.max("time").alias("last"))
+        .agg(
+            f.min("time").alias("first"),
+            f.max("time").alias("last"),
+            f.max("agent_name").alias("agent_name"),
+        )
         .withColumn("got_at", f.when(of_kind("read"), f.col("first")).otherwise(f.col("last")))
     )
     return (
@@ -35,6 +39,7 @@ def latency(changes: DataFrame) -> DataFrame:
         .withColumn("seconds", seconds_of("got_at") - seconds_of("written_at"))
         .groupBy("space", f.col("agent").alias("reader"), f.col("kind").alias("how"))
         .agg(
+            f.max("agent_name").alias("reader_name"),
             f.count("*").alias("entries"),
             f.avg("seconds").alias("mean"),
             *percentiles("seconds"),
@@ -71,15 +76,23 @@ def delivery(changes: DataFrame) -> DataFrame:
     reached = (
         gotten(changes)
         .groupBy(*ENTRY, "shape", "agent")
-        .agg(f.max(of_kind("taken").cast("int")).alias("taken"))
+        .agg(
+            f.max(of_kind("taken").cast("int")).alias("taken"),
+            f.max("agent_name").alias("agent_name"),
+        )
         .groupBy(*stream, "agent")
-        .agg(f.count("*").alias("reached"), f.sum("taken").alias("taken"))
+        .agg(
+            f.count("*").alias("reached"),
+            f.sum("taken").alias("taken"),
+            f.max("agent_name").alias("reader_name"),
+        )
     )
     return written.join(reached, stream, "left").select(
         "space",
         "shape",
         f.col("origin").alias("writer"),
         f.col("agent").alias("reader"),
+        "reader_name",
         "written",
         f.coalesce("reached", f.lit(0)).alias("reached"),
         f.coalesce("taken", f.lit(0)).alias("taken"),
@@ -148,7 +161,7 @@ def throughput(changes: DataFrame, *, seconds: int = 1) -> DataFrame:
 
 _NUMBERS = 6 * 8 + 1
 """Position, arrival, n, time, expires and waited, and the kind."""
-_TEXTS = ("origin", "agent", "session", "txn", "to")
+_TEXTS = ("origin", "agent", "agent_name", "session", "txn", "to")
 
 
 def overhead(changes: DataFrame) -> DataFrame:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tupelo.errors import DamagedFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, check_columns, fill, needed_for
-from tupelo.store.format import KINDS, check_header, is_damage
+from tupelo.store.format import AGENT_NAME, KINDS, check_header, is_damage
 from tupelo.store.tail import bounds_in
 from tupelo.values.codec import BadBytes
 
@@ -30,8 +30,13 @@ ROWS, BYTES = 16_384, 16 * 2**20
 T = TypeVar("T")
 
 _WRITTEN = KINDS.index("written")
-_SINCE = {"to": 2, "session": 3}
+_SINCE = {"to": 2, "session": 3, "agent_name": 7, "deliveries": 7}
 """The first format of the file with such a column."""
+_SOURCES = {
+    "to": "dest",
+    "agent_name": AGENT_NAME.format("change"),
+    "deliveries": "ifnull(deliveries, 0)",
+}
 
 
 class JournalLog:
@@ -222,9 +227,7 @@ def _select(
 ) -> Raw:
     """These columns of some rows, in order of position."""
     names = sorted(columns)
-    encoded = [
-        "NULL" if form < _SINCE.get(name, 0) else {"to": "dest"}.get(name, name) for name in names
-    ]
+    encoded = ["NULL" if form < _SINCE.get(name, 0) else _SOURCES.get(name, name) for name in names]
     rows = db.execute(f"SELECT {', '.join(encoded)} FROM change {where} ORDER BY position", values)
     cells = list(chain.from_iterable(rows))  # Rows are not kept: that costs more than reading them.
     return {name: cells[place :: len(names)] for place, name in enumerate(names)}

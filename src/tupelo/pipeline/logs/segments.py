@@ -27,7 +27,14 @@ import pyarrow.parquet as pq
 
 from tupelo.errors import CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.schema import CHANGES, SCHEMA_VERSION, TYPED, about_entries, check_columns
+from tupelo.pipeline.schema import (
+    CHANGES,
+    SCHEMA_VERSION,
+    SINCE_2,
+    TYPED,
+    about_entries,
+    check_columns,
+)
 from tupelo.store.filelock import FileLock, sync_folder
 from tupelo.values.codec import BadBytes
 
@@ -81,7 +88,7 @@ def load(folder: Path) -> Manifest | None:
         return None
     with damage_of(path):
         version = msgspec.json.decode(encoded, type=_Versioned).schema
-        if version != SCHEMA_VERSION:
+        if version not in (1, SCHEMA_VERSION):
             raise WrongSchema(str(path), version, SCHEMA_VERSION)
         manifest = msgspec.json.decode(encoded, type=Manifest)
     if folder != folder_of(folder.parent.parent, manifest.host, manifest.space):
@@ -123,7 +130,7 @@ DRAFT = ".new"
 
 _VERSION = b"tupelo.schema"
 _DAY = 86_400_000_000  # in microseconds
-_FEW = ["host", "space", "kind", "origin", "agent", "session", "to", "type", "shape"]
+_FEW = ["host", "space", "kind", "origin", "agent", "agent_name", "session", "to", "type", "shape"]
 _IDENTIFYING = ["time", "kind", "arrival", "n"]  # which identify a change
 
 
@@ -226,8 +233,11 @@ class ArchivedLog:
             needed = list(dict.fromkeys([*named, *(["position"] if cut or not named else [])]))
             if entry is not None and TYPED in columns and "payload" not in needed:
                 needed.append("payload")
+            kept = [name for name in needed if name in file.schema_arrow.names]
             found = file.iter_batches(
-                batch_size=GROUP_ROWS, row_groups=_groups(file, first, last), columns=needed
+                batch_size=GROUP_ROWS,
+                row_groups=_groups(file, first, last),
+                columns=kept or ["position"],
             )
             while True:
                 with damage_of(path):
@@ -239,6 +249,10 @@ class ArchivedLog:
                         batch = batch.filter(
                             pc.and_(pc.greater_equal(place, first), pc.less_equal(place, last))
                         )
+                    for name in needed:
+                        if name not in kept:
+                            absent = pa.nulls(batch.num_rows, CHANGES.field(name).type)
+                            batch = batch.append_column(CHANGES.field(name), absent)
                     batch = _with_typed(batch, entry, columns)
                 if batch.num_rows:
                     yield batch
@@ -285,9 +299,12 @@ def _groups(file: pq.ParquetFile, first: int, last: int) -> list[int]:
 
 def _check_schema(path: Path, schema: pa.Schema) -> None:
     version = int((schema.metadata or {}).get(_VERSION, b"0"))
-    if version != SCHEMA_VERSION:
+    if version not in (1, SCHEMA_VERSION):
         raise WrongSchema(str(path), version, SCHEMA_VERSION)
-    if not schema.remove_metadata().equals(CHANGES):
+    due = CHANGES
+    for name in SINCE_2 if version == 1 else ():
+        due = due.remove(due.get_field_index(name))
+    if not schema.remove_metadata().equals(due):
         raise CorruptSegment(str(path), "its columns are not those of changes")
 
 
@@ -507,6 +524,7 @@ def _publish(folder: Path, manifest: Manifest, draft: _Draft) -> Segment:
         raise
     manifest.segments.append(segment)
     manifest.sealed = segment.last
+    manifest.schema = SCHEMA_VERSION
     path = folder / (MANIFEST + DRAFT)
     with path.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))

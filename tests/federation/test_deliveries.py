@@ -1,0 +1,90 @@
+"""Entries that come back from takers elsewhere count it, and the host knows whose they were."""
+
+import sqlite3
+
+import pytest
+
+import tupelo
+from tests.federation.company import PATIENCE_SECONDS, meet
+
+
+@pytest.fixture(params=["memory", "durable"])
+def host(request, threads, tmp_path):
+    options = {"path": tmp_path} if request.param == "durable" else {}
+    return threads.host("first", space=False, **options)
+
+
+def deliveries(space):
+    about = []
+    space.read_all(about=about)
+    return [one.deliveries for one in about]
+
+
+def test_a_client_that_is_lost_in_a_transaction_has_released_what_it_took(host, until):
+    space = host.space("jobs", log_keep="all")
+    space.write(("job", 1))
+    url = f"tupelo://{host.address}/jobs"
+    client = tupelo.connect(url, name="worker-1")
+    client.take(("job", int), txn=client.transaction())
+    (held,) = space.in_hand()
+    assert (held.agent_name, held.agent, held.entries) == ("worker-1", client.agent, 1)
+    with tupelo.connect(url, name="watcher") as watcher:
+        assert watcher.in_hand() == [held]
+        assert watcher.count() == 0
+        client.close()
+        until(lambda: space.count() == 1, "it is back")
+        about = []
+        assert watcher.take(("job", int), about=about) == ("job", 1)
+        assert [one.deliveries for one in about] == [1]
+        assert watcher.in_hand() == space.in_hand() == []
+    said = [(c.kind, c.agent_name, c.deliveries) for c in space.changes() if c.arrival]
+    assert said == [("written", "first", 0), ("released", "worker-1", 1), ("taken", "watcher", 1)]
+
+
+def test_a_transaction_whose_lease_ran_out_has_released_what_it_took(host, until):
+    space = host.space("jobs")
+    space.write(("job", 1))
+    with tupelo.connect(f"tupelo://{host.address}/jobs") as client:
+        client.take(("job", int), txn=client.transaction(lease=0.01))
+        assert client.read(("job", int), wait=PATIENCE_SECONDS) == ("job", 1)
+        assert deliveries(client) == [1]
+
+
+def test_the_count_survives_a_restart_and_a_trimmed_log(threads, tmp_path):
+    host = threads.host("first", space=False, path=tmp_path)
+    space = host.space("jobs")
+    space.write_all([("job", 1), ("job", 2), ("job", 3)])
+    leased = space.write(("leased",), lease=1_000)
+    for _ in range(3):
+        txn = space.transaction()
+        space.take_all(("job", 1), txn=txn)
+        space.take(("leased",), txn=txn)
+        txn.abort()
+    leased.renew(2_000)
+    space.take(("job", 2))
+    space.trim(before=len(space.changes()))
+    host.close()
+    for _ in range(2):
+        with tupelo.Space(path=tmp_path / "jobs.tupelo") as again:
+            assert deliveries(again) == [3, 0, 3]
+    with tupelo.Space(path=tmp_path / "jobs.tupelo") as again:
+        again.take_all()
+    db = sqlite3.connect(tmp_path / "jobs.tupelo")
+    assert db.execute("SELECT count(*) FROM change WHERE returns NOT NULL").fetchone() == (0,)
+    db.close()
+
+
+def test_a_taker_at_another_host_is_told_the_count(threads):
+    owner, asker = threads.host("owner"), threads.host("asker")
+    meet(owner, asker)
+    space = owner.space("jobs")
+    space.write(("job", 1))
+    txn = space.transaction()
+    space.take(("job", 1), txn=txn)
+    txn.abort()
+    with tupelo.connect(f"tupelo://{asker.address}/jobs") as client:
+        about = []
+        assert client.read(("job", int), wait=PATIENCE_SECONDS, about=about) == ("job", 1)
+        assert client.take(("job", int), wait=PATIENCE_SECONDS, about=about) == ("job", 1)
+        assert [one.deliveries for one in about] == [1, 1]
+        assert {one.origin for one in about} == {owner.id}
