@@ -85,7 +85,7 @@ def test_it_serves_its_console(start, tupelo, tmp_path):
     busy = address.removeprefix("http://").rstrip("/")
     result = tupelo("console", host.url, "--listen", busy)
     assert result.returncode == 1
-    assert "listen= must be an address that is free" in result.stderr
+    assert "--listen must be an address that is free" in result.stderr
     host.stop(signal.SIGINT)
     result = tupelo("console", host.url, "--listen", "127.0.0.1:0")
     assert result.returncode == 1 and result.stderr.endswith(
@@ -108,14 +108,17 @@ def test_it_says_who_comes_and_goes(start):
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        (["kitchen", "--listen", "nowhere:port"], "listen= must be an address"),
-        (["kitchen", "--listen", "127.0.0.1:0", "--peer", "a:b:c"], "peers= must be an address"),
-        (["kitchen", "--listen", "127.0.0.1:0", "--trust", "no file"], "trust= must be"),
-        (["", "--listen", "127.0.0.1:0"], "name= must be"),
-        (["kitchen", "--listen", "127.0.0.1:0", "--console", "here"], "listen= must be an address"),
+        (["kitchen", "--listen", "nowhere:port"], "--listen must be an address"),
+        (["kitchen", "--listen", "127.0.0.1:0", "--peer", "a:b:c"], "--peer must be an address"),
+        (["kitchen", "--listen", "127.0.0.1:0", "--trust", "no file"], "--trust must be"),
+        (["", "--listen", "127.0.0.1:0"], "NAME must be"),
+        (
+            ["kitchen", "--listen", "127.0.0.1:0", "--console", "here"],
+            "--console must be an address",
+        ),
         (
             ["kitchen", "--listen", "127.0.0.1:0", "--console", "0.0.0.0:0"],
-            "listen= must be a loop",
+            "--console must be a loop",
         ),
     ],
 )

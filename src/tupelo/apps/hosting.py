@@ -12,7 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 import tupelo
+from tupelo.apps.shell import clear_errors, credentials, examples, trust_option, url_argument
 from tupelo.errors import BadArgument, BadInput
 from tupelo.values.text import one_line
 
@@ -22,6 +25,99 @@ if TYPE_CHECKING:
 LISTEN = "127.0.0.1:7700"
 """The default address of a host."""
 TRUST_FILE = "known_hosts"
+
+directory = click.Path(path_type=Path)
+
+
+@click.command(
+    epilog=examples(
+        "tupelo host kitchen --path kitchen --console 127.0.0.1:7780",
+        "tupelo host kitchen --listen 0.0.0.0:7700 --trust known_hosts --peer 192.0.2.7:7700",
+        notes="NAME is what other hosts call it. SIGTERM and Ctrl-C stop it; SIGHUP makes it read"
+        " the file of --trust again. TUPELO_CONSOLE_TOKEN sets the token of the console.",
+    )
+)
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    default=LISTEN,
+    show_default=True,
+    help="Where it can be reached; port 0 is any.",
+)
+@click.option("--path", metavar="DIR", type=directory, help="Keep its spaces in this directory.")
+@click.option(
+    "--peer", "peers", metavar="ADDRESS", multiple=True, help="A host to look for; repeatable."
+)
+@click.option("--discover", is_flag=True, help="Find hosts in the local network, and be found.")
+@click.option(
+    "--trust",
+    metavar="HOW",
+    help='Who is let in from beyond this machine: "first-use", "anyone", or a file with an'
+    " identity on each line, perhaps with a moment until which it is trusted. Without it nobody"
+    " is.",
+)
+@click.option(
+    "--local-trust/--no-local-trust",
+    default=True,
+    show_default=True,
+    help="Whether programs on this machine need no identity. Not behind a tunnel or a proxy, where"
+    " everyone seems to be one.",
+)
+@click.option(
+    "--heartbeat",
+    metavar="SECONDS",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Heartbeat interval; a peer is dropped after three misses.",
+)
+@click.option(
+    "--archive",
+    metavar="DIR",
+    type=directory,
+    help="Seal the logs of its spaces here, before they are cut.",
+)
+@click.option(
+    "--console",
+    metavar="ADDRESS",
+    help="Serve the console and the HTTP API here, such as 127.0.0.1:7780.",
+)
+def host(**given: Any) -> None:
+    """Run a host: programs connect to its spaces, and it shares them with other hosts."""
+    with clear_errors():
+        run_host(**given)
+
+
+@click.command(
+    epilog=examples(
+        "tupelo console tupelo://127.0.0.1:7700",
+        notes="URL is a host: tupelo://127.0.0.1:7700. TUPELO_CONSOLE_TOKEN sets the token; else"
+        " one is made, and printed.",
+    )
+)
+@url_argument
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    default="127.0.0.1:7780",
+    show_default=True,
+    help="Where the page is served; port 0 is any.",
+)
+@click.option(
+    "--remote",
+    is_flag=True,
+    help="Allow an address beyond this machine. Put a proxy with TLS before it.",
+)
+@trust_option
+def console(url: str, listen: str, remote: bool, trust: str | None) -> None:
+    """Serve the console and the HTTP API of a host that runs already, until Ctrl-C."""
+    with clear_errors():
+        options = credentials(trust) | {"name": "console", "reconnect": 30.0}
+        with opened_console(url, listen, remote, **options) as page:
+            print(f"console {page.url}", flush=True)
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
 
 
 def trust_of(text: str | None) -> tupelo.Trust | None:
@@ -112,7 +208,11 @@ def run_host(
             peer_lines.print(seen)  # It may have come before the subscription.
         with ExitStack() as beside, suppress(KeyboardInterrupt):
             if console is not None:
-                page = beside.enter_context(opened_console(host.url, console))
+                try:
+                    page = beside.enter_context(opened_console(host.url, console))
+                except BadArgument as error:
+                    error.argument = "console"  # It is the listen= of the console.
+                    raise
                 print(f"console {page.url}", flush=True)
             while not stop.is_set():
                 wake.wait()
