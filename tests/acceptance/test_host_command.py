@@ -1,62 +1,13 @@
 """`tupelo host`, as a user runs it: in a terminal, beside others, until it is told to stop."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import threading
 import urllib.request
 
 import pytest
 
 import tupelo
 from tupelo.errors import CannotReach
-
-PATIENCE_SECONDS = 120
-
-
-class Running:
-    """A `tupelo host` in a process of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tupelo.apps.cli", "host", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"NO_COLOR": "1"},
-        )
-        self._late = threading.Timer(PATIENCE_SECONDS, self.process.kill)
-        self._late.start()
-        self.url = self.line().split()[-1].removesuffix("SPACE")
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip()
-
-    def stop(self, number: int) -> tuple[int, str]:
-        """Send it a signal; how it ended, and what it said at last."""
-        self.process.send_signal(number)
-        said, complaints = self.process.communicate()
-        self._late.cancel()
-        assert complaints == ""
-        return self.process.returncode, said
-
-
-@pytest.fixture
-def start():
-    running: list[Running] = []
-
-    def start_host(*arguments: str) -> Running:
-        running.append(Running(*arguments))
-        return running[-1]
-
-    yield start_host
-    for host in running:
-        host.process.kill()
-        host.process.communicate()
-        host._late.cancel()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

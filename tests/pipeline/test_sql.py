@@ -8,9 +8,9 @@ import json
 from datetime import datetime
 from typing import Any
 
+import click
 import pyarrow as pa
 import pytest
-import click
 import typer
 from typer.testing import CliRunner
 

@@ -3,7 +3,7 @@ starts quickly; the list of commands loads none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -127,7 +127,9 @@ def install_completion(ctx: click.Context, param: click.Parameter, shell: str | 
         ctx.exit()
 
 
-def completion_option(name: str, callback: Any, help: str) -> Any:
+def completion_option(
+    name: str, callback: Any, help: str
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
     return click.option(
         name,
         is_flag=False,

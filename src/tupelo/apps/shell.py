@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from tupelo.errors import BadArgument, TupeloError
+from tupelo.errors import BadArgument, TupeloError, WrongPassword
 
 FAILED = 1
 """Exit code of a command that could not do its work; the reason is on stderr. Wrong usage is 2."""
@@ -111,6 +111,9 @@ def _in_words(error: Exception) -> str:
             if param.name == error.argument:
                 named = param.opts[-1] if isinstance(param, click.Option) else param.metavar
                 return f"{named} {str(error).partition('= ')[2]}"
+    if isinstance(error, WrongPassword):
+        is_set = "TUPELO_PASSWORD" in os.environ
+        return f"{error}: {'correct' if is_set else 'set'} TUPELO_PASSWORD"
     return str(error)
 
 
