@@ -109,7 +109,7 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, BadArgument) and context is not None:
         for param in context.command.params:
             if param.name == error.argument:
-                named = param.opts[-1] if isinstance(param, click.Option) else param.metavar
+                named = param.opts[-1] if isinstance(param, click.Option) else (param.metavar or "").strip("[]")
                 return f"{named} {str(error).partition('= ')[2]}"
     if isinstance(error, WrongPassword):
         is_set = "TUPELO_PASSWORD" in os.environ
