@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,3 +41,46 @@ def run(tmp_path: Path) -> Run:
 def tupelo(run: Run) -> Run:
     """Run `tupelo` with these arguments."""
     return lambda *arguments, **environment: run("-m", "tupelo.apps.cli", *arguments, **environment)
+
+
+class Running:
+    """A `tupelo host` in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tupelo", "host", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"NO_COLOR": "1"},
+        )
+        self._late = threading.Timer(TIMEOUT_SECONDS, self.process.kill)
+        self._late.start()
+        self.url = self.line().split()[-1].removesuffix("SPACE")
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip()
+
+    def stop(self, number: int) -> tuple[int, str]:
+        """Send it a signal; how it ended, and what it said at last."""
+        self.process.send_signal(number)
+        said, complaints = self.process.communicate()
+        self._late.cancel()
+        assert complaints == ""
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def start():
+    running: list[Running] = []
+
+    def start_host(*arguments: str) -> Running:
+        running.append(Running(*arguments))
+        return running[-1]
+
+    yield start_host
+    for host in running:
+        host.process.kill()
+        host.process.communicate()
+        host._late.cancel()

@@ -303,9 +303,11 @@ def test_wrong_usage_is_exit_code_2(arguments, tupelo):
     assert "Usage: tupelo" in result.stderr
 
 
-@pytest.mark.parametrize("module", ["typer", "rich"])
-def test_without_its_packages_it_says_how_to_get_them(module, run, tmp_path):
-    result = run("-c", f"import sys; sys.modules['{module}'] = None; {START}")
+@pytest.mark.parametrize(
+    ("module", "command"), [("click", "--version"), ("typer", "lab"), ("rich", "tour")]
+)
+def test_without_its_packages_it_says_how_to_get_them(module, command, run, tmp_path):
+    result = run("-c", f"import sys; sys.modules['{module}'] = None; {START}", command)
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr == (

@@ -1,62 +1,13 @@
 """`tupelo host`, as a user runs it: in a terminal, beside others, until it is told to stop."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import threading
 import urllib.request
 
 import pytest
 
 import tupelo
 from tupelo.errors import CannotReach
-
-PATIENCE_SECONDS = 120
-
-
-class Running:
-    """A `tupelo host` in a process of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tupelo.apps.cli", "host", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"NO_COLOR": "1"},
-        )
-        self._late = threading.Timer(PATIENCE_SECONDS, self.process.kill)
-        self._late.start()
-        self.url = self.line().split()[-1].removesuffix("SPACE")
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip()
-
-    def stop(self, number: int) -> tuple[int, str]:
-        """Send it a signal; how it ended, and what it said at last."""
-        self.process.send_signal(number)
-        said, complaints = self.process.communicate()
-        self._late.cancel()
-        assert complaints == ""
-        return self.process.returncode, said
-
-
-@pytest.fixture
-def start():
-    running: list[Running] = []
-
-    def start_host(*arguments: str) -> Running:
-        running.append(Running(*arguments))
-        return running[-1]
-
-    yield start_host
-    for host in running:
-        host.process.kill()
-        host.process.communicate()
-        host._late.cancel()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -85,7 +36,7 @@ def test_it_serves_its_console(start, tupelo, tmp_path):
     busy = address.removeprefix("http://").rstrip("/")
     result = tupelo("console", host.url, "--listen", busy)
     assert result.returncode == 1
-    assert "listen= must be an address that is free" in result.stderr
+    assert "--listen must be an address that is free" in result.stderr
     host.stop(signal.SIGINT)
     result = tupelo("console", host.url, "--listen", "127.0.0.1:0")
     assert result.returncode == 1 and result.stderr.endswith(
@@ -108,14 +59,17 @@ def test_it_says_who_comes_and_goes(start):
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        (["kitchen", "--listen", "nowhere:port"], "listen= must be an address"),
-        (["kitchen", "--listen", "127.0.0.1:0", "--peer", "a:b:c"], "peers= must be an address"),
-        (["kitchen", "--listen", "127.0.0.1:0", "--trust", "no file"], "trust= must be"),
-        (["", "--listen", "127.0.0.1:0"], "name= must be"),
-        (["kitchen", "--listen", "127.0.0.1:0", "--console", "here"], "listen= must be an address"),
+        (["kitchen", "--listen", "nowhere:port"], "--listen must be an address"),
+        (["kitchen", "--listen", "127.0.0.1:0", "--peer", "a:b:c"], "--peer must be an address"),
+        (["kitchen", "--listen", "127.0.0.1:0", "--trust", "no file"], "--trust must be"),
+        (["", "--listen", "127.0.0.1:0"], "NAME must be"),
+        (
+            ["kitchen", "--listen", "127.0.0.1:0", "--console", "here"],
+            "--console must be an address",
+        ),
         (
             ["kitchen", "--listen", "127.0.0.1:0", "--console", "0.0.0.0:0"],
-            "listen= must be a loop",
+            "--console must be a loop",
         ),
     ],
 )

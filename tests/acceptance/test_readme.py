@@ -18,7 +18,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tupelo.apps.commands import app
 

@@ -24,10 +24,10 @@ print(sorted(set(sys.modules) & {"pyspark.sql", "pyarrow.lib", "numpy.core"}))
 def test_with_it_nothing_of_it_is_loaded_before_it_is_used(run):
     program = f"""
 import sys, tupelo, tupelo.pipeline, tupelo.apps.cli
-import typer
+import click
 from tupelo.apps.commands import app
-group = typer.main.get_group(app)
-group.list_commands(typer.Context(group))
+for name in app.list_commands(click.Context(app)):
+    app.get_command(click.Context(app), name)
 print([name for name in {ABSENT} if name in sys.modules])
 """
     assert run("-c", program).stdout == "[]\n"

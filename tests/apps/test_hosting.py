@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from tupelo.apps.hosting import OneLine
+from tupelo.apps.hosting import IN_INTERVAL, INTERVAL_SECONDS, OneLine, RateLimit
 from tupelo.values.text import one_line
 
 FORGED = "ben\n2026-01-01 INFO tupelo: root was let in\r\x1b[2K\u2028\x85\x00"
@@ -37,3 +37,26 @@ def test_no_client_forges_a_line_of_the_log():
     assert first.startswith("WARNING ben\\n2026") and first.endswith("showed a wrong password")
     assert second.startswith("ERROR a call of ben\\n2026")
     assert others and all(line.startswith("    ") for line in others)
+
+
+def test_repeated_warnings_are_counted_and_not_repeated():
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(RateLimit())
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    for number in range(3 * IN_INTERVAL):
+        _log(logger, logging.WARNING, "%s was refused", f"a{number}", at=number)
+        _log(logger, logging.ERROR, "%s failed", f"e{number}", at=number)
+    _log(logger, logging.WARNING, "%s was refused", "b", at=INTERVAL_SECONDS)
+    said = stream.getvalue().splitlines()
+    refused = [line for line in said if "refused" in line]
+    assert refused[:-1] == [f"a{number} was refused" for number in range(IN_INTERVAL)]
+    assert refused[-1] == f"b was refused ({2 * IN_INTERVAL} more like this before)"
+    assert sum("failed" in line for line in said) == 3 * IN_INTERVAL
+
+
+def _log(logger: logging.Logger, level: int, text: str, who: str, at: float) -> None:
+    record = logger.makeRecord("test", level, "", 0, text, (who,), None)
+    record.created = at
+    logger.handle(record)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import tupelo
 
 UNUSED = "tupelo.federation", "tupelo.space.core", "tupelo.pipeline", "asyncio", "typer", "rich"
@@ -28,17 +30,29 @@ def test_a_space_in_memory_loads_no_federation():
     }
 
 
-def test_a_command_loads_only_its_own_group():
-    program = """
+HEAVY = "pydantic", "rich", "typer", "tupelo.lab", "tupelo.pipeline", "tupelo.federation.hosts"
+
+
+@pytest.mark.parametrize("arguments", [["count", "absent.tupelo"], ["log", "-h"], ["host", "-h"]])
+def test_a_command_loads_only_its_own_modules(arguments):
+    assert loaded_by(COMMAND.format(arguments=arguments), *HEAVY) == set()
+
+
+def test_the_list_of_commands_loads_none_of_them():
+    program = COMMAND.format(arguments=["-h"])
+    assert (
+        loaded_by(program, *HEAVY, "msgspec", "sqlite3", "asyncio", "tupelo.apps.spaces") == set()
+    )
+
+
+COMMAND = """
 import sys
 from tupelo.apps.cli import main
-sys.argv = ["tupelo", "count", "absent.tupelo"]
+sys.argv = ["tupelo", *{arguments}]
 try:
     main()
 except SystemExit:
     print()"""
-    others = "tupelo.lab.commands", "tupelo.pipeline.commands.pipeline", "tupelo.federation.hosts"
-    assert loaded_by(program, *others) == set()
 
 
 def test_an_entry_of_the_presence_space_is_known_to_a_program_that_did_not_import_its_class():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from io import TextIOWrapper
 
-NEEDED = ("typer", "rich")
+NEEDED = ("click", "rich", "typer")
 
 
 def main() -> None:

@@ -1,88 +1,183 @@
-"""The commands of `tupelo`: the tour, a host, and checking the file of a durable space."""
+"""The commands of `tupelo`. A command's module is loaded when the command is used, so that each
+starts quickly; the list of commands loads none."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from typer.core import TyperGroup
-from typer.main import get_group
+import click
 
 import tupelo
-from tupelo.apps import spaces
-from tupelo.apps.hosting import LISTEN, opened_console, run_host
-from tupelo.apps.spaces import HostUrl, TrustHow, check_file, clear_errors, credentials
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of a durable space.")]
-
-
-class Commands(TyperGroup):
-    """Our commands, and those of the layers above, which declare them as entry points. The latter
-    are loaded to list all commands, or if a command is not one of ours."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        self._load_others()
-        return super().list_commands(ctx)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands:
-            self._load_others()
-        return super().get_command(ctx, cmd_name)
-
-    def _load_others(self) -> None:
-        from importlib.metadata import entry_points
-
-        others = typer.Typer()
-        for found in sorted(entry_points(group="tupelo.commands"), key=lambda point: point.name):
-            if found.name in self.commands:
-                continue
-            commands = found.load()
-            if isinstance(commands, typer.Typer):
-                others.add_typer(commands, name=found.name)
-            else:
-                others.command(found.name)(commands)
-        self.commands.update(get_group(others).commands)
-
-
-app = typer.Typer(
-    cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
+COMMANDS = {
+    "Spaces": {
+        "read": ("spaces", "Print an entry that matches, and leave it there."),
+        "take": ("spaces", "Remove an entry that matches, and print it."),
+        "write": ("spaces", "Write entries, all of them or none."),
+        "count": ("spaces", "Print how many entries match."),
+        "watch": ("spaces", "Print every entry that is written from now on."),
+        "show": ("spaces", "Print what a space holds."),
+        "log": ("spaces", "Print what has happened in a space."),
+    },
+    "Hosts": {
+        "host": ("hosting", "Run a host: programs connect to its spaces."),
+        "console": ("hosting", "Serve the console of a host that runs already."),
+        "spaces": ("spaces", "Print the spaces of a host."),
+        "peers": ("spaces", "Print the hosts and programs connected to a host."),
+    },
+    "Files": {
+        "check": ("files", "Check the file of a space, and say what is lost."),
+    },
+    "This machine": {
+        "tour": ("commands", "See the product in two minutes."),
+    },
+}
+"""The commands with their modules and summaries, in the order of the help."""
+OTHERS = {
+    "lab": "Run hosts under faults, and check the histories of clients.",
+    "pipeline": "The log of what happened, as tables.",
+    "sql": "Ask in SQL what has happened, at a host or in an archive.",
+}
+"""Summaries of commands of the layers above, which declare them as entry points."""
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 an error, or damage, which is said on stderr; 2 wrong usage; 3 no match"
+    " (read, take). `tupelo COMMAND -h` shows examples."
 )
+_MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 
 
-def print_version(wanted: bool) -> None:
+class Commands(click.Group):
+    """Finds a command by its name: one of ours, or an entry point of a layer above."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_MODULES, *sorted(_entry_points())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if module := _MODULES.get(cmd_name):
+            found: click.Command = getattr(import_module(f"tupelo.apps.{module}"), cmd_name)
+            return found
+        point = _entry_points().get(cmd_name)
+        return None if point is None else OtherCommand(cmd_name, point)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        others = {name: ("", OTHERS.get(name, "")) for name in sorted(_entry_points())}
+        for title, group in {**COMMANDS, "More": others}.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, summary) for name, (_, summary) in group.items()])
+
+
+class OtherCommand(click.Command):
+    """A command of a layer above: a Typer application, or a function for one. It reads its own
+    arguments."""
+
+    def __init__(self, name: str, point: Any) -> None:
+        super().__init__(name, help=OTHERS.get(name))
+        self._point = point
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.args = list(args)
+        return ctx.args
+
+    def invoke(self, ctx: click.Context) -> None:
+        import typer
+        from typer.main import get_command, get_group
+
+        found = self._point.load()
+        if isinstance(found, typer.Typer):
+            found.rich_markup_mode = None  # as the other commands; and Rich takes a while to load
+            command: Any = get_group(found)
+        else:
+            single = typer.Typer(add_completion=False, rich_markup_mode=None)
+            single.command()(found)
+            command = get_command(single)
+        command.context_settings["help_option_names"] = ["-h", "--help"]
+        command.main(ctx.args, prog_name=ctx.command_path)
+
+
+def _entry_points() -> dict[str, Any]:
+    from importlib.metadata import entry_points
+
+    found = {point.name: point for point in entry_points(group="tupelo.commands")}
+    return {name: point for name, point in found.items() if name not in _MODULES}
+
+
+def print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted:
         print(f"tupelo {tupelo.__version__}")
-        raise typer.Exit
+        ctx.exit()
 
 
-@app.callback()
-def common(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=print_version, is_eager=True, help="Say which version."),
-    ] = False,
-) -> None:
+def print_completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
+    if shell is not None:
+        from tupelo.apps.completion import script
+
+        print(script(shell), end="")
+        ctx.exit()
+
+
+def install_completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
+    if shell is not None:
+        from tupelo.apps.completion import install
+
+        print(f"Installed in {install(shell)}; it works in new shells.")
+        ctx.exit()
+
+
+def completion_option(
+    name: str, callback: Any, help: str
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    return click.option(
+        name,
+        is_flag=False,
+        flag_value="",
+        metavar="[SHELL]",
+        expose_value=False,
+        is_eager=True,
+        callback=callback,
+        help=f"{help} SHELL is bash, zsh or fish; if not given, that of $SHELL.",
+    )
+
+
+@click.group(
+    cls=Commands,
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=print_version,
+    help="Print the version.",
+)
+@completion_option("--install-completion", install_completion, "Complete commands in the shell.")
+@completion_option("--show-completion", print_completion, "Print the script that completes.")
+def app() -> None:
     """Programs meet in spaces: they write entries, and find them by content."""
 
 
-@app.command()
-def tour(
-    short: Annotated[
-        bool, typer.Option("--short", help="Only the half minute with a space in a file.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Which jobs there are, and when the crash comes.")] = 1,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="No pauses to read, and short jobs.")
-    ] = False,
-    keep: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the files and the report there.")
-    ] = None,
-) -> None:
+@click.command(epilog="Example: tupelo tour --fast")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    help="Which jobs there are, and when the crash comes.",
+)
+@click.option("--short", is_flag=True, help="Only the half minute with a space in a file.")
+@click.option("--fast", is_flag=True, help="No pauses to read, and short jobs.")
+@click.option(
+    "--keep",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Keep the files and the report there.",
+)
+def tour(seed: int, short: bool, fast: bool, keep: Path | None) -> None:
     """The product in two minutes: producers, workers, a crash and recovery at a host with its
     console; three hosts that meet and part; and the log of all this on Spark.
 
@@ -90,147 +185,19 @@ def tour(
     """
     from rich.console import Console
 
+    from tupelo.apps.shell import clear_errors
     from tupelo.apps.tour import WIDTH, Tour, place_in
 
     with clear_errors(), directory(keep) as folder:
         place = place_in(folder, short=short)
         if Path(place.path).exists():
-            raise typer.BadParameter(f"{place.path} exists already", param_hint="--keep")
+            raise click.BadParameter(f"{place.path} exists already", param_hint="--keep")
         console = Console(highlight=False)
         console.width = min(console.width, WIDTH)
         if not Tour(console, place, seed, fast=fast).run():
-            raise typer.Exit(1)
+            raise SystemExit(1)
         if keep is not None:
             print(f"  What was kept: tupelo show {place.log}")
-
-
-@app.command()
-def host(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What other hosts call it.")],
-    listen: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where it can be reached; port 0 is any.")
-    ] = LISTEN,
-    path: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep its spaces in this directory.")
-    ] = None,
-    peer: Annotated[
-        list[str] | None, typer.Option(metavar="ADDRESS", help="A host to look for; repeatable.")
-    ] = None,
-    discover: Annotated[
-        bool, typer.Option("--discover", help="Find hosts in the local network, and be found.")
-    ] = False,
-    trust: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOW",
-            help='Who is let in from beyond this machine: "first-use", "anyone", or a file with'
-            " an identity on each line, perhaps with a moment until which it is trusted."
-            " Without it nobody is. SIGHUP makes the host read the file again.",
-        ),
-    ] = None,
-    local_trust: Annotated[
-        bool,
-        typer.Option(
-            "--local-trust/--no-local-trust",
-            help="Whether programs on this machine need no identity. Not behind a tunnel or a"
-            " proxy, where everyone seems to be one.",
-        ),
-    ] = True,
-    heartbeat: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", help="Heartbeat interval; a peer is dropped after three misses."
-        ),
-    ] = 1.0,
-    archive: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Seal the logs of its spaces here, before they are cut."),
-    ] = None,
-    console: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Serve the console and the HTTP API here, such as 127.0.0.1:7780.",
-        ),
-    ] = None,
-) -> None:
-    """Run a host: programs connect to its spaces, and it shares them with other hosts.
-
-    Example: tupelo host kitchen --path kitchen --console 127.0.0.1:7780
-    """
-    with clear_errors():
-        run_host(
-            name,
-            listen=listen,
-            path=path,
-            discover=discover,
-            peers=peer or (),
-            trust=trust,
-            heartbeat=heartbeat,
-            archive=archive,
-            local_trust=local_trust,
-            console=console,
-        )
-
-
-@app.command()
-def console(
-    url: HostUrl,
-    listen: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where the page is served; port 0 is any.")
-    ] = "127.0.0.1:7780",
-    remote: Annotated[
-        bool,
-        typer.Option(
-            "--remote", help="Allow an address beyond this machine. Put a proxy with TLS before it."
-        ),
-    ] = False,
-    trust: TrustHow = None,
-) -> None:
-    """Serve the console and the HTTP API of a host that runs already, until Ctrl-C.
-
-    TUPELO_CONSOLE_TOKEN sets the token; else one is made, and printed.
-
-    Example: tupelo console tupelo://127.0.0.1:7700
-    """
-    options = credentials(trust) | {"name": "console", "reconnect": 30.0}
-    with clear_errors(), opened_console(url, listen, remote, **options) as page:
-        print(f"console {page.url}", flush=True)
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-for command in ("read", "write", "take", "count", "watch", "show", "log", "spaces", "peers"):
-    app.command()(getattr(spaces, command))
-
-
-@app.command()
-def check(
-    file: File,
-    salvage: Annotated[
-        Path | None,
-        typer.Option(metavar="TO", help="Write what is good to this new file."),
-    ] = None,
-) -> None:
-    """Check every change and entry of a space's file, and say what is lost. Changes nothing."""
-    from tupelo.store import checking
-    from tupelo.store.format import CHECKED_SINCE
-
-    with clear_errors():
-        check_file(file)
-        examination = checking.salvage(file, salvage) if salvage else checking.examine(file)
-        print(f"space    {examination.name!r}, format {examination.format}")
-        print(f"changes  {examination.changes} good, from {examination.first}")
-        print(f"entries  {examination.entries} good")
-        if examination.format < CHECKED_SINCE:
-            print(f"Format {examination.format} has no checksums; opening the space adds them.")
-        for damage in examination.found:
-            print(f"damage   {damage}")
-        if salvage is not None:
-            print(f"What is good was written to {salvage}.")
-        if examination.found:
-            raise typer.Exit(1)
-        print("Nothing is damaged.")
 
 
 @contextmanager
@@ -239,5 +206,7 @@ def directory(keep: Path | None) -> Iterator[Path]:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep
         return
+    from tempfile import TemporaryDirectory
+
     with TemporaryDirectory(prefix="tupelo-tour-") as temporary:
         yield Path(temporary)

@@ -1,151 +1,124 @@
 """The commands that use one space: read, take, write, count, watch, show and log; and those that
 describe a host: spaces and peers.
 
-A space is named by its file, or by the URL at which a host keeps it. On a terminal the commands
-print text, in a pipe one JSON object per line; `--json` and `--text` override that.
+A space is named by its file, or by the URL at which a host keeps it.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-import typer
+import click
 
 import tupelo
-from tupelo.apps.hosting import trust_of
+from tupelo.apps.shell import (
+    CLIENT_NAME,
+    NO_MATCH,
+    PASSWORD_HELP,
+    SPACE_HELP,
+    TEMPLATE_HELP,
+    any_template,
+    clear_errors,
+    combined,
+    complain,
+    credentials,
+    examples,
+    in_json,
+    json_option,
+    json_text,
+    limit_option,
+    print_row,
+    say,
+    space_argument,
+    template_argument,
+    trust_option,
+    url_argument,
+)
 from tupelo.errors import ForeignFile, JournalFailed, LogTrimmed, TupeloError
+from tupelo.store.format import KINDS
+from tupelo.store.tail import changes_in
 from tupelo.values.change import Change
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.kind import always_stand_in
 from tupelo.values.text import as_json, entry_text, read_entry, read_template, shape_text
 
-
-def open_space(path: Path) -> tupelo.Space:
-    """Open the space of an existing file. Reading its log trims nothing from it."""
-    check_file(path)
-    from tupelo.store.sqlite import SqliteJournal
-
-    journal = SqliteJournal(path, "", "", "full", None)
-    name = journal.name
-    journal.stop()
-    return tupelo.Space(name, path=path)
-
-
-def check_file(path: Path) -> None:
-    """Raise an error if the file does not exist or cannot be a journal."""
-    if not path.exists():
-        raise JournalFailed(f"{path} does not exist")
-    if not path.is_file():
-        raise ForeignFile(f"{path} is not a file")
-    if not path.stat().st_size:
-        raise ForeignFile(f"{path} is empty, and not a Tupelo journal")
-
-
 PAGE = 500
 SHOWN = 5
 FOLLOW_SECONDS = 0.5
-CLIENT_NAME = "tupelo command"
-NO_MATCH = 3
-"""Exit code of `read` and `take` if there is no match."""
+URL = "tupelo://127.0.0.1:7700"
+NOTES = f"{SPACE_HELP} {PASSWORD_HELP}"
+WITH_TEMPLATE = f"{SPACE_HELP} {TEMPLATE_HELP} {PASSWORD_HELP}"
 
-Where = Annotated[
-    str,
-    typer.Argument(metavar="SPACE", help="A file, or a URL: tupelo://127.0.0.1:7700/jobs."),
-]
-HostUrl = Annotated[str, typer.Argument(metavar="URL", help="A host: tupelo://127.0.0.1:7700.")]
-What = Annotated[
-    str,
-    typer.Argument(
-        metavar="TEMPLATE", help="Which entries: '(\"job\", int, ANY)', 'job(size=Between(1, 9))'."
+getting = combined(
+    click.option(
+        "--wait",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="Wait so long for a match; -1 waits for ever.",
     ),
-]
-Json = Annotated[
-    bool | None,
-    typer.Option("--json/--text", help="One JSON object a line, as in a pipe; or text."),
-]
-Wait = Annotated[
-    float, typer.Option(metavar="SECONDS", help="Wait so long for a match; -1 waits for ever.")
-]
-All = Annotated[bool, typer.Option("--all", help="All entries that match, not only one.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N.")]
-TrustHow = Annotated[
-    str | None,
-    typer.Option(
-        "--trust",
-        metavar="HOW",
-        help="Which hosts to believe beyond this machine:"
-        ' "first-use", "anyone", or a file of identities.',
-    ),
-]
+    click.option("--all", "all_", is_flag=True, help="All entries that match, not only one."),
+    limit_option,
+    json_option,
+    trust_option,
+)
 
 
-def read(
-    space: Where,
-    template: What = "ANY",
-    wait: Wait = 0,
-    all_: All = False,
-    limit: Limit = None,
-    json: Json = None,
-    trust: TrustHow = None,
-) -> None:
-    """Print an entry that matches, or with --all every one, and leave it there.
-
-    Exit code 3: there is no match.
-
-    Example: tupelo read tupelo://127.0.0.1:7700/jobs '("job", int, ANY)' --all
-    """
-    _get(space, template, wait, all_, limit, json, trust, take=False)
+@click.command(
+    epilog=examples(
+        f"tupelo read {URL}/jobs '(\"job\", int, ANY)' --all",
+        "tupelo read jobs.tupelo 'job(size=Between(1, 9))' --json",
+        notes=f"{WITH_TEMPLATE} Exit code 3: there is no match.",
+    )
+)
+@space_argument
+@any_template
+@getting
+def read(**given: Any) -> None:
+    """Print an entry that matches, or with --all every one, and leave it there."""
+    _get(**given, take=False)
 
 
-def take(
-    space: Where,
-    template: What,
-    wait: Wait = 0,
-    all_: All = False,
-    limit: Limit = None,
-    json: Json = None,
-    trust: TrustHow = None,
-) -> None:
-    """Remove an entry that matches, or with --all every one, and print it.
-
-    Exit code 3: there is no match.
-
-    Example: tupelo take tupelo://127.0.0.1:7700/jobs '("job", int, ANY)' --wait 10
-    """
-    _get(space, template, wait, all_, limit, json, trust, take=True)
+@click.command(
+    epilog=examples(
+        f"tupelo take {URL}/jobs '(\"job\", int, ANY)' --wait 10",
+        notes=f"{WITH_TEMPLATE} Exit code 3: there is no match.",
+    )
+)
+@space_argument
+@template_argument
+@getting
+def take(**given: Any) -> None:
+    """Remove an entry that matches, or with --all every one, and print it."""
+    _get(**given, take=True)
 
 
+@click.command(
+    epilog=examples(
+        f'tupelo write {URL}/jobs \'("job", 7, "resize")\' --lease 3600',
+        "tupelo write jobs.tupelo 'job(number=7)'",
+        "cat entries | tupelo write jobs.tupelo -",
+        notes=f"{SPACE_HELP} ENTRY is '(\"job\", 7)', '[\"job\", 7]' or 'job(number=7)';"
+        f" - reads one from each line. {PASSWORD_HELP}",
+    )
+)
+@space_argument
+@click.argument("entry", metavar="ENTRY...", nargs=-1, required=True)
+@click.option("--lease", type=float, metavar="SECONDS", help="Remove it after so long.")
+@click.option("--to", metavar="AGENT", help="The agent that it is for.")
+@trust_option
 def write(
-    space: Where,
-    entry: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ENTRY...",
-            help="'(\"job\", 7)', '[\"job\", 7]' or 'job(number=7)'; - reads one from each line.",
-        ),
-    ],
-    lease: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Remove it after so long.")
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="AGENT", help="The agent that it is for.")
-    ] = None,
-    trust: TrustHow = None,
+    space: str, entry: tuple[str, ...], lease: float | None, to: str | None, trust: str | None
 ) -> None:
-    """Write entries, all of them or none.
-
-    Example: tupelo write tupelo://127.0.0.1:7700/jobs '("job", 7, "resize")' --lease 3600
-    """
+    """Write entries, all of them or none."""
     with clear_errors(), opened(space, trust) as target:
         texts = (line for one in entry for line in (sys.stdin if one == "-" else [one]))
         entries = [read_entry(text) for text in texts if text.strip()]
@@ -153,26 +126,30 @@ def write(
         say(f"{len(entries)} written")
 
 
-def count(space: Where, template: What = "ANY", trust: TrustHow = None) -> None:
-    """Print how many entries match.
-
-    Example: tupelo count tupelo://127.0.0.1:7700/jobs '("job", int, ANY)'
-    """
+@click.command(
+    epilog=examples(f"tupelo count {URL}/jobs '(\"job\", int, ANY)'", notes=WITH_TEMPLATE)
+)
+@space_argument
+@any_template
+@trust_option
+def count(space: str, template: str, trust: str | None) -> None:
+    """Print how many entries match."""
     with clear_errors(), opened(space, trust) as target:
         print(target.count(read_template(template)))
 
 
+@click.command(
+    epilog=examples(f"tupelo watch {URL}/jobs '(\"job\", int, ANY)'", notes=WITH_TEMPLATE)
+)
+@space_argument
+@any_template
+@limit_option
+@json_option
+@trust_option
 def watch(
-    space: Where,
-    template: What = "ANY",
-    limit: Limit = None,
-    json: Json = None,
-    trust: TrustHow = None,
+    space: str, template: str, limit: int | None, json: bool | None, trust: str | None
 ) -> None:
-    """Print every entry that is written from now on, until Ctrl-C.
-
-    Example: tupelo watch tupelo://127.0.0.1:7700/jobs '("job", int, ANY)'
-    """
+    """Print every entry that is written from now on, until Ctrl-C."""
     with (
         clear_errors(),
         opened(space, trust) as target,
@@ -185,16 +162,15 @@ def watch(
             print_entries([notice.entry], json)
 
 
-def show(
-    space: Where,
-    all_: Annotated[bool, typer.Option("--all", help="Every entry, not only the first.")] = False,
-    json: Json = None,
-    trust: TrustHow = None,
-) -> None:
-    """Print what a space holds: how many entries of each shape, and the first of them.
-
-    Example: tupelo show jobs.tupelo
-    """
+@click.command(
+    epilog=examples("tupelo show jobs.tupelo", f"tupelo show {URL}/jobs --all", notes=NOTES)
+)
+@space_argument
+@click.option("--all", "all_", is_flag=True, help="Every entry, not only the first.")
+@json_option
+@trust_option
+def show(space: str, all_: bool, json: bool | None, trust: str | None) -> None:
+    """Print what a space holds: how many entries of each shape, and the first of them."""
     with clear_errors(), opened(space, trust) as target:
         name, in_doubt, in_hand = target.name, len(target.in_doubt()), target.in_hand()
         found = entries_of(target)
@@ -221,40 +197,54 @@ def show(
             print(f"           {text}")
 
 
+@click.command(
+    epilog=examples(
+        f"tupelo log {URL}/jobs --follow --kind taken",
+        "tupelo log jobs.tupelo --since 100 --limit 20",
+        notes=f"{NOTES} In a pipe every change is one JSON object.",
+    )
+)
+@space_argument
+@click.option("--since", type=click.IntRange(0), metavar="N", help="Only changes after position N.")
+@limit_option
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    type=click.Choice(KINDS),
+    help=f"Only these; repeatable: {', '.join(KINDS)}.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens next, until Ctrl-C.")
+@json_option
+@trust_option
 def log(
-    space: Where,
-    since: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Only changes after position N.")
-    ] = None,
-    limit: Limit = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND", help="Only these: written, taken, expired...; repeatable."),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what happens next, until Ctrl-C.")
-    ] = False,
-    json: Json = None,
-    trust: TrustHow = None,
+    space: str,
+    since: int | None,
+    limit: int | None,
+    kinds: tuple[str, ...],
+    follow: bool,
+    json: bool | None,
+    trust: str | None,
 ) -> None:
-    """Print what has happened in a space, oldest first.
-
-    Example: tupelo log tupelo://127.0.0.1:7700/jobs --follow --kind taken
-    """
-    with clear_errors(), opened(space, trust) as target, suppress(KeyboardInterrupt):
+    """Print what has happened in a space, oldest first."""
+    with clear_errors(), log_of(space, follow, trust) as page, suppress(KeyboardInterrupt):
         as_lines = in_json(json)
         if not as_lines:
             print(f"{'position':>8}  {'time':23}  {'kind':9}  {'waited':>8}  {'txn':8}  entry")
-        wanted = (one for one in changes(target, since, follow) if not kind or one.kind in kind)
+        wanted = (one for one in changes(page, since, follow) if not kinds or one.kind in kinds)
         for change in islice(wanted, limit):
             print(change_json(change) if as_lines else change_text(change), flush=follow)
 
 
-def spaces(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
-    """Print the spaces of a host, and how many entries each has.
-
-    Example: tupelo spaces tupelo://127.0.0.1:7700
-    """
+@click.command(
+    epilog=examples(f"tupelo spaces {URL}", notes=f"URL is a host: {URL}. {PASSWORD_HELP}")
+)
+@url_argument
+@json_option
+@trust_option
+def spaces(url: str, json: bool | None, trust: str | None) -> None:
+    """Print the spaces of a host, and how many entries each has."""
     with clear_errors():
         about = _about_host(url, trust)
         base = url.rstrip("/")
@@ -269,11 +259,12 @@ def spaces(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
             print_row(row, json)
 
 
-def peers(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
-    """Print the hosts that a host is engaged with, and the programs that are connected to it.
-
-    Example: tupelo peers tupelo://127.0.0.1:7700
-    """
+@click.command(epilog=examples(f"tupelo peers {URL}", notes=f"URL is a host: {URL}."))
+@url_argument
+@json_option
+@trust_option
+def peers(url: str, json: bool | None, trust: str | None) -> None:
+    """Print the hosts that a host is engaged with, and the programs connected to it."""
     with clear_errors():
         about = _about_host(url, trust)
         for name, id_ in sorted(about["hosts"].items()):
@@ -307,7 +298,7 @@ def _get(
             found = [] if one is None else [one]
         print_entries(found, json, about)
         if not found:
-            raise typer.Exit(NO_MATCH)
+            sys.exit(NO_MATCH)
 
 
 def _about_host(url: str, trust: str | None) -> dict[str, Any]:
@@ -332,14 +323,25 @@ def opened(space: str, trust: str | None = None) -> Iterator[tupelo.SpaceLike]:
             yield local
 
 
-def credentials(trust: str | None) -> dict[str, Any]:
-    """Arguments to connect: fail at once if the host is not there."""
-    given: dict[str, Any] = {"name": CLIENT_NAME, "reconnect": 0}
-    if password := os.environ.get("TUPELO_PASSWORD"):
-        given["password"] = password
-    if trust is not None:
-        given["trust"] = trust_of(trust)
-    return given
+def open_space(path: Path) -> tupelo.Space:
+    """Open the space of an existing file. Reading its log trims nothing from it."""
+    check_file(path)
+    from tupelo.store.sqlite import SqliteJournal
+
+    journal = SqliteJournal(path, "", "", "full", None)
+    name = journal.name
+    journal.stop()
+    return tupelo.Space(name, path=path)
+
+
+def check_file(path: Path) -> None:
+    """Raise an error if the file does not exist or cannot be a journal."""
+    if not path.exists():
+        raise JournalFailed(f"{path} does not exist")
+    if not path.is_file():
+        raise ForeignFile(f"{path} is not a file")
+    if not path.stat().st_size:
+        raise ForeignFile(f"{path} is empty, and not a Tupelo journal")
 
 
 def entries_of(space: tupelo.SpaceLike) -> Iterator[Any]:
@@ -349,16 +351,33 @@ def entries_of(space: tupelo.SpaceLike) -> Iterator[Any]:
             yield from page
 
 
-def changes(space: tupelo.SpaceLike, since: int | None, follow: bool = False) -> Iterator[Change]:
-    """The changes of a space, page by page; from the oldest one if `since` is None."""
+Page = Callable[[int], list[Change]]
+"""Returns some changes after a position."""
+
+
+@contextmanager
+def log_of(space: str, follow: bool, trust: str | None) -> Iterator[Page]:
+    """The log of a space. A file that is followed is only read, so its space may be in use."""
+    if follow and not space.startswith("tupelo://"):
+        always_stand_in()
+        path = Path(space).absolute()
+        check_file(path)
+        yield lambda since: changes_in(path, since, PAGE)
+    else:
+        with opened(space, trust) as target:
+            yield lambda since: target.changes(since=since, limit=PAGE)
+
+
+def changes(after: Page, since: int | None, follow: bool = False) -> Iterator[Change]:
+    """The changes of a log, page by page; from the oldest one if `since` is None."""
     try:
-        page = space.changes(since=since or 0, limit=PAGE)
+        page = after(since or 0)
     except LogTrimmed as trimmed:
         if since is not None or trimmed.first <= 1:  # It keeps no log at all.
             raise
         complain(f"changes before position {trimmed.first} are not kept")
         since = trimmed.first - 1
-        page = space.changes(since=since, limit=PAGE)
+        page = after(since)
     last = since or 0
     while page or follow:
         yield from page
@@ -366,11 +385,7 @@ def changes(space: tupelo.SpaceLike, since: int | None, follow: bool = False) ->
             last = page[-1].position
         else:
             time.sleep(FOLLOW_SECONDS)
-        page = space.changes(since=last, limit=PAGE)
-
-
-def in_json(choice: bool | None) -> bool:
-    return not sys.stdout.isatty() if choice is None else choice
+        page = after(last)
 
 
 def print_entries(
@@ -386,17 +401,10 @@ def print_entries(
         if not as_lines:
             print(entry_text(shape, fields, None), flush=True)
         elif shape.kind is None:
-            print(_json({"fields": as_json(fields), **said}), flush=True)
+            print(json_text({"fields": as_json(fields), **said}), flush=True)
         else:
             named = as_json(Typed(shape.kind, fields))
-            print(_json({"kind": shape.kind.name, "fields": named, **said}), flush=True)
-
-
-def print_row(row: dict[str, Any], json: bool | None) -> None:
-    if in_json(json):
-        print(_json(row))
-    else:
-        print("  ".join("-" if value is None else str(value) for value in row.values()))
+            print(json_text({"kind": shape.kind.name, "fields": named, **said}), flush=True)
 
 
 def change_json(change: Change) -> str:
@@ -414,7 +422,7 @@ def change_json(change: Change) -> str:
         kind, fields = change.shape.kind, change.fields
         record["entry"] = as_json(fields if kind is None else Typed(kind, fields))
         record["entry_kind"] = None if kind is None else kind.name
-    return _json(record)
+    return json_text(record)
 
 
 def change_text(change: Change) -> str:
@@ -428,28 +436,3 @@ def change_text(change: Change) -> str:
         entry = entry_text(change.shape, change.fields)
     txn = (change.txn or "-")[:8]
     return f"{change.position:>8}  {moment}  {change.kind:9}  {waited:>8}  {txn:8}  {entry}"
-
-
-def _json(record: Any) -> str:
-    return msgspec.json.encode(record).decode()
-
-
-def say(what: object) -> None:
-    if sys.stdout.isatty():
-        print(what)
-
-
-def complain(what: object) -> None:
-    print(f"tupelo: {what}", file=sys.stderr)
-
-
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """Print errors as one line instead of a traceback."""
-    try:
-        yield
-    except (TupeloError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise  # The pipe was closed, as in `tupelo log FILE | head`.
-        complain(error)
-        raise typer.Exit(1) from error

@@ -451,7 +451,7 @@ class Tour:
         command = ["pipeline", "report", *hosts, "--to", str(report)]
         self._say(f"  tupelo {' '.join(command)}")
         began = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "tupelo.apps.cli", *command])
+        done = subprocess.run([sys.executable, "-m", "tupelo", *command])
         if done.returncode:
             raise TourFailed("the audit found a fault, or the pipeline could not run: see above")
         self._say(

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
 
-from tupelo.apps.spaces import clear_errors, complain
+from tupelo.apps.shell import clear_errors, complain
 from tupelo.pipeline.commands.prompt import packages
 
 # Every command of `tupelo` loads this module, also one that only runs a host. The rest of the lab

@@ -41,29 +41,17 @@ CHANGES = pa.schema(
         ("kind", pa.string()),
         ("origin", pa.string()),
         ("n", pa.int64()),
-<<<<<<< HEAD
         ("agent", pa.string()),
+        ("agent_name", pa.string()),
         ("session", pa.string()),
         ("txn", pa.string()),
         ("to", pa.string()),
         ("waited", pa.float64()),
         ("expires", TIME),
+        ("deliveries", pa.int64()),
         ("bytes", pa.int32()),
         ("type", pa.string()),
         ("shape", pa.string()),
-=======
-        ("agent", pa.string()),  # the agent that made the change
-        ("agent_name", pa.string()),  # that it has given itself; since version 2
-        ("session", pa.string()),
-        ("txn", pa.string()),
-        ("to", pa.string()),  # the agent that the entry is for
-        ("waited", pa.float64()),  # seconds
-        ("expires", TIME),  # the lease after the change; null: for ever
-        ("deliveries", pa.int64()),  # how often the entry came back so far; since version 2
-        ("bytes", pa.int32()),  # of the payload
-        ("type", pa.string()),  # the name of the dataclass; null: a tuple
-        ("shape", pa.string()),  # "(str, int)", or "(name: str, size: int)"
->>>>>>> client
         ("fields", pa.string()),
         ("payload", pa.binary()),
     ]

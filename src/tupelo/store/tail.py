@@ -16,7 +16,7 @@ from tupelo.errors import BadArgument, DamagedFile, JournalFailed
 from tupelo.store.format import AGENT_NAME, KINDS, is_damage
 from tupelo.store.journal import MemoryJournal, require_kept
 from tupelo.values.change import Change
-from tupelo.values.codec import encode_entry
+from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 
 COLUMNS = (
     *("position", "time", "kind", "arrival", "origin", "n", "agent", "session"),
@@ -68,6 +68,30 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
             raise JournalFailed(f"{path} cannot be read: {error}") from error
         raise DamagedFile(f"{path} is damaged ({error})") from error
     return kept, durable, columns
+
+
+def changes_in(path: Path, since: int, limit: int) -> list[Change]:
+    """Changes after a position, from a file whose space may be in use."""
+    _, _, columns = tail_in(path, COLUMNS, since + 1, since + limit)
+    own = _own_agent(path)
+    found = []
+    for row in zip(*columns, strict=True):
+        cells = dict(zip(COLUMNS, row, strict=True))
+        cells |= {"agent": cells["agent"] or own, "n": cells["n"] or 0}
+        cells |= {"arrival": cells["arrival"] or 0, "origin": cells["origin"] or own}
+        if (payload := cells["payload"]) is not None:
+            try:
+                cells["shape"], cells["fields"] = decode_entry(payload)
+            except BadBytes as error:
+                raise DamagedFile(f"{path} is damaged ({error})") from error
+        found.append(Change(**cells))
+    return found
+
+
+def _own_agent(path: Path) -> str:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+        (agent,) = db.execute("SELECT value FROM meta WHERE key = 'agent'").fetchone()
+    return str(agent)
 
 
 def bounds_in(db: sqlite3.Connection) -> tuple[int, int]:

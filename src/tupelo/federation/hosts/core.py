@@ -9,13 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-from tupelo.errors import BadArgument, HostClosed, LimitReached, NotAllowed, Stranger, TupeloError
+from tupelo.errors import (
+    BadArgument,
+    DamagedFile,
+    ForeignFile,
+    HostClosed,
+    JournalFailed,
+    LimitReached,
+    NotAllowed,
+    Stranger,
+    TupeloError,
+)
 from tupelo.federation.hosts.client_resources import ClientResources
 from tupelo.federation.hosts.decisions import TransactionDecisions
 from tupelo.federation.hosts.discovery import Dialler
@@ -53,8 +63,18 @@ from tupelo.values.scope import Scope
 logger = logging.getLogger("tupelo")
 
 PRESENCE_SECONDS = 0.01
+NO_SPACES: Mapping[str, Mapping[str, Any]] = {}
 TRUST_REVIEW_SECONDS = 3_600.0
 """The longest time between two checks whether trust in an identity has ended."""
+
+
+class SetAside(NamedTuple):
+    """A space in the folder that could not be opened: why, with which options, and the state of its
+    file then."""
+
+    reason: str
+    options: Mapping[str, Any]
+    state: tuple[int, ...]
 
 
 class HostCore:
@@ -95,6 +115,7 @@ class HostCore:
         self.answer_seconds = answer_seconds
         self.listening: Listener | None = None
         self.spaces: dict[str, HostedSpace] = {}
+        self.set_aside: dict[str, SetAside] = {}
         self.peers: dict[str, Peer] = {}
         self.servings: dict[str, ClientServer] = {}
         self.from_clients: Handlers[ClientServer] = Handlers()
@@ -176,11 +197,14 @@ class HostCore:
 
     # Coming and going
 
-    async def start(self) -> None:
+    async def start(self, spaces: Mapping[str, Mapping[str, Any]] = NO_SPACES) -> None:
+        """Open the spaces in the folder and these, with their options; then listen."""
         self._started = True
+        for name, options in spaces.items():
+            self._open_or_set_aside(name, options)
         for name in self._folder.names() if self._folder else []:
-            if name not in self.spaces:
-                self.make_space(name)
+            if name not in self.spaces and name not in self.set_aside:
+                self._open_or_set_aside(name, {})
         if self._listen is not None:
             self.listening = await self.network.listen(self._listen, self._answer)
         self.presence.engaged(self.id, self.name, self.address)
@@ -257,6 +281,33 @@ class HostCore:
         self._add_space(hosted)
         return hosted
 
+    def _open_or_set_aside(self, name: str, options: Mapping[str, Any]) -> None:
+        """Open a space; if its file is damaged, the host goes on without it."""
+        try:
+            self.make_space(name, **options)
+        except (DamagedFile, ForeignFile, JournalFailed) as error:
+            if self._folder is None:
+                raise
+            state = _file_state(self._folder.file_of(name))
+            self.set_aside[name] = SetAside(str(error), options, state)
+            logger.error(
+                "the space %r is set aside, and the others are served: %s; repair its file with"
+                " `tupelo repair`, and it is opened when it is next used",
+                name,
+                error,
+            )
+
+    def _reopen(self, name: str) -> None:
+        """Open a space that was set aside, if its file has changed since. Raises DamagedFile."""
+        before = self.set_aside[name]
+        if self._folder is not None and _file_state(self._folder.file_of(name)) != before.state:
+            self._open_or_set_aside(name, before.options)
+        if name in self.set_aside:
+            raise DamagedFile(
+                f"the space {name!r} is set aside at this host, because its file cannot be used;"
+                " `tupelo repair` saves what is good of it"
+            )
+
     def companion(self, served: HostedSpace, kind: str, access: Access) -> HostedSpace:
         """The companion of this `kind` of the space `served`: a hidden space in which a model keeps
         more for it, under the rules of that space and `access`. Clients cannot open it, since its
@@ -289,6 +340,8 @@ class HostCore:
 
     def _add_space(self, hosted: HostedSpace) -> None:
         self.spaces[hosted.name] = hosted
+        if self.set_aside.pop(hosted.name, None) is not None:
+            logger.warning("the space %r was repaired, and is served again", hosted.name)
         if self._started:
             self._recover(hosted)
         self.mover.recover(hosted)
@@ -371,6 +424,9 @@ class HostCore:
         found = self.spaces.get(name)
         if found is None or found.serves is not None:
             check_space_name(name)
+        if found is None and name in self.set_aside:
+            self._reopen(name)
+            found = self.spaces[name]
         if found is None:
             self._access.check("write", name, who, False)
             if self._folder is not None and self._folder.is_claimed(name):
@@ -820,3 +876,12 @@ class HostCore:
         peer.agents = {agent for agent, _ in agents}
         self.presence.has(peer.id, spaces, agents)
         self.mover.arrived()
+
+
+def _file_state(file: Path) -> tuple[int, ...]:
+    """Differs if the file was changed or replaced."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns

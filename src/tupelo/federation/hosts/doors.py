@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,6 +60,7 @@ class HostConfig:
     archiving: Archiving | None
     local_trust: bool
     limits: Limits
+    spaces: Mapping[str, Mapping[str, Any]]
     _discovery: Discovery | None = field(default=None, init=False)
 
     async def start(self) -> HostCore:
@@ -91,7 +92,7 @@ class HostConfig:
         )
         core.identity = self.identity
         try:
-            await core.start()
+            await core.start(self.spaces)
             if self.discover:
                 await self._start_discovery(core)
         except BaseException:
@@ -159,6 +160,7 @@ def plan_host(
     archive: str | Path | Archiving | None = None,
     local_trust: bool = True,
     limits: Limits | None = None,
+    spaces: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> HostConfig:
     """Check the arguments of a host and fill in the defaults. Raises BadArgument."""
     if not isinstance(name, str) or not name:
@@ -182,6 +184,10 @@ def plan_host(
         raise BadArgument("heartbeat", "a number of seconds above 0", heartbeat)
     if limits is not None and not isinstance(limits, Limits):
         raise BadArgument("limits", "a Limits(...)", limits)
+    if spaces is not None and not (
+        isinstance(spaces, Mapping) and all(isinstance(one, Mapping) for one in spaces.values())
+    ):
+        raise BadArgument("spaces", "the options of spaces by their names", spaces)
     folder = None if path is None else Path(path)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise BadArgument("path", "the name of a folder", path)
@@ -209,6 +215,7 @@ def plan_host(
         check_archive(archive, path),
         local_trust,
         limits or Limits(),
+        spaces or {},
     )
 
 
@@ -255,6 +262,7 @@ class HostDoor:
         archive: str | Path | Archiving | None = None,
         local_trust: bool = True,
         limits: Limits | None = None,
+        spaces: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._plan = plan_host(
             name,
@@ -271,6 +279,7 @@ class HostDoor:
             archive,
             local_trust,
             limits,
+            spaces,
         )
         self._begin()
 
@@ -311,8 +320,10 @@ class HostDoor:
 
     @property
     def health(self) -> dict[str, str]:
-        """The spaces of this host that have a problem, such as a full disk, and its description."""
-        found = {name: hosted.port.health for name, hosted in list(self.core.spaces.items())}
+        """Problems of the spaces of this host by name, such as a full disk; empty if there are
+        none."""
+        found = {name: aside.reason for name, aside in list(self.core.set_aside.items())}
+        found |= {name: hosted.port.health for name, hosted in list(self.core.spaces.items())}
         return {name: health for name, health in found.items() if health != "ok"}
 
     @property
@@ -501,6 +512,7 @@ class Host(HostDoor):
     - `heartbeat`: seconds between heartbeats; a peer is dropped after three missed ones.
     - `archive`: a folder to which the logs of its spaces are copied before they are trimmed.
     - `limits`: how much clients may use.
+    - `spaces`: spaces that are made before clients can connect: the arguments of `space` by name.
     """
 
     is_async = False

@@ -135,7 +135,8 @@ class Trust:
             if self.keys is not None and key not in self.keys:
                 raise Stranger(
                     f"{name!r} has the identity {key}, which is not among the known ones; "
-                    "who is to be let in must be on the list of identities"
+                    "to trust it, add this identity to the file of --trust, or to Trust.known, at "
+                    "the end that refuses it"
                 )
             if self.is_over(key, now):
                 raise Stranger(f"{name!r} has the identity {key}, which is trusted no more")

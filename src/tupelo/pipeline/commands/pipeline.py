@@ -22,7 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from tupelo.apps.spaces import clear_errors, complain
+from tupelo.apps.shell import clear_errors, complain
 from tupelo.errors import AuditFailed, BadArgument
 from tupelo.pipeline import TITLES
 from tupelo.pipeline.commands.prompt import (

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from tupelo.apps.hosting import LISTEN
-from tupelo.apps.spaces import clear_errors, complain
+from tupelo.apps.shell import clear_errors, complain
 from tupelo.errors import BadArgument, CannotReach, PipelineError, TupeloError
 from tupelo.pipeline.commands.prompt import (
     Archive,

@@ -1,0 +1,59 @@
+"""A host with a damaged file serves its other spaces, and the damaged one after its repair."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import tupelo
+from tupelo.errors import DamagedFile
+from tupelo.store.checking import salvage_in_place
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a host with two spaces, of which one is damaged."""
+    folder = tmp_path / "kitchen"
+    with tupelo.Host("kitchen", path=folder) as host:
+        for name in ("jobs", "news"):
+            host.space(name).write_all([("n", 1), ("n", 2)])
+    with sqlite3.connect(folder / "jobs.tupelo") as db:
+        db.execute("UPDATE change SET payload = x'00' WHERE position = 2")
+    db.close()
+    return folder
+
+
+def test_the_others_are_served_and_the_host_says_so(folder, caplog):
+    with tupelo.Host("kitchen", listen="127.0.0.1:0", path=folder) as host:
+        with tupelo.connect(host.url + "news") as news:
+            assert news.count() == 2
+        assert set(host.health) == {"jobs"} and "is damaged" in host.health["jobs"]
+        assert [r.levelname for r in caplog.records if "'jobs' is set aside" in r.message] == [
+            "ERROR"
+        ]
+        before = (folder / "jobs.tupelo").read_bytes()
+        for _ in range(2):
+            with pytest.raises(DamagedFile, match="'jobs' is set aside at this host"):
+                tupelo.connect(host.url + "jobs")
+        assert (folder / "jobs.tupelo").read_bytes() == before
+
+
+def test_a_repaired_space_is_served_without_a_restart(folder):
+    with tupelo.Host("kitchen", listen="127.0.0.1:0", path=folder) as host:
+        with pytest.raises(DamagedFile):
+            tupelo.connect(host.url + "jobs")
+        assert salvage_in_place(folder / "jobs.tupelo") is not None
+        with tupelo.connect(host.url + "jobs") as jobs:
+            assert jobs.read_all() == [("n", 1)]
+        assert host.health == {}
+
+
+def test_a_repaired_space_has_the_options_that_it_was_given(folder):
+    spaces = {"jobs": {"access": tupelo.Access(password="tea")}}
+    with tupelo.Host("kitchen", listen="127.0.0.1:0", path=folder, spaces=spaces) as host:
+        assert set(host.health) == {"jobs"}
+        salvage_in_place(folder / "jobs.tupelo")
+        with pytest.raises(tupelo.errors.WrongPassword):
+            tupelo.connect(host.url + "jobs")
+        with tupelo.connect(host.url + "jobs", password="tea") as jobs:
+            assert jobs.count() == 1
