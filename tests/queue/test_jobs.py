@@ -129,6 +129,20 @@ def test_a_job_that_fails_too_often_is_a_dead_letter_and_can_be_retried(queue, i
     assert not queue.retry(job.id)
 
 
+def test_a_job_whose_workers_are_lost_is_a_dead_letter(space):
+    queue = JobQueue(space, losses_max=2)
+    queue.task(name="upper")(str.upper)
+    job = queue.submit("upper", "a")
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError), space.transaction() as txn:
+            assert space.take(txn=txn) is not None
+            raise ZeroDivisionError
+    queue.work(until_empty=True)
+    with pytest.raises(JobFailed, match="its worker was lost 3 times"):
+        job.result(0)
+    assert [dead.id for dead in queue.dead()] == [job.id]
+
+
 def test_a_result_that_cannot_be_an_entry_fails_the_job(queue):
     queue.task(name="make", retries=0)(object)
     job = queue.submit("make")
@@ -265,6 +279,7 @@ def test_an_error_of_the_space_ends_the_work():
     [
         (lambda queue: JobQueue(queue.space, ""), "name"),
         (lambda queue: JobQueue(queue.space, lease=0), "lease"),
+        (lambda queue: JobQueue(queue.space, losses_max=-1), "losses_max"),
         (lambda queue: JobQueue(queue.space, keep_results=-1), "keep_results"),
         (lambda queue: queue.submit(print), "task"),
         (lambda queue: queue.submit("a", priority="high"), "priority"),

@@ -122,7 +122,9 @@ class JobQueue:
 
     `space` is any space: in memory, in a file, at a host, or spanning hosts. `name` keeps several
     queues in one space apart. A job whose worker stops responding is in the queue again after
-    `lease` seconds; if a connection breaks, at once. Results are kept for `keep_results` seconds.
+    `lease` seconds; if a connection breaks, at once. A job whose workers were lost more than
+    `losses_max` times is a dead letter, since it may be the job that kills them. Results are kept
+    for `keep_results` seconds.
     """
 
     def __init__(
@@ -131,16 +133,19 @@ class JobQueue:
         name: str = "jobs",
         *,
         lease: float = 30.0,
+        losses_max: int = 5,
         keep_results: float | None = 86_400.0,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise BadArgument("name", "a text that is not empty", name)
         _check_seconds("lease", lease, above=0)
+        _check_count("losses_max", losses_max)
         if keep_results is not None:
             _check_seconds("keep_results", keep_results, above=0)
         self.space = space
         self.name = name
         self.lease = lease
+        self.losses_max = losses_max
         self.keep_results = keep_results
         self._tasks: dict[str, Task] = {}
         self._stop = threading.Event()
@@ -178,8 +183,7 @@ class JobQueue:
     def _declare(self, name: str | None, retries: int, backoff: float, function: F) -> F:
         if not callable(function):
             raise BadArgument("function", "a function", function)
-        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-            raise BadArgument("retries", "a number that is not negative", retries)
+        _check_count("retries", retries)
         _check_seconds("backoff", backoff)
         name = name or function.__name__
         if name in self._tasks:
@@ -224,7 +228,7 @@ class JobQueue:
 
     def _put(self, job: WaitingJob, delay: float, txn: Any) -> tupelo.Lease:
         _check_seconds("delay", delay)
-        return self.space.write(job, txn=txn, **({"delay": delay} if delay else {}))
+        return self.space.write(job, delay=delay, txn=txn)
 
     def job(self, id: str) -> Job:
         """A job by its id, perhaps submitted by another program."""
@@ -261,8 +265,7 @@ class JobQueue:
         """
         if not self._tasks:
             raise BadArgument("work", "a queue with tasks: declare functions by @queue.task", self)
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise BadArgument("threads", "a number of 1 or more", threads)
+        _check_count("threads", threads, least=1)
         self._stop.clear()
         in_hand: set[tupelo.Lease] = set()
         errors: list[BaseException] = []
@@ -302,6 +305,7 @@ class JobQueue:
     def _work_once(self, in_hand: set[tupelo.Lease], if_exists: bool) -> bool:
         """Do one job. Returns False if there was none."""
         mine = WaitingJob(self.name, task=tupelo.OneOf(*self._tasks))
+        about: list[tupelo.About] = []
         try:
             with self.space.transaction(lease=max(self.lease, 2 * POLL_SECONDS)) as txn:
                 job = self.space.take(
@@ -310,9 +314,15 @@ class JobQueue:
                     order=BY_PRIORITY,
                     txn=txn,
                     if_exists=if_exists,
+                    about=about,
                 )
                 if job is None:
                     return False
+                if about[0].deliveries > self.losses_max:
+                    self._make_dead_letter(
+                        job, f"its worker was lost {about[0].deliveries} times", txn
+                    )
+                    return True
                 in_hand.add(txn.lease)
                 try:
                     self._run(job, txn)
@@ -341,7 +351,10 @@ class JobQueue:
         logger.warning("job %s of %s has failed: %s", job.id, task.name, error.splitlines()[-1])
         if job.failures <= task.retries:
             self._put(job, task.backoff * 2 ** (job.failures - 1), txn)
-            return
+        else:
+            self._make_dead_letter(job, error, txn)
+
+    def _make_dead_letter(self, job: WaitingJob, error: str, txn: Any) -> None:
         self.space.write(DeadLetter(**vars(job), error=error), txn=txn)
         self._finish(FinishedJob(self.name, job.id, error=error), txn)
 
@@ -371,6 +384,11 @@ def _check_seconds(name: str, value: object, above: float = -1) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > above:
         limit = "above 0" if above == 0 else "of 0 or more"
         raise BadArgument(name, f"a number of seconds {limit}", value)
+
+
+def _check_count(name: str, value: object, least: int = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadArgument(name, f"a whole number of {least} or more", value)
 
 
 def _check_priority(priority: object) -> int:
