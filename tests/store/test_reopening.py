@@ -591,7 +591,7 @@ def make_older(path: Path, form: int, lacking: list[str]) -> None:
     db = sqlite3.connect(path)
     db.execute("ALTER TABLE promise DROP COLUMN crc")
     db.execute("DELETE FROM meta WHERE key IN ('crc', 'living')")
-    lacking = [*lacking, "crc", "lease_crc", "newest", "living"]
+    lacking = [*lacking, "crc", "lease_crc", "newest", "living", "visible", "delayed"]
     columns = {name: form for _, name, form, *_ in db.execute("PRAGMA table_info(change)")}
     kept = [name for name in columns if name not in lacking]
     typed = ", ".join(f"{name} {columns[name]}" for name in kept[1:])

@@ -30,11 +30,21 @@ _MASK = 2**63 - 1
 _FIRST, _SECOND = 0x1E37_79B9_7F4A_7C15, 0x3F58_476D_1CE4_E5B9
 
 
-def entry_crc(position: int, origin: str | None, n: int, payload: bytes, dest: str | None) -> int:
+def entry_crc(
+    position: int,
+    origin: str | None,
+    n: int,
+    payload: bytes,
+    dest: str | None,
+    visible: float | None = None,
+    delayed: int | None = None,
+) -> int:
     """Checksum of an entry. Raises TypeError for values that no row of an entry has."""
     crc = crc32(payload, (position * 0x9E37_79B1 + n) % _PRIME)
     if origin is not None or dest is not None:
         crc = crc32(_encode((origin, dest)), crc)
+    if visible is not None or delayed is not None:
+        crc = crc32(_encode((visible, delayed)), crc)
     return crc & 0x7FFF_FFFF
 
 
@@ -102,7 +112,7 @@ def bounded(living: int) -> int:
 
 
 APPLICATION_ID = 0x7457_0E10
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 
 
 def check_header(path: Path) -> None:
@@ -182,7 +192,10 @@ CREATE TABLE change (
     crc INTEGER,      -- of all but `ended` and `lease`; this and what follows: since format 6
     lease_crc INTEGER,  -- of `lease`, if it has an end
     newest INTEGER,   -- of the last change of a commit: the greatest n so far,
-    living INTEGER    -- and the sum of what lives after it
+    living INTEGER,   -- and the sum of what lives after it
+    visible REAL,     -- of a delayed entry, when it becomes visible; this and `delayed`: since
+                      -- format 7
+    delayed INTEGER   -- of a written entry that was delayed, the position of that change
 );
 CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL, crc INTEGER) WITHOUT ROWID;
 """
@@ -192,13 +205,17 @@ _ADDED = (
     (3, "session TEXT"),
     (4, "lease REAL"),
     *((6, f"{name} INTEGER") for name in ("crc", "lease_crc", "newest", "living")),
+    (7, "visible REAL"),
+    (7, "delayed INTEGER"),
 )
 CHANGE = "position, time, kind, arrival, agent, txn, waited, expires, session"
 """The constant columns of a change."""
-_CRC = f"row_crc({CHANGE}, newest, living, origin, n, payload, dest)"
+_CRC = f"row_crc({CHANGE}, newest, living, origin, n, payload, dest, visible, delayed)"
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 """The kinds of changes, in the order of their numbers in a file."""
-_WRITTEN, _RENEWED = KINDS.index("written"), KINDS.index("renewed")
+WRITTEN = KINDS.index("written")
+DELAYED = KINDS.index("delayed")
+_RENEWED = KINDS.index("renewed")
 
 
 def create(db: sqlite3.Connection) -> None:
@@ -235,7 +252,7 @@ def make_checksums(db: sqlite3.Connection) -> None:
 def add_functions(db: sqlite3.Connection) -> None:
     """Define the checksum functions in SQL, for statements that change many rows."""
     for name, count, function in (
-        ("row_crc", 15, _row_crc),
+        ("row_crc", 17, _row_crc),
         ("lease_crc", 2, lease_crc),
         ("promise_crc", 2, promise_crc),
     ):
@@ -243,9 +260,9 @@ def add_functions(db: sqlite3.Connection) -> None:
 
 
 def _row_crc(*row: Any) -> int:
-    position, origin, n, payload, dest = row[0], *row[11:]
     crc = last_crc(change_crc(row[:9]), *row[9:11])
-    return crc if payload is None else row_crc(crc, entry_crc(position, origin, n, payload, dest))
+    payload = row[13]
+    return crc if payload is None else row_crc(crc, entry_crc(row[0], *row[11:]))
 
 
 def require_crc(row: Sequence[Any]) -> None:
@@ -280,8 +297,8 @@ def delete_before(db: sqlite3.Connection, position: int) -> None:
         (position, _RENEWED),
     )
     db.execute(
-        "DELETE FROM change WHERE position < ?1 AND (kind != ?2 OR ended < ?1)",
-        (position, _WRITTEN),
+        "DELETE FROM change WHERE position < ?1 AND (kind NOT IN (?2, ?3) OR ended < ?1)",
+        (position, WRITTEN, DELAYED),
     )
 
 

@@ -28,8 +28,10 @@ from tupelo.store.filelock import FileLock, draft_of, sync_folder
 from tupelo.store.format import (
     CHANGE,
     CHECKED_SINCE,
+    DELAYED,
     FORMAT_VERSION,
     KINDS,
+    WRITTEN,
     add_functions,
     bounded,
     change_crc,
@@ -69,11 +71,11 @@ logger = logging.getLogger(__name__)
 _WRITE_BEHIND = 4_096
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
 _REMARKS = frozenset({"read", "engaged", "disengaged"})  # the entry does not change
-_WRITTEN = _CODES["written"]
 
 _COLUMNS = [
     *CHANGE.split(", "),
-    *("crc", "origin", "n", "payload", "dest", "ended", "lease", "lease_crc", "newest", "living"),
+    *("crc", "origin", "n", "payload", "dest", "visible", "delayed"),
+    *("ended", "lease", "lease_crc", "newest", "living"),
 ]
 _CRC, _ENDED = map(_COLUMNS.index, ("crc", "ended"))
 _NOTHING = (None,) * len(_COLUMNS)
@@ -102,13 +104,28 @@ before the space is closed with JournalFailed."""
 
 class SavedPromise(msgspec.Struct, array_like=True):
     """A stored prepared transaction: (n, expires, payload) of its writes, and arrivals; (origin,
-    agent that it is for) of its writes; and the holder, if it is a delivery."""
+    agent that it is for) of its writes; the holder, if it is a delivery; and when its writes become
+    visible, if some are delayed."""
 
     written: list[tuple[int, float | None, bytes]]
     taken: list[int]
     read: list[int]
     marks: list[tuple[str, str | None]] = []
     holder: Holder | None = None
+    visible: list[float | None] = []
+
+
+class SavedEntry(NamedTuple):
+    """A living entry in the file: see `Entry`."""
+
+    arrival: int
+    origin: str
+    n: int
+    expires: float | None
+    payload: bytes
+    to: str | None
+    visible: float | None
+    delayed: int | None
 
 
 class _Rows(NamedTuple):
@@ -328,30 +345,30 @@ class SqliteJournal:
         )
         self.n = max(self.n, mark.newest)  # Numbers of entries are not used twice.
 
-    def entries(self) -> Iterator[tuple[int, str, int, float | None, bytes, str | None]]:
-        """The living entries in order of arrival: arrival, origin, n, expires, payload, and the
-        agent that they are for."""
+    def entries(self) -> Iterator[SavedEntry]:
+        """The living entries in order of arrival, with the delayed ones."""
         agent = self.agent
         checked = self._format >= CHECKED_SINCE
         dest = "dest" if self._format >= 2 else "NULL"
         lease = "lease" if self._format >= 4 else "expires"
         crcs = "crc, lease_crc" if checked else "NULL, NULL"
+        delay = "visible, delayed" if self._format >= 7 else "NULL, NULL"
         arrivals: list[int] = []
         try:
-            for arrival, origin, n, expires, payload, to, crc, of_lease in self._db.execute(
-                f"SELECT position, origin, n, {lease}, payload, {dest}, {crcs} FROM change"
-                " WHERE kind = ? AND ended IS NULL ORDER BY position",
-                (_WRITTEN,),
+            for arrival, origin, n, expires, payload, to, crc, of_lease, *late in self._db.execute(
+                f"SELECT position, origin, n, {lease}, payload, {dest}, {crcs}, {delay} FROM change"
+                " WHERE kind IN (?, ?) AND ended IS NULL ORDER BY position",
+                (WRITTEN, DELAYED),
             ):
                 arrivals.append(arrival)
                 if checked:
-                    if crc >> 32 != entry_crc(arrival, origin, n, payload, to) or (
+                    if crc >> 32 != entry_crc(arrival, origin, n, payload, to, *late) or (
                         of_lease is not expires and of_lease != lease_crc(arrival, expires)
                     ):
                         raise ValueError(f"the checksum of the entry at {arrival} is wrong")
                 elif type(n) is not int or type(expires) not in (float, NoneType):
                     raise ValueError(f"the entry at {arrival} has n={n!r} and expires={expires!r}")
-                yield arrival, origin or agent, n, expires, payload, to
+                yield SavedEntry(arrival, origin or agent, n, expires, payload, to, *late)
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             refuse(self.path, error)
         self._read_living += entry_weights(arrivals)
@@ -361,12 +378,12 @@ class SqliteJournal:
         if self._format < 2:
             return []
         rows = self._db.execute(
-            "SELECT position, origin, n, payload, dest, crc FROM change"
+            "SELECT position, origin, n, payload, dest, visible, delayed, crc FROM change"
             " WHERE dest IS NOT NULL AND origin IS NOT NULL"
         ).fetchall()
-        for position, origin, n, payload, dest, crc in rows:
-            if not is_entry_crc(crc, entry_crc(position, origin, n, payload, dest)):
-                raise DamagedFile(f"{self.path} is damaged (the checksum at {position} is wrong)")
+        for *entry, crc in rows:
+            if not is_entry_crc(crc, entry_crc(*entry)):
+                raise DamagedFile(f"{self.path} is damaged (the checksum at {entry[0]} is wrong)")
         return [(origin, n) for _, origin, n, *_ in rows]
 
     def was_committed(self, txn_id: str) -> bool:
@@ -504,7 +521,7 @@ class SqliteJournal:
         code = _CODES[kind]
         if kind == "written":
             n, payload = c.n, c.payload
-            if payload is None or c.to is not None or c.origin != own:
+            if payload is None or c.to is not None or c.origin != own or c.delayed is not None:
                 return None
             if n > self.n:
                 self.n = n
@@ -552,20 +569,27 @@ class SqliteJournal:
             ]
             crc = change_crc(row)
             rows.append(row)
-            if kind == "written":
+            if kind == "written" or kind == "delayed":
                 payload = c.payload
                 if payload is None:
                     assert c.shape is not None and c.fields is not None
                     payload = encode_entry(c.shape, c.fields)
                 origin = None if c.origin == own else c.origin
-                crc = row_crc(crc, entry_crc(position, origin, c.n, payload, c.to))
-                row += (crc, origin, c.n, payload, c.to, None, expires)
+                late = c.visible, c.delayed
+                crc = row_crc(crc, entry_crc(position, origin, c.n, payload, c.to, *late))
+                row += (crc, origin, c.n, payload, c.to, *late, None, expires)
                 if expires is not None:
                     row.append(lease_crc(position, expires))
                 written[arrival] = row
                 arrived.append(arrival)
                 if c.n > newest:
                     newest = c.n
+                if c.delayed is not None:  # The row with which it was delayed has ended.
+                    gone.append(c.delayed)
+                    if c.delayed in written:
+                        written[c.delayed][_ENDED:] = position, None, None
+                    else:
+                        updates[c.delayed] = (None, None, position, c.delayed)
                 continue
             row.append(crc)
             if not arrival:
@@ -601,8 +625,9 @@ class SqliteJournal:
         promise: Promise = change.promise
         written = [(e.n, e.expires, encode_entry(e.shape, e.fields)) for e in promise.written]
         marks = [(e.origin, e.to) for e in promise.written]
+        visible = [e.visible for e in promise.written]
         saved = SavedPromise(
-            written, list(promise.taken), list(promise.read), marks, promise.holder
+            written, list(promise.taken), list(promise.read), marks, promise.holder, visible
         )
         payload = msgspec.msgpack.encode(saved)
         crc = promise_crc(change.txn or "", payload)
@@ -618,7 +643,8 @@ class SqliteJournal:
             require_kept(since, self._first)
             try:
                 rows = self._db.execute(
-                    f"SELECT {_CHECKED}, w.origin, w.n, w.payload, w.dest, w.crc"
+                    f"SELECT {_CHECKED}, w.origin, w.n, w.payload, w.dest, w.visible, w.delayed,"
+                    " w.crc"
                     " FROM change c LEFT JOIN change w ON w.position = c.arrival"
                     " WHERE c.position > ? ORDER BY c.position LIMIT ?",
                     (since, -1 if limit is None else limit),
@@ -634,11 +660,11 @@ class SqliteJournal:
         """The change of a row that was joined with the row of its entry."""
         require_crc(row[:12])
         position, time, kind, arrival, agent, txn, waited, expires, session = row[:9]
-        origin, n, payload, to, crc = row[12:]
+        origin, n, payload, to, visible, delayed, crc = row[12:]
         if position != expected:
             raise ValueError(f"the change at {expected} is missing")
         if arrival is not None and not is_entry_crc(
-            crc, entry_crc(arrival, origin, n, payload, to)
+            crc, entry_crc(arrival, origin, n, payload, to, visible, delayed)
         ):
             raise ValueError(f"the checksum of the entry at {arrival} is wrong")
         shape, fields = (None, None) if payload is None else decode_entry(payload)
@@ -658,6 +684,8 @@ class SqliteJournal:
             payload=payload,
             to=to,
             session=session,
+            visible=visible if kind == DELAYED else None,
+            delayed=delayed if kind == WRITTEN else None,
         )
 
     def trim(self, before: int) -> None:

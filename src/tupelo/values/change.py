@@ -24,6 +24,7 @@ ChangeKind = Literal[
     "moved",  # it moved to its agent at another host
     "engaged",  # the host that the entry describes is engaged
     "disengaged",  # the host that the entry describes departed, or was lost
+    "delayed",  # an entry was written that becomes visible later; then "written" follows
 ]
 
 ENDINGS: tuple[ChangeKind, ...] = ("taken", "expired", "cancelled", "evicted", "moved")
@@ -47,7 +48,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     its space, (`origin`, `n`) anywhere. `agent` made the change, in `session` and transaction `txn`
     if any, after waiting for `waited` seconds. `expires` is the lease after the change. `shape` and
     `fields` are the stored form of the entry, `payload` its encoding. `to` is the agent that the
-    entry is for.
+    entry is for. A "delayed" change says when the entry becomes `visible`, and the "written" change
+    that follows has the position of the `delayed` one.
     """
 
     position: int
@@ -66,6 +68,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     promise: Promise | None = None
     to: str | None = None
     session: str | None = None
+    visible: float | None = None
+    delayed: int | None = None
 
     @property
     def entry(self) -> Any:

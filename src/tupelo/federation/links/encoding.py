@@ -169,12 +169,15 @@ def encode_change(change: Change) -> list[Any]:
         entry,
         change.to,
         change.session,
+        # Older programs expect no more.
+        *([] if change.visible is change.delayed else [change.visible, change.delayed]),
     ]
 
 
 def read_change(encoded: Any) -> Change:
     position, time, kind, arrival, origin, n, agent, txn, waited, expires, *rest = encoded
-    entry, to, session = rest
+    entry, to, session, *delay = rest
+    visible, delayed = delay or (None, None)
     shape, fields = (None, None) if entry is None else read_encoded_entry(entry)
     return Change(
         *(position, time, kind, arrival, origin, n, agent, txn, waited, expires),
@@ -182,6 +185,8 @@ def read_change(encoded: Any) -> Change:
         fields=fields,
         to=to,
         session=session,
+        visible=visible,
+        delayed=delayed,
     )
 
 
