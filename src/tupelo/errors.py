@@ -49,7 +49,7 @@ TupeloError
 │   ├── TokenAway           the holder of the token is out of reach, or still uses it
 │   │   └── SessionLost     the last host of a shared session is gone; it can be resumed
 │   ├── SourceAway          the hosts of the events are out of reach; nothing was removed
-│   ├── CannotSend          too large to be sent, or not valid Unicode; nothing was done
+│   ├── CannotSend          too large, not valid Unicode, or unknown there; nothing was done
 │   ├── AnswerTooLarge      the operation was done, but its answer is too large to be sent
 │   └── BadFrame            a message was invalid; the connection was closed
 ├── LimitReached        a limit of the host, or of this connection to it, is reached
@@ -467,8 +467,8 @@ class HostClosed(LinkError):
 
 
 class CannotSend(LinkError):
-    """The message cannot be sent, because it is too large or not valid Unicode. Nothing was
-    done."""
+    """The message cannot be sent, because it is too large or not valid Unicode, or because the
+    other program is of an older version that does not know it. Nothing was done."""
 
 
 class AnswerTooLarge(LinkError):

@@ -590,7 +590,7 @@ def test_a_renewal_leaves_the_row_of_the_writing_as_it_was(open_space, clock):
 def make_older(path: Path, form: int, lacking: list[str]) -> None:
     """As it was before there were these columns."""
     db = sqlite3.connect(path)
-    lacking = [*lacking, "agent_name", "deliveries", "returns"]
+    lacking = [*lacking, "agent_name", "deliveries", "returns", "visible", "delayed"]
     if form < 6:
         db.execute("ALTER TABLE promise DROP COLUMN crc")
         db.execute("DELETE FROM meta WHERE key IN ('crc', 'living')")

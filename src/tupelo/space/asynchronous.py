@@ -95,15 +95,23 @@ class Space(AsyncSpaceLike):
         at: Any,
         wait: float | None,
         to: str | None,
+        delay: float | None,
     ) -> AsyncLease:
         port = self._port
-        if lease is None and txn is None and at is None and wait == 0 and to is None:
+        if (
+            lease is None
+            and txn is None
+            and at is None
+            and wait == 0
+            and to is None
+            and delay is None
+        ):
             granted: AsyncLease | None = port.write_fast(entry, None, AsyncLease)
             if granted is not None:
                 if port.journaled:
                     await port.flusher.flush(granted.thing.arrival)
                 return granted
-        written = port.write(entry, lease, txn, at, TaskSignal, wait, mark_to(to))
+        written = port.write(entry, lease, txn, at, TaskSignal, wait, mark_to(to), delay)
         return (await self._written(*written, wait))[0]
 
     async def _write_all(
@@ -114,8 +122,10 @@ class Space(AsyncSpaceLike):
         at: Sequence[Any] | None,
         wait: float | None,
         to: str | None,
+        delay: float | None,
     ) -> list[AsyncLease]:
-        written = self._port.write_all(entries, lease, txn, at, TaskSignal, wait, mark_to(to))
+        mark = mark_to(to)
+        written = self._port.write_all(entries, lease, txn, at, TaskSignal, wait, mark, delay)
         return await self._written(*written, wait)
 
     async def _written(

@@ -334,8 +334,9 @@ class Space(ClosingHandle, SpaceLike):
         at: Any,
         wait: float | None,
         to: str | None,
+        delay: float | None,
     ) -> Lease:
-        written = self._port.write(entry, lease, txn, at, ThreadSignal, wait, mark_to(to))
+        written = self._port.write(entry, lease, txn, at, ThreadSignal, wait, mark_to(to), delay)
         return self._written(*written, wait)[0]
 
     def _write_all(
@@ -346,8 +347,10 @@ class Space(ClosingHandle, SpaceLike):
         at: Sequence[Any] | None,
         wait: float | None,
         to: str | None,
+        delay: float | None,
     ) -> list[Lease]:
-        written = self._port.write_all(entries, lease, txn, at, ThreadSignal, wait, mark_to(to))
+        mark = mark_to(to)
+        written = self._port.write_all(entries, lease, txn, at, ThreadSignal, wait, mark, delay)
         return self._written(*written, wait)
 
     def _written(

@@ -24,8 +24,8 @@ class Capacity:
     """Bounds by number of entries and by bytes (as encoded on disk and in messages).
 
     In a full space a write raises SpaceFull; with `evict="fifo"` the oldest entries are evicted
-    instead, with `evict="lru"` the ones that were read longest ago. Protected entries, and those
-    that a transaction holds, are never evicted.
+    instead, with `evict="lru"` the ones that were read longest ago. Protected entries, delayed ones
+    that are not visible yet, and those that a transaction holds, are never evicted.
     """
 
     entries: int | None = None
@@ -96,7 +96,11 @@ class CapacityLimit:
         candidates = (
             e
             for e in order
-            if e.txn is None and not e.readers and e not in kept and not is_protected(e.shape)
+            if e.txn is None
+            and e.visible is None
+            and not e.readers
+            and e not in kept
+            and not is_protected(e.shape)
         )
         while self._exceeds(count, size):
             victim = next(candidates, None) if capacity.evict else None

@@ -90,6 +90,8 @@ class Core:
         self.deadlines = Deadlines()
         self.pruning = Pruning()
         self.directed = DirectedIndex()
+        # Entries that were written with a delay, by the arrival that they had until it was over.
+        self.delayed: dict[int, Entry] = {}
         self.sliced_searches: dict[SlicedSearch, None] = {}  # sliced searches in progress
         self.match_sets: dict[ReferenceType[MatchSetState], None] = {}
         self.subscriptions = Subscriptions(self)
@@ -197,10 +199,12 @@ class Core:
         txn: Txn | None = None,
         at: Places = None,
         mark: WriteOutcome | None = None,
+        delay: float | None = None,
     ) -> list[Entry]:
-        """Write all entries or none; they become visible together. `mark` gives the writer, if it
-        is not this space's own agent, and the agent that the entries are for."""
-        now = self.expire()
+        """Write all entries or none; they become visible together, after so many seconds of
+        `delay`. `mark` gives the writer, if it is not this space's own agent, and the agent that
+        the entries are for."""
+        now = self.expire() + (delay or 0.0)
         if txn is not None:
             txn.require("active")
         payloads = [encode_entry(*item) for item in items] if self._encodes else None
@@ -212,10 +216,21 @@ class Core:
             entry = Entry(fields, shape, self.agent, n, n, until, txn=txn)
             entries.append(entry if mark is None else mark.put_on(entry))
             self.store.know(shape)
+            if delay:
+                entry.visible = now
+                entry.gone = True
         waiting.admit(self, entries, at, txn)
         if payloads and self.books is not None:  # The order may have added their places.
             payloads = [encode_entry(entry.shape, entry.fields) for entry in entries]
-        if txn is not None:
+        if delay:
+            if self.books is not None:  # They have their places, and nobody sees them there.
+                for entry in entries:
+                    self.books.taken(entry)
+            if txn is not None:
+                txn.delayed.update(dict.fromkeys(entries))
+            else:
+                self.delay(entries, payloads)
+        elif txn is not None:
             self._write_within(txn, entries)
         elif self.reactions and reaction.wanted(self, entries):
             # A transaction for this step only; its commit runs the reactions.
@@ -246,8 +261,45 @@ class Core:
                 self.subscriptions.notify(entry, "visible", txn)
             self._fresh.extend(entries)
 
-    def publish(
+    def delay(
         self, entries: list[Entry], payloads: list[bytes] | None = None, txn_id: str | None = None
+    ) -> None:
+        """Keep these entries until they become visible."""
+        for i, entry in enumerate(entries):
+            entry.txn = None
+            if self.log.on:
+                entry.arrival = self.log.position + 1
+            self.log.add("delayed", entry, txn_id, payload=payloads[i] if payloads else None)
+            self.keep_delayed(entry)
+
+    def keep_delayed(self, entry: Entry) -> None:
+        """Keep a delayed entry, which is in the log, until it becomes visible."""
+        entry.gone = True
+        entry.delayed = entry.arrival
+        self.delayed[entry.arrival] = entry
+        self.deadlines.add(leases.Appearance(entry))
+
+    def appear(self, entry: Entry) -> None:
+        """The delay of this entry is over: publish it, as if it was written at that moment."""
+        when, entry.visible = entry.visible, None
+        entry.gone = False
+        entry.arrival = self.next_arrival()
+        with self.log.by(Actor(entry.origin)):
+            self.publish([entry], time=when)
+        if self.reactions and reaction.wanted(self, [entry]):
+            reaction.catch_up(self, [entry])
+
+    def discard_delayed(self, entry: Entry) -> None:
+        """Drop an entry that was never visible, because its delay was not over."""
+        entry.txn = entry.visible = None
+        self.discard(entry)
+
+    def publish(
+        self,
+        entries: list[Entry],
+        payloads: list[bytes] | None = None,
+        txn_id: str | None = None,
+        time: float | None = None,
     ) -> None:
         """Add these entries to the space, all at once."""
         for i, entry in enumerate(entries):
@@ -255,7 +307,8 @@ class Core:
                 entry.arrival = self.log.position + 1
             self.store.add(entry)
             self.directed.add(entry)
-            self.log.add("written", entry, txn_id, payload=payloads[i] if payloads else None)
+            payload = payloads[i] if payloads else None
+            self.log.add("written", entry, txn_id, payload=payload, time=time)
         if self.room is not None and entries:
             for victim in self.room.overflow(entries, self.store):
                 self.store.remove(victim)
@@ -492,6 +545,8 @@ class Core:
             self.books.forget(entry)
             self.waiting.writers.may_go = self.left = True
         self.pruning.gone(entry)
+        if entry.delayed is not None:
+            self.delayed.pop(entry.delayed, None)
         if published:
             for listener in self.removal_listeners:
                 listener(entry)

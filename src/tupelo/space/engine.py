@@ -122,18 +122,32 @@ class Engine:
             _load(
                 self.core,
                 (
-                    Entry(fields, shape, origin, n, arrival, expires, to=to, deliveries=count)
-                    for arrival, origin, n, expires, payload, to, count in saved.entries()
-                    for shape, fields in (decode_entry(payload),)
+                    Entry(
+                        fields,
+                        shape,
+                        one.origin,
+                        one.n,
+                        one.arrival,
+                        one.expires,
+                        to=one.to,
+                        deliveries=one.deliveries,
+                        visible=one.visible,
+                        delayed=one.delayed,
+                    )
+                    for one in saved.entries()
+                    for shape, fields in (decode_entry(one.payload),)
                 ),
                 saved.n,
                 saved.durable,
             )
             for txn_id, promise in saved.promises():
                 marks = promise.marks or [(saved.agent, None)] * len(promise.written)
+                visible = promise.visible or [None] * len(promise.written)
                 written = [
-                    Entry(fields, shape, origin, n, 0, expires, to=to)
-                    for (n, expires, p), (origin, to) in zip(promise.written, marks, strict=True)
+                    Entry(fields, shape, origin, n, 0, expires, to=to, visible=when)
+                    for (n, expires, p), (origin, to), when in zip(
+                        promise.written, marks, visible, strict=True
+                    )
                     for shape, fields in (decode_entry(p),)
                 ]
                 _restore_prepared(
@@ -426,10 +440,16 @@ def _load(core: Core, entries: Iterable[Entry], arrivals: int, position: int) ->
     """Add the entries of a journal, in order of arrival."""
     add, deadlines = core.store.add, core.deadlines
     for entry in entries:
-        add(entry)
+        if entry.visible is not None:
+            core.store.know(entry.shape)
+            core.keep_delayed(entry)
+        else:
+            add(entry)
+            core.directed.add(entry)
+            if entry.delayed is not None:
+                core.delayed[entry.delayed] = entry
         if entry.expires is not None:
             deadlines.add(entry)
-        core.directed.add(entry)
         _admit(core, entry)
     core.arrivals = arrivals
     core.log.position = position
@@ -460,7 +480,11 @@ def _restore_prepared(
         entry.arrival = core.arrivals
         entry.txn = txn
         core.store.know(entry.shape)
-        txn.store.add(entry)
+        if entry.visible is not None:
+            entry.gone = True
+            txn.delayed[entry] = None
+        else:
+            txn.store.add(entry)
         core.deadlines.add(entry)
         _admit(core, entry)
 
@@ -468,5 +492,7 @@ def _restore_prepared(
 def _admit(core: Core, entry: Entry) -> None:
     if core.books is not None:
         core.books.readmit(entry)
+        if entry.visible is not None:
+            core.books.taken(entry)
     if core.room is not None:
         core.room.add([entry])

@@ -33,6 +33,20 @@ class HasDeadline(Protocol):
     def ended(self) -> bool: ...
 
 
+class Appearance:
+    """The moment at which a delayed entry becomes visible."""
+
+    __slots__ = ("entry", "expires")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.expires = entry.visible
+
+    @property
+    def ended(self) -> bool:
+        return self.entry.visible is None
+
+
 class Deadlines:
     """A heap of deadlines; `due` returns what has expired, `next` the next deadline. A renewed
     lease leaves its old deadline in the heap, where it is skipped."""
@@ -131,6 +145,8 @@ def renew(core: Core, thing: HasDeadline, requested: float | None) -> None:
         raise LeaseLost("a prepared transaction has no lease; it waits for the decision")
     if isinstance(thing, Entry):
         _require_undecided(thing)
+    if isinstance(thing, Entry) and thing.visible is not None:
+        now = thing.visible
     thing.expires = grant(core.lease_policy, kind, requested, now)
     core.deadlines.add(thing)
     if isinstance(thing, Entry) and transaction.was_published(thing):
@@ -139,7 +155,7 @@ def renew(core: Core, thing: HasDeadline, requested: float | None) -> None:
 
 def cancel(core: Core, thing: HasDeadline) -> None:
     core.expire()
-    if thing.ended or (isinstance(thing, Entry) and thing.gone):
+    if thing.ended or (isinstance(thing, Entry) and thing.gone and thing.visible is None):
         raise LeaseLost(f"the {_KINDS[type(thing)]} is gone; there is nothing to cancel")
     if isinstance(thing, Entry):
         _require_undecided(thing)
@@ -157,10 +173,20 @@ def end(core: Core, thing: HasDeadline, how: Literal["expired", "cancelled"], re
         session.end(core, thing)
     elif isinstance(thing, MatchSetState):
         thing.end(reason)
+    elif isinstance(thing, Appearance):
+        core.appear(thing.entry)
 
 
 def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -> None:
     core.locks_changed = True
+    if entry.visible is not None:
+        writer: Txn | None = entry.txn
+        core.discard_delayed(entry)
+        if writer is None:
+            core.log.add(how, entry)
+        else:
+            del writer.delayed[entry]
+        return
     if entry.gone:  # A transaction holds it; it will not be returned when that ends.
         return
     within: Txn | None = entry.txn

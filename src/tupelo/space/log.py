@@ -51,12 +51,12 @@ class CoreLog:
         payload: bytes | None = None,
         actor: Actor | None = None,
         session: str | None = None,
+        time: float | None = None,
     ) -> None:
         if not self.on:
             return
         self.position = position = self.position + 1
         expires = entry.expires
-        time = None
         if kind == "expired":  # at its own time, without an actor
             actor, time = self.own, expires
         elif actor is None:
@@ -81,6 +81,8 @@ class CoreLog:
                 session or actor.session,
                 actor.name,
                 entry.deliveries,
+                entry.visible if kind == "delayed" else None,
+                entry.delayed if kind == "written" else None,
             )
         )
 
@@ -88,7 +90,7 @@ class CoreLog:
         """Log a prepared transaction with its content, so that it survives a crash."""
         taken = tuple([entry.arrival for entry, home in txn.taken.items() if home is None])
         read = tuple([entry.arrival for entry in txn.read])
-        promise = Promise(tuple(txn.store), taken, read, txn.holder)
+        promise = Promise((*txn.store, *txn.delayed), taken, read, txn.holder)
         self._add_decision("prepared", txn, promise)
 
     def decided(self, kind: Literal["committed", "aborted"], txn: Txn) -> None:

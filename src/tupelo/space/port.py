@@ -38,6 +38,7 @@ from tupelo.space.query import (
     NOW,
     Query,
     check_count,
+    check_delay,
     check_limit,
     check_order,
     check_wait,
@@ -394,12 +395,13 @@ class Port:
         signal: Callable[[], Signal],
         wait: float | None,
         mark: WriteOutcome | None = None,
+        delay: float | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
         item = freeze(entry)
         if lease is not None:
             lease = check_lease(lease)
         places = None if at is None else [at]
-        return self.write_items([item], lease, txn, places, signal, wait, mark)
+        return self.write_items([item], lease, txn, places, signal, wait, mark, delay)
 
     def write_all(
         self,
@@ -410,9 +412,10 @@ class Port:
         signal: Callable[[], Signal],
         wait: float | None,
         mark: WriteOutcome | None = None,
+        delay: float | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
         items, lease = check_entries(entries, lease, at)
-        return self.write_items(items, lease, txn, at, signal, wait, mark)
+        return self.write_items(items, lease, txn, at, signal, wait, mark, delay)
 
     def write_items(
         self,
@@ -423,10 +426,12 @@ class Port:
         signal: Callable[[], Signal],
         wait: float | None,
         mark: WriteOutcome | None = None,
+        delay: float | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
         """The leases of the written entries, or a waiting writer; and the position to make
         durable."""
         check_wait(wait)
+        delay = check_delay(delay, mark and mark.to)
         core = self._core
         size = 0
         if self._encodes and len(items) > _FEW:
@@ -437,12 +442,13 @@ class Port:
             try:
                 state = self.state_of(txn)
                 self._engine.require_room(size=size)
-                written = core.write_all(items, lease, state, at, mark)
+                written = core.write_all(items, lease, state, at, mark, delay)
             except Refused as refusal:
                 if wait == 0 or refusal.hopeless:
                     raise
                 writers = core.waiting.writers
-                return writers.park(items, lease, state, at, signal(), refusal, mark), 0
+                parked = writers.park(items, lease, state, at, signal(), refusal, mark, delay)
+                return parked, 0
             finally:
                 self._engine.settle()
             position = core.log.position
@@ -849,7 +855,7 @@ class Port:
         """The entry with this origin and number. Raises LeaseLost if it has left."""
         core = self._core
         with self._lock:
-            entry = core.store.at(arrival)
+            entry = core.delayed.get(arrival) or core.store.at(arrival)
             if entry is None:  # A transaction may hold it.
                 taken = (held for txn in core.transactions for held in txn.taken)
                 entry = next((held for held in taken if held.arrival == arrival), None)
@@ -1014,7 +1020,7 @@ class Port:
                     txn.state,
                     txn.actor,
                     len(txn.taken),
-                    len(txn.store),
+                    len(txn.store) + len(txn.delayed),
                     len(txn.read),
                     txn.expires,
                 )
@@ -1053,7 +1059,9 @@ class Port:
             if core.room is not None:
                 what = f"left out: the space {self.name!r} has a capacity"
                 raise BadArgument("bound", what, capacity)
-            room.add([*core.store, *(entry for txn in core.transactions for entry in txn.taken)])
+            held = (entry for txn in core.transactions for entry in (*txn.taken, *txn.delayed))
+            hidden = (entry for entry in core.delayed.values() if entry.visible is not None)
+            room.add([*core.store, *held, *hidden])
             core.set_room(room)
 
     # Leases, transactions, sessions
@@ -1162,7 +1170,7 @@ class Port:
         """Raise DiskFull if the disk has no room for the changes of a transaction, which stays
         open. A prepared transaction is committed in any case."""
         if self._core.disk_low and txn.state == "active" and txn.parent is None:
-            self._engine.require_room(taking=not len(txn.store))
+            self._engine.require_room(taking=not txn.writes)
 
     def abort(self, txn: Txn) -> int:
         return self._step(lambda: transaction.abort(self._core, txn, "it was called off"))[1]

@@ -18,6 +18,7 @@ error; docs/SPACES.md lists these exceptions.
 | `about` | a list to which the operation adds an `About` for each entry that it returns |
 | `at` | a place, for orders that have places |
 | `to` | the agent that an entry is for |
+| `delay` | seconds until a written entry becomes visible |
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ class SpaceLike(Protocol):
     _match_set: Callable[..., MatchSetLike[Any]]
     """(template, limit, txn, lease)."""
     _write: Callable[..., Lease]
-    """(entry, lease, txn, at, wait, to): its lease."""
+    """(entry, lease, txn, at, wait, to, delay): its lease."""
     _write_all: Callable[..., list[Lease]]
-    """(entries, lease, txn, at, wait, to): a list of leases."""
+    """(entries, lease, txn, at, wait, to, delay): a list of leases."""
     _subscribe: Callable[..., SubscriptionLike]
     """(template, callback, lease, txn, handback, backlog_max, available, returned, scope)."""
     _react: Callable[..., ReactionLike]
@@ -103,6 +104,7 @@ class SpaceLike(Protocol):
         at: Any = None,
         wait: float | None = NOT_AT_ALL,
         to: str | None = None,
+        delay: float | None = None,
     ) -> Lease:
         """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy.
 
@@ -110,12 +112,25 @@ class SpaceLike(Protocol):
         write waits for `wait` seconds until entries leave; then the refusal is raised. `to` is the
         agent that the entry is for; in a space that spans hosts the entry moves to the agent's
         host.
+
+        With `delay` the entry is there at once, durable and counted in the capacity, and after so
+        many seconds it becomes visible as if it was written then: waiting operations are served,
+        subscriptions notified, and it comes behind the entries that were visible before, so that a
+        scheduled entry does not overtake those that are waiting already. Its lease begins when it
+        becomes visible. `delay` cannot be combined with `to`.
         """
-        if lease is None and txn is None and at is None and wait is NOT_AT_ALL and to is None:
+        if (
+            lease is None
+            and txn is None
+            and at is None
+            and wait is NOT_AT_ALL
+            and to is None
+            and delay is None
+        ):
             granted = self._write_fast(entry)
             if granted is not None:
                 return granted
-        return self._write(entry, lease, txn, at, wait, to)
+        return self._write(entry, lease, txn, at, wait, to, delay)
 
     def write_all(
         self,
@@ -126,13 +141,15 @@ class SpaceLike(Protocol):
         at: Sequence[Any] | None = None,
         wait: float | None = 0,
         to: str | None = None,
+        delay: float | None = None,
     ) -> list[Lease]:
         """Write many entries in one step: they become visible together, or none is written. `lease`
         may be a list, with one for each.
 
-        `at` has a place for each, for orders with places; `wait` and `to` are as for `write`.
+        `at` has a place for each, for orders with places; `wait`, `to` and `delay` are as for
+        `write`.
         """
-        return self._write_all(entries, lease, txn, at, wait, to)
+        return self._write_all(entries, lease, txn, at, wait, to, delay)
 
     @one
     def read(
@@ -561,8 +578,9 @@ class AsyncSpaceLike(Protocol):
         at: Any = None,
         wait: float | None = 0,
         to: str | None = None,
+        delay: float | None = None,
     ) -> Coroutine[Any, Any, AsyncLease]:
-        return self._write(entry, lease, txn, at, wait, to)
+        return self._write(entry, lease, txn, at, wait, to, delay)
 
     def write_all(
         self,
@@ -573,8 +591,9 @@ class AsyncSpaceLike(Protocol):
         at: Sequence[Any] | None = None,
         wait: float | None = 0,
         to: str | None = None,
+        delay: float | None = None,
     ) -> Coroutine[Any, Any, list[AsyncLease]]:
-        return self._write_all(entries, lease, txn, at, wait, to)
+        return self._write_all(entries, lease, txn, at, wait, to, delay)
 
     @async_one
     def read(

@@ -34,6 +34,20 @@ def check_wait(wait: object, name: str = "wait") -> None:
         )
 
 
+def check_delay(delay: object, to: object) -> float | None:
+    """The seconds for which an entry is hidden; None if it is visible at once."""
+    if delay is None:
+        return None
+    if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay <= WAIT_MAX:
+        what = f"a number of seconds from 0 to {WAIT_MAX:.0e}, or None"
+        raise BadArgument("delay", what, delay)
+    if to is not None:
+        raise BadArgument(
+            "delay", "left out: an entry for an agent (to=) is visible at once", delay
+        )
+    return float(delay) or None
+
+
 def check_limit(limit: object) -> None:
     if limit is None:
         return

@@ -31,16 +31,18 @@ LEASE_RAN_OUT = "its lease ran out"
 class Txn:
     """The state of a transaction in the core.
 
-    `store` has its writes; `taken` the entries that it took, with the transaction that wrote them
-    (None for entries of the space), and `waited` the seconds it waited for them; `read` its read
-    locks. `agenda` collects writes while reactions run. `holder` is the taker, if the transaction
-    is a delivery, and `actor` the agent that uses it, if known.
+    `store` has its writes, and `delayed` those that become visible later; `taken` the entries that
+    it took, with the transaction that wrote them (None for entries of the space), and `waited` the
+    seconds it waited for them; `read` its read locks. `agenda` collects writes while reactions run.
+    `holder` is the taker, if the transaction is a delivery, and `actor` the agent that uses it, if
+    known.
     """
 
     __slots__ = (
         "actor",
         "agenda",
         "children",
+        "delayed",
         "expires",
         "holder",
         "id",
@@ -63,6 +65,7 @@ class Txn:
         self.left = False  # whether the space was closed at the host that began it
         self.expires: float | None = None
         self.store = Store()
+        self.delayed: dict[Entry, None] = {}
         self.taken: dict[Entry, Txn | None] = {}
         self.read: dict[Entry, None] = {}
         self.waited: dict[Entry, float] = {}
@@ -74,6 +77,11 @@ class Txn:
     def moves(self) -> bool:
         """Whether the taken entries continue to live at another host."""
         return self.holder is not None and self.holder.moves
+
+    @property
+    def writes(self) -> bool:
+        """Whether it has written entries that others will see."""
+        return bool(len(self.store) or self.delayed)
 
     @property
     def ended(self) -> bool:
@@ -118,7 +126,7 @@ def prepare(core: Core, txn: Txn) -> Vote:
     _require_no_children(txn)
     if txn.parent is not None:
         raise TransactionError("a nested transaction takes no part in a vote; commit it instead")
-    if not len(txn.store) and all(home is txn for home in txn.taken.values()):
+    if not txn.writes and all(home is txn for home in txn.taken.values()):
         commit(core, txn)
         return "not changed"
     reaction.run(core, txn, list(txn.store), undo=abort)
@@ -161,6 +169,10 @@ def _commit(core: Core, txn: Txn) -> None:
         entry.txn = None
         entry.arrival = core.next_arrival()
     core.publish(written, txn_id=txn.id)
+    for entry in txn.delayed:
+        entry.arrival = core.next_arrival()
+    core.delay(list(txn.delayed), txn_id=txn.id)
+    txn.delayed.clear()
     if was_prepared:
         core.log.decided("committed", txn)
 
@@ -179,6 +191,9 @@ def abort(core: Core, txn: Txn, reason: str = "") -> None:
         txn.store.remove(entry)
         entry.txn = None
         core.discard(entry)
+    for entry in txn.delayed:
+        core.discard_delayed(entry)
+    txn.delayed.clear()
     restored = []
     for entry, home in taken.items():
         if home is txn:
@@ -226,6 +241,10 @@ def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
         entry.txn = parent
         entry.arrival = core.next_arrival()
         parent.store.add(entry)
+    for entry in txn.delayed:
+        entry.txn = parent
+    parent.delayed.update(txn.delayed)
+    txn.delayed.clear()
     core.notify_within(parent, written)
 
 

@@ -87,6 +87,7 @@ class Writer:
     __slots__ = (
         "actor",
         "at",
+        "delay",
         "done",
         "entries",
         "error",
@@ -108,8 +109,10 @@ class Writer:
         refusal: Refused,
         mark: WriteOutcome | None,
         actor: Actor,
+        delay: float | None,
     ) -> None:
         self.actor = actor
+        self.delay = delay
         self.items = items
         self.lease = lease
         self.txn = txn
@@ -151,8 +154,9 @@ class Writers:
         signal: Signal,
         refusal: Refused,
         mark: WriteOutcome | None = None,
+        delay: float | None = None,
     ) -> Writer:
-        writer = Writer(items, lease, txn, at, signal, refusal, mark, self._core.log.actor)
+        writer = Writer(items, lease, txn, at, signal, refusal, mark, self._core.log.actor, delay)
         self._waiting[writer] = None
         self._core.watched += 1
         return writer
@@ -178,7 +182,7 @@ class Writers:
         try:
             with core.log.by(writer.actor):
                 written = core.write_all(
-                    writer.items, writer.lease, writer.txn, writer.at, writer.mark
+                    writer.items, writer.lease, writer.txn, writer.at, writer.mark, writer.delay
                 )
         except Refused as error:
             writer.error = error

@@ -44,11 +44,18 @@ from tupelo.values.change import ENDINGS
 from tupelo.values.codec import BadBytes, decode_entry
 
 _CHECKED = [*CHANGE.split(", "), "newest", "living", "crc"]
-_COLUMNS = [*_CHECKED, "origin", "n", "payload", "dest", "ended", "lease", "lease_crc", "returns"]
+_ENTRY = ["origin", "n", "payload", "dest", "visible", "delayed"]
+_COLUMNS = [*_CHECKED, *_ENTRY, "ended", "lease", "lease_crc", "returns"]
 _PLACE = {name: place for place, name in enumerate(_COLUMNS)}
-_SINCE = {"dest": "NULL", "session": "NULL", "lease": "expires"}
+_SINCE = {
+    "dest": "NULL",
+    "session": "NULL",
+    "lease": "expires",
+    "visible": "NULL",
+    "delayed": "NULL",
+}
 """Columns that older formats lack, with substitutes; without the columns of checksums."""
-_WRITTEN = KINDS.index("written")
+_WITH_ENTRY = ("written", "delayed")
 _SPLITS_MAX = 10_000  # how often an unreadable part of a file is halved
 _REPORTED_MAX = 20  # reported errors of SQLite
 _LISTED = 5  # damages listed in one message
@@ -287,7 +294,8 @@ class _Examiner:
     def _rows(self) -> Iterator[Row]:
         """The undamaged rows, in order; the others are reported."""
         if not self._columns:
-            self._add("change", "no change can be read", self._first, max(1, self._end))
+            # Entries may live that were written before the log begins.
+            self._add("change", "no change can be read", 1, max(1, self._end))
             return
         have = {name: _SINCE.get(name, "NULL") for name in _COLUMNS if name not in self._columns}
         query = (
@@ -332,16 +340,16 @@ class _Examiner:
     def _require_good(self, row: Row) -> None:
         if self._checked:
             require_crc(row[: len(_CHECKED)])
-        if KINDS[row[2]] == "written":
-            crc, origin, n, payload, dest = row[_PLACE["crc"] : _PLACE["ended"]]
-            if self._checked and not is_entry_crc(crc, entry_crc(row[0], origin, n, payload, dest)):
+        if KINDS[row[2]] in _WITH_ENTRY:
+            crc, *entry = row[_PLACE["crc"] : _PLACE["ended"]]
+            if self._checked and not is_entry_crc(crc, entry_crc(row[0], *entry)):
                 raise ValueError("the checksum of its entry is wrong")
-            decode_entry(payload)
+            decode_entry(row[_PLACE["payload"]])
 
     def _tell_row(self, row: Row, error: Exception) -> None:
         position, code = row[0], row[2]
         kind = KINDS[code] if type(code) is int and 0 <= code < len(KINDS) else "of unknown kind"
-        whose = " with its entry" if kind == "written" else ""
+        whose = " with its entry" if kind in _WITH_ENTRY else ""
         text = f"the change at {position!r} ({kind}){whose}: {error}"
         self._add("change", text, position if type(position) is int else 0)
 
@@ -362,8 +370,9 @@ class _Examiner:
         """Note a change of an entry."""
         position, arrival, expires = row[0], row[_PLACE["arrival"]], row[_PLACE["expires"]]
         kind = KINDS[row[2]]
-        if kind == "written":
+        if kind in _WITH_ENTRY:
             self._histories[position] = _EntryHistory(row, None, expires, position)
+            self._end_delayed(row[_PLACE["delayed"]], position)
         elif arrival in self._histories:
             history = self._histories[arrival]
             ended = position if kind in ENDINGS else None
@@ -375,6 +384,14 @@ class _Examiner:
             text = f"the change at {position} ({kind}) is of the entry at {arrival}, which is lost"
             self._add("change", text, position)
             self._lost_upto = position
+
+    def _end_delayed(self, arrival: int | None, position: int) -> None:
+        """The delayed entry with this arrival, if any, was written at this position."""
+        if arrival in self._histories:
+            history = self._histories[arrival]
+            self._histories[arrival] = _EntryHistory(history.row, position, None, position)
+            if position == history.row[_PLACE["ended"]]:
+                del self._histories[arrival]  # consistent
 
     def _is_lost(self, arrival: int) -> bool:
         """Whether the row that wrote this entry was lost, so that it is not among those in the

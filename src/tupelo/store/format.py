@@ -30,11 +30,21 @@ _MASK = 2**63 - 1
 _FIRST, _SECOND = 0x1E37_79B9_7F4A_7C15, 0x3F58_476D_1CE4_E5B9
 
 
-def entry_crc(position: int, origin: str | None, n: int, payload: bytes, dest: str | None) -> int:
+def entry_crc(
+    position: int,
+    origin: str | None,
+    n: int,
+    payload: bytes,
+    dest: str | None,
+    visible: float | None = None,
+    delayed: int | None = None,
+) -> int:
     """Checksum of an entry. Raises TypeError for values that no row of an entry has."""
     crc = crc32(payload, (position * 0x9E37_79B1 + n) % _PRIME)
     if origin is not None or dest is not None:
         crc = crc32(_encode((origin, dest)), crc)
+    if visible is not None or delayed is not None:
+        crc = crc32(_encode((visible, delayed)), crc)
     return crc & 0x7FFF_FFFF
 
 
@@ -191,7 +201,9 @@ CREATE TABLE change (
     living INTEGER,   -- and the sum of what lives after it
     agent_name TEXT,  -- that `agent` has given itself; this and what follows: since format 7
     deliveries INTEGER,  -- how often its entry was returned, after this change; NULL: never
-    returns INTEGER   -- of a written entry that lives, how often it was returned so far
+    returns INTEGER,  -- of a written entry that lives, how often it was returned so far
+    visible REAL,     -- of a delayed entry, when it becomes visible;
+    delayed INTEGER   -- of a written entry that was delayed, the position of that change
 );
 CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL, crc INTEGER) WITHOUT ROWID;
 """
@@ -202,6 +214,7 @@ _ADDED = (
     (4, "lease REAL"),
     *((6, f"{name} INTEGER") for name in ("crc", "lease_crc", "newest", "living")),
     *((7, column) for column in ("agent_name TEXT", "deliveries INTEGER", "returns INTEGER")),
+    *((7, column) for column in ("visible REAL", "delayed INTEGER")),
 )
 CHANGE = (
     "position, time, kind, arrival, agent, txn, waited, expires, session, agent_name, deliveries"
@@ -209,10 +222,12 @@ CHANGE = (
 """The constant columns of a change."""
 CHANGE_COUNT = len(CHANGE.split())
 _BEFORE_7 = CHANGE_COUNT - 2
-_CRC = f"row_crc({CHANGE}, newest, living, origin, n, payload, dest)"
+_CRC = f"row_crc({CHANGE}, newest, living, origin, n, payload, dest, visible, delayed)"
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 """The kinds of changes, in the order of their numbers in a file."""
-_WRITTEN, _RENEWED = KINDS.index("written"), KINDS.index("renewed")
+WRITTEN = KINDS.index("written")
+DELAYED = KINDS.index("delayed")
+_RENEWED = KINDS.index("renewed")
 
 
 AGENT_NAME = (
@@ -256,7 +271,7 @@ def make_checksums(db: sqlite3.Connection) -> None:
 def add_functions(db: sqlite3.Connection) -> None:
     """Define the checksum functions in SQL, for statements that change many rows."""
     for name, count, function in (
-        ("row_crc", CHANGE_COUNT + 6, _row_crc),
+        ("row_crc", CHANGE_COUNT + 8, _row_crc),
         ("lease_crc", 3, lease_crc),
         ("promise_crc", 2, promise_crc),
     ):
@@ -265,9 +280,11 @@ def add_functions(db: sqlite3.Connection) -> None:
 
 def _row_crc(*row: Any) -> int:
     change, (newest, living, *entry) = row[:CHANGE_COUNT], row[CHANGE_COUNT:]
-    origin, n, payload, dest = entry
+    origin, n, payload, dest, visible, delayed = entry
     crc = last_crc(change_crc(change), newest, living)
-    return crc if payload is None else row_crc(crc, entry_crc(row[0], origin, n, payload, dest))
+    if payload is None:
+        return crc
+    return row_crc(crc, entry_crc(row[0], origin, n, payload, dest, visible, delayed))
 
 
 def require_crc(row: Sequence[Any]) -> None:
@@ -302,8 +319,8 @@ def delete_before(db: sqlite3.Connection, position: int) -> None:
         (position, _RENEWED),
     )
     db.execute(
-        "DELETE FROM change WHERE position < ?1 AND (kind != ?2 OR ended < ?1)",
-        (position, _WRITTEN),
+        "DELETE FROM change WHERE position < ?1 AND (kind NOT IN (?2, ?3) OR ended < ?1)",
+        (position, WRITTEN, DELAYED),
     )
 
 

@@ -29,8 +29,10 @@ from tupelo.store.format import (
     CHANGE,
     CHANGE_COUNT,
     CHECKED_SINCE,
+    DELAYED,
     FORMAT_VERSION,
     KINDS,
+    WRITTEN,
     add_functions,
     bounded,
     change_crc,
@@ -70,12 +72,11 @@ logger = logging.getLogger(__name__)
 _WRITE_BEHIND = 4_096
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
 _REMARKS = frozenset({"read", "engaged", "disengaged"})  # the entry does not change
-_WRITTEN = _CODES["written"]
 
 _COLUMNS = [
     *CHANGE.split(", "),
-    *("crc", "origin", "n", "payload", "dest", "ended", "lease", "lease_crc", "returns"),
-    *("newest", "living"),
+    *("crc", "origin", "n", "payload", "dest", "visible", "delayed"),
+    *("ended", "lease", "lease_crc", "returns", "newest", "living"),
 ]
 _CRC, _ENDED = map(_COLUMNS.index, ("crc", "ended"))
 _NOTHING = (None,) * len(_COLUMNS)
@@ -105,13 +106,29 @@ before the space is closed with JournalFailed."""
 
 class SavedPromise(msgspec.Struct, array_like=True):
     """A stored prepared transaction: (n, expires, payload) of its writes, and arrivals; (origin,
-    agent that it is for) of its writes; and the holder, if it is a delivery."""
+    agent that it is for) of its writes; the holder, if it is a delivery; and when its writes become
+    visible, if some are delayed."""
 
     written: list[tuple[int, float | None, bytes]]
     taken: list[int]
     read: list[int]
     marks: list[tuple[str, str | None]] = []
     holder: Holder | None = None
+    visible: list[float | None] = []
+
+
+class SavedEntry(NamedTuple):
+    """A living entry in the file: see `Entry`."""
+
+    arrival: int
+    origin: str
+    n: int
+    expires: float | None
+    payload: bytes
+    to: str | None
+    deliveries: int
+    visible: float | None
+    delayed: int | None
 
 
 class _Rows(NamedTuple):
@@ -341,33 +358,35 @@ class SqliteJournal:
                 self._run(lambda: self._keep_meta(agent_name=name))
                 self.agent_name = name
 
-    def entries(self) -> Iterator[tuple[int, str, int, float | None, bytes, str | None, int]]:
-        """The living entries in order of arrival: arrival, origin, n, expires, payload, the agent
-        that they are for, and how often they were returned."""
+    def entries(self) -> Iterator[SavedEntry]:
+        """The living entries in order of arrival, with the delayed ones."""
         agent = self.agent
         checked = self._format >= CHECKED_SINCE
         dest = "dest" if self._format >= 2 else "NULL"
         lease = "lease" if self._format >= 4 else "expires"
         crcs = "crc, lease_crc" if checked else "NULL, NULL"
         back = "returns" if self._format >= 7 else "NULL"
+        delay = "visible, delayed" if self._format >= 7 else "NULL, NULL"
         arrivals: list[int] = []
         try:
             for row in self._db.execute(
-                f"SELECT position, origin, n, {lease}, payload, {dest}, {back}, {crcs} FROM change"
-                " WHERE kind = ? AND ended IS NULL ORDER BY position",
-                (_WRITTEN,),
+                f"SELECT position, origin, n, {lease}, payload, {dest}, {back}, {crcs}, {delay}"
+                " FROM change WHERE kind IN (?, ?) AND ended IS NULL ORDER BY position",
+                (WRITTEN, DELAYED),
             ):
-                arrival, origin, n, expires, payload, to, returns, crc, of_lease = row
+                arrival, origin, n, expires, payload, to, returns, crc, of_lease, *late = row
                 arrivals.append(arrival)
                 if checked:
-                    if crc >> 32 != entry_crc(arrival, origin, n, payload, to) or (
+                    if crc >> 32 != entry_crc(arrival, origin, n, payload, to, *late) or (
                         (of_lease is not expires or returns is not None)
                         and of_lease != lease_crc(arrival, expires, returns)
                     ):
                         raise ValueError(f"the checksum of the entry at {arrival} is wrong")
                 elif type(n) is not int or type(expires) not in (float, NoneType):
                     raise ValueError(f"the entry at {arrival} has n={n!r} and expires={expires!r}")
-                yield arrival, origin or agent, n, expires, payload, to, returns or 0
+                yield SavedEntry(
+                    arrival, origin or agent, n, expires, payload, to, returns or 0, *late
+                )
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             refuse(self.path, error)
         self._read_living += entry_weights(arrivals)
@@ -377,12 +396,12 @@ class SqliteJournal:
         if self._format < 2:
             return []
         rows = self._db.execute(
-            "SELECT position, origin, n, payload, dest, crc FROM change"
+            "SELECT position, origin, n, payload, dest, visible, delayed, crc FROM change"
             " WHERE dest IS NOT NULL AND origin IS NOT NULL"
         ).fetchall()
-        for position, origin, n, payload, dest, crc in rows:
-            if not is_entry_crc(crc, entry_crc(position, origin, n, payload, dest)):
-                raise DamagedFile(f"{self.path} is damaged (the checksum at {position} is wrong)")
+        for *entry, crc in rows:
+            if not is_entry_crc(crc, entry_crc(*entry)):
+                raise DamagedFile(f"{self.path} is damaged (the checksum at {entry[0]} is wrong)")
         return [(origin, n) for _, origin, n, *_ in rows]
 
     def was_committed(self, txn_id: str) -> bool:
@@ -522,7 +541,7 @@ class SqliteJournal:
         code = _CODES[kind]
         if kind == "written":
             n, payload = c.n, c.payload
-            if payload is None or c.to is not None or c.origin != own:
+            if payload is None or c.to is not None or c.origin != own or c.delayed is not None:
                 return None
             if n > self.n:
                 self.n = n
@@ -572,14 +591,15 @@ class SqliteJournal:
             ]
             crc = change_crc(row)
             rows.append(row)
-            if kind == "written":
+            if kind == "written" or kind == "delayed":
                 payload = c.payload
                 if payload is None:
                     assert c.shape is not None and c.fields is not None
                     payload = encode_entry(c.shape, c.fields)
                 origin = None if c.origin == own else c.origin
-                crc = row_crc(crc, entry_crc(position, origin, c.n, payload, c.to))
-                row += (crc, origin, c.n, payload, c.to, None, expires)
+                late = c.visible, c.delayed
+                crc = row_crc(crc, entry_crc(position, origin, c.n, payload, c.to, *late))
+                row += (crc, origin, c.n, payload, c.to, *late, None, expires)
                 if expires is not None or c.deliveries:
                     returns = c.deliveries or None
                     row += (lease_crc(position, expires, returns), returns)
@@ -587,6 +607,12 @@ class SqliteJournal:
                 arrived.append(arrival)
                 if c.n > newest:
                     newest = c.n
+                if c.delayed is not None:  # The row with which it was delayed has ended.
+                    gone.append(c.delayed)
+                    if c.delayed in written:
+                        written[c.delayed][_ENDED:] = position, None, None, None
+                    else:
+                        updates[c.delayed] = (None, None, None, position, c.delayed)
                 continue
             row.append(crc)
             if not arrival:
@@ -605,8 +631,8 @@ class SqliteJournal:
                     row = written[arrival]
                     row[_ENDED:] = ended, expires, lease_crc(arrival, expires, returns), returns
                 else:
-                    crc = lease_crc(arrival, expires, returns)
-                    updates[arrival] = (expires, crc, returns, ended, arrival)
+                    of_lease = lease_crc(arrival, expires, returns)
+                    updates[arrival] = (expires, of_lease, returns, ended, arrival)
         living = bounded(living + entry_weights(arrived) - entry_weights(gone))
         self.n, self._living = newest, living
         row = rows[-1]  # also describes the space
@@ -624,8 +650,9 @@ class SqliteJournal:
         promise: Promise = change.promise
         written = [(e.n, e.expires, encode_entry(e.shape, e.fields)) for e in promise.written]
         marks = [(e.origin, e.to) for e in promise.written]
+        visible = [e.visible for e in promise.written]
         saved = SavedPromise(
-            written, list(promise.taken), list(promise.read), marks, promise.holder
+            written, list(promise.taken), list(promise.read), marks, promise.holder, visible
         )
         payload = msgspec.msgpack.encode(saved)
         crc = promise_crc(change.txn or "", payload)
@@ -641,7 +668,8 @@ class SqliteJournal:
             require_kept(since, self._first)
             try:
                 rows = self._db.execute(
-                    f"SELECT {_CHECKED}, w.origin, w.n, w.payload, w.dest, w.crc"
+                    f"SELECT {_CHECKED}, w.origin, w.n, w.payload, w.dest, w.visible, w.delayed,"
+                    " w.crc"
                     " FROM change c LEFT JOIN change w ON w.position = c.arrival"
                     " WHERE c.position > ? ORDER BY c.position LIMIT ?",
                     (since, -1 if limit is None else limit),
@@ -658,11 +686,11 @@ class SqliteJournal:
         require_crc(row[: CHANGE_COUNT + 3])
         position, time, kind, arrival, agent, txn, waited, expires, *rest = row[:CHANGE_COUNT]
         session, name, deliveries = rest
-        origin, n, payload, to, crc = row[CHANGE_COUNT + 3 :]
+        origin, n, payload, to, visible, delayed, crc = row[CHANGE_COUNT + 3 :]
         if position != expected:
             raise ValueError(f"the change at {expected} is missing")
         if arrival is not None and not is_entry_crc(
-            crc, entry_crc(arrival, origin, n, payload, to)
+            crc, entry_crc(arrival, origin, n, payload, to, visible, delayed)
         ):
             raise ValueError(f"the checksum of the entry at {arrival} is wrong")
         shape, fields = (None, None) if payload is None else decode_entry(payload)
@@ -684,6 +712,8 @@ class SqliteJournal:
             session=session,
             agent_name=self.agent_name if agent is None else name or "",
             deliveries=deliveries or 0,
+            visible=visible if kind == DELAYED else None,
+            delayed=delayed if kind == WRITTEN else None,
         )
 
     def trim(self, before: int) -> None:

@@ -24,7 +24,9 @@ ChangeKind = Literal[
     "moved",  # it moved to its agent at another host
     "engaged",  # the host that the entry describes is engaged
     "disengaged",  # the host that the entry describes departed, or was lost
-    "released",  # a transaction that had taken it was aborted; new kinds are added at the end
+    "released",  # a transaction that had taken it was aborted
+    "delayed",  # an entry was written that becomes visible later; then "written" follows
+    # New kinds are added at the end: a file has their numbers.
 ]
 
 ENDINGS: tuple[ChangeKind, ...] = ("taken", "expired", "cancelled", "evicted", "moved")
@@ -49,7 +51,9 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     if any, after waiting for `waited` seconds. `expires` is the lease after the change. `shape` and
     `fields` are the stored form of the entry, `payload` its encoding. `to` is the agent that the
     entry is for. `agent_name` is the name that the agent has given itself, which proves nothing.
-    `deliveries` counts how often the entry was returned or released, this change included.
+    `deliveries` counts how often the entry was returned or released, this change included. A
+    "delayed" change says when the entry becomes `visible`, and the "written" change that follows
+    has the position of the `delayed` one.
     """
 
     position: int
@@ -70,6 +74,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     session: str | None = None
     agent_name: str = ""
     deliveries: int = 0
+    visible: float | None = None
+    delayed: int | None = None
 
     @property
     def entry(self) -> Any:

@@ -51,7 +51,8 @@ class Entry(msgspec.Struct, gc=False, eq=False):
 
     A `gone` entry has left its store. `txn` is the open transaction that wrote it (not gone) or
     took it (gone); `readers` are the transactions that hold a read lock. `to` is the agent that it
-    is for. `deliveries` counts how often it was taken and came back.
+    is for. `deliveries` counts how often it was taken and came back. A delayed entry is gone until
+    it becomes `visible`; `delayed` is the arrival that it has until then.
 
     The garbage collector does not track entries, so they must not be part of reference cycles,
     except with a transaction while it is open.
@@ -68,10 +69,12 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     readers: set[Any] | None = None
     to: str | None = None
     deliveries: int = 0
+    visible: float | None = None
+    delayed: int | None = None
 
     @property
     def ended(self) -> bool:
-        return self.gone and self.txn is None
+        return self.gone and self.txn is None and self.visible is None
 
     @property
     def value(self) -> Any:

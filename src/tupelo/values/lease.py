@@ -61,7 +61,8 @@ class Lease(Leased, frozen=True, eq=False, gc=False):
     """A limited lifetime; `renew()` and `cancel()` raise LeaseLost once it has ended."""
 
     def renew(self, seconds: float | None) -> None:
-        """Live for `seconds` from now (None: for ever), or as long as the space's policy grants."""
+        """Live for `seconds` from now (None: for ever), or as long as the space's policy grants. A
+        delayed entry lives for `seconds` from the moment when it becomes visible."""
         self.landlord.renew_lease(self.thing, check_lease(seconds))
 
     def cancel(self) -> None:

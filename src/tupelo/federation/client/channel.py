@@ -174,6 +174,7 @@ class Channel(ABC):
         self.session = ""
         self.heartbeat = 1.0
         self.message_max = wire.MESSAGE_MAX
+        self.level = wire.LEVEL  # of the host
         """The longest message that the host accepts, in bytes."""
         self.closed = False
         self.given_up: TupeloError | None = None
@@ -542,6 +543,7 @@ class Channel(ABC):
         self.session = welcome.session
         self.heartbeat = welcome.heartbeat
         self.message_max = wire.agreed_max(welcome.message_max)
+        self.level = welcome.level
         self.given_up = None
         self._to_report.clear()
         self._hello_sent = False

@@ -16,7 +16,15 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from tupelo.errors import BadArgument, BadFrame, BadTemplate, PeerLost, SpaceClosed, TupeloError
+from tupelo.errors import (
+    BadArgument,
+    BadFrame,
+    BadTemplate,
+    CannotSend,
+    PeerLost,
+    SpaceClosed,
+    TupeloError,
+)
 from tupelo.federation.client.arguments import (
     NUMBER_MAX,
     built,
@@ -51,7 +59,14 @@ from tupelo.space.protocol import (
     takes_longer,
     takes_longer_to_write,
 )
-from tupelo.space.query import check_count, check_limit, check_order, check_position, check_wait
+from tupelo.space.query import (
+    check_count,
+    check_delay,
+    check_limit,
+    check_order,
+    check_position,
+    check_wait,
+)
 from tupelo.space.reaction import WeakFunction
 from tupelo.values.change import Change, Notice
 from tupelo.values.codec import encode_entry, entry_to_wire
@@ -166,6 +181,14 @@ class HostConnection(DualHandle):
         """Raise SpaceClosed if the connection was closed."""
         if self._closed:
             raise SpaceClosed(f"the space {self._name!r} was closed here")
+
+    def require_level(self, level: int, what: str) -> None:
+        """Raise CannotSend if the host is of an older version that would ignore the request."""
+        if self._channel.level < level:
+            raise CannotSend(
+                f"the host at {self.peer} runs an older version of Tupelo, which cannot {what};"
+                " nothing was done"
+            )
 
     async def call(self, message: Any, on_link: int | None = None) -> OutstandingCall:
         """Send a call and wait for its answer. With `on_link`, only over the link with that serial
@@ -309,12 +332,13 @@ class RemoteSpace(HostConnection, SpaceLike):
         at: Any,
         wait: float | None,
         to: str | None,
+        delay: float | None,
     ) -> Lease | AsyncLease:
         item = freeze(entry)
         if lease is not None:
             lease = check_lease(lease)
         place = None if at is None else [at]
-        return (await self.write_items([item], lease, txn, place, wait, to))[0]
+        return (await self.write_items([item], lease, txn, place, wait, to, delay=delay))[0]
 
     @dual_api
     async def _write_all(
@@ -325,13 +349,14 @@ class RemoteSpace(HostConnection, SpaceLike):
         at: Sequence[Any] | None,
         wait: float | None,
         to: str | None,
+        delay: float | None,
     ) -> list[Lease | AsyncLease]:
         items, leases = check_entries(entries, lease, at)
         if len(items) > wire.BULK_MAX:
             expected = f"at most {wire.BULK_MAX:,} at a time, at a host elsewhere"
             raise BadArgument("entries", expected, f"{len(items):,}")
         places = None if at is None else list(at)
-        return await self.write_items(items, leases, txn, places, wait, to)
+        return await self.write_items(items, leases, txn, places, wait, to, delay=delay)
 
     async def write_items(
         self,
@@ -342,14 +367,19 @@ class RemoteSpace(HostConnection, SpaceLike):
         wait: float | None,
         to: str | None,
         leases: bool = True,
+        delay: float | None = None,
     ) -> list[Lease | AsyncLease]:
         """Write frozen entries in one step and return their leases. With `leases=False` the host
         keeps no record of them for this client, and the result is empty."""
         check_wait(wait)
         check_to(to)
+        delay = check_delay(delay, to)
+        if delay is not None:
+            self.require_level(1, "delay entries")
         encoded = [entry_to_wire(shape, fields) for shape, fields in items]
         branch = None if txn is None else await self.branch(txn)
         message = wire.Write(0, self._name, encoded, lease, id_of(branch), at, wait, to, leases)
+        message.delay = delay
         try:
             granted = (await self._call_in(branch, message)).value
         except UnicodeEncodeError as error:

@@ -706,6 +706,7 @@ class HostCore:
             self.heartbeat,
             more,
             self.limits.message_bytes,
+            wire.LEVEL,
         )
 
     # Other hosts

@@ -86,6 +86,7 @@ class ClientWrites:
             and message.at is None
             and message.to is None
             and message.wait == 0
+            and message.delay is None
             and message.leases
             and type(entries[0]) is list
         ):
@@ -147,6 +148,7 @@ class ClientWrites:
                 TaskSignal,
                 message.wait,
                 WriteOutcome(origin=serving.agent, to=message.to),
+                message.delay,
             )
         if isinstance(outcome, Writer):
             self._waiting[message.call] = hosted, outcome

@@ -176,15 +176,25 @@ def encode_change(change: Change) -> list[Any]:
         entry,
         change.to,
         change.session,
-        change.agent_name,
-        change.deliveries,
+        # Older programs expect no more than what is needed.
+        *_without_defaults(change.agent_name, change.deliveries, change.visible, change.delayed),
     ]
+
+
+_CHANGE_DEFAULTS: tuple[Any, ...] = ("", 0, None, None)
+
+
+def _without_defaults(*values: Any) -> tuple[Any, ...]:
+    """The values up to the last one that is not its default."""
+    given = [i for i, value in enumerate(values) if value != _CHANGE_DEFAULTS[i]]
+    return values[: given[-1] + 1] if given else ()
 
 
 def read_change(encoded: Any) -> Change:
     position, time, kind, arrival, origin, n, agent, txn, waited, expires, *rest = encoded
     entry, to, session, *newer = rest
-    name, deliveries = newer or ("", 0)  # A host of an earlier version does not send them.
+    newer += _CHANGE_DEFAULTS[len(newer) :]
+    name, deliveries, visible, delayed = newer
     shape, fields = (None, None) if entry is None else read_encoded_entry(entry)
     return Change(
         *(position, time, kind, arrival, origin, n, agent, txn, waited, expires),
@@ -194,6 +204,8 @@ def read_change(encoded: Any) -> Change:
         session=session,
         agent_name=name,
         deliveries=deliveries,
+        visible=visible,
+        delayed=delayed,
     )
 
 

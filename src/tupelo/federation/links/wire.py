@@ -33,6 +33,9 @@ from tupelo.values.scope import Scope
 from tupelo.values.template_encoding import read_wire_extension
 
 VERSION = 2
+LEVEL = 1
+"""What this program understands beyond the first messages of its version; programs that do not
+announce a level have 0. 1: `delay` of Write."""
 FRAME_MAX = 16 * 2**20
 """The longest frame that is sent or accepted, in bytes, and the longest message for programs that
 do not accept pieces."""
@@ -78,7 +81,8 @@ class Hello(Message, tag=1):
 
 class Welcome(Message, tag=2):
     """The answer of the host that was dialled, in at most HELLO_MAX bytes. If `more` is set, a
-    HelloDetails follows. `message_max` is as in Hello."""
+    HelloDetails follows. `message_max` is as in Hello. `level` is the LEVEL of the host: a client
+    must not send it fields of messages that it would ignore."""
 
     version: int
     id: str
@@ -88,6 +92,7 @@ class Welcome(Message, tag=2):
     heartbeat: float
     more: bool = False
     message_max: int = 0
+    level: int = 0
 
 
 class HelloDetails(Message, tag=6):
@@ -170,6 +175,7 @@ class Write(Message, tag=23):
     wait: float | None = 0.0
     to: str | None = None
     leases: bool = True
+    delay: float | None = None
 
 
 class Get(Message, tag=24):

@@ -115,9 +115,10 @@ class FederatedSpace(Closing, SpaceLike):
         at: Any,
         wait: float | None,
         to: str | None,
+        delay: float | None,
     ) -> Any:
         self._require_open()
-        options = {"lease": lease, "txn": txn, "at": at, "wait": wait, "to": to}
+        options = {"lease": lease, "txn": txn, "at": at, "wait": wait, "to": to, "delay": delay}
         if wait == 0:
             leases = await maybe_await(getattr(self._local, verb)(what, **options))
         else:  # On the host's loop, so that closing this space ends the wait.

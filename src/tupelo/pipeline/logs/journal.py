@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tupelo.errors import DamagedFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, check_columns, fill, needed_for
-from tupelo.store.format import AGENT_NAME, KINDS, check_header, is_damage
+from tupelo.store.format import AGENT_NAME, DELAYED, KINDS, WRITTEN, check_header, is_damage
 from tupelo.store.tail import bounds_in
 from tupelo.values.codec import BadBytes
 
@@ -29,7 +29,7 @@ ROWS, BYTES = 16_384, 16 * 2**20
 
 T = TypeVar("T")
 
-_WRITTEN = KINDS.index("written")
+_WITH_ENTRY = f"kind IN ({WRITTEN}, {DELAYED})"
 _SINCE = {"to": 2, "session": 3, "agent_name": 7, "deliveries": 7}
 """The first format of the file with such a column."""
 _SOURCES = {
@@ -91,7 +91,7 @@ class JournalLog:
 
         def select(db: sqlite3.Connection) -> Raw:
             kept, _ = bounds_in(db)
-            where = f"WHERE position < ? AND kind = {_WRITTEN}"
+            where = f"WHERE position < ? AND kind = {WRITTEN}"
             return _select(db, _form(db), needed, where, (kept,))
 
         raw = self._look(select)
@@ -243,7 +243,7 @@ def _entries(
         db,
         form,
         columns,
-        f"WHERE position BETWEEN ? AND ? AND kind = {_WRITTEN}",
+        f"WHERE position BETWEEN ? AND ? AND {_WITH_ENTRY}",
         (first, last),
     )
     before = np.unique(arrivals[arrivals < first]).astype(np.int64).tolist()
