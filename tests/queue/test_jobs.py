@@ -187,7 +187,7 @@ def test_stop_lets_a_worker_finish_its_job(queue):
     assert [job.done() for job in jobs] == [True, False]
 
 
-def test_the_lease_of_a_long_job_is_renewed(space):
+def test_the_lease_of_a_long_job_is_renewed(space, caplog):
     queue = JobQueue(space, lease=2.1)
     renewed = threading.Event()
     attempts = []
@@ -201,6 +201,9 @@ def test_the_lease_of_a_long_job_is_renewed(space):
     queue.work(until_empty=True)
     assert job.result(0) is False
     assert len(attempts) == 1
+    queue.submit("long")
+    queue.work(until_empty=True)  # renews no lease of the first job
+    assert caplog.messages == []
 
 
 WORKER = """

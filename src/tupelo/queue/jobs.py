@@ -12,14 +12,14 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, overload
 from uuid import uuid4
 
 import tupelo
-from tupelo.errors import BadArgument, BadEntry, TransactionEnded, TupeloError
+from tupelo.errors import BadArgument, BadEntry, LeaseLost, TransactionEnded, TupeloError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,10 +108,17 @@ class Job:
         return bool(self._queue.space.count(FinishedJob(self._queue.name, self.id)))
 
     def cancel(self) -> bool:
-        """Remove the job if it has not begun. Returns False if it is in hand or done."""
-        with self._queue.space.transaction() as txn:
-            waiting = WaitingJob(self._queue.name, self.id)
-            return self._queue.space.take(waiting, wait=0, txn=txn) is not None
+        """Remove the job if it waits, also for its time. Returns False if it is in hand or done.
+
+        A job that was found by its id, or waits for another attempt, is removed after its delay
+        only: until then this returns False.
+        """
+        if self._lease is not None:
+            with suppress(LeaseLost):
+                self._lease.cancel()
+                return True
+        waiting = WaitingJob(self._queue.name, self.id)
+        return self._queue.space.take(waiting, wait=0) is not None
 
     def __repr__(self) -> str:
         return f"<job {self.id} of {self._queue.name!r}>"
@@ -323,11 +330,12 @@ class JobQueue:
                         job, f"its worker was lost {about[0].deliveries} times", txn
                     )
                     return True
-                in_hand.add(txn.lease)
+                lease = txn.lease
+                in_hand.add(lease)
                 try:
                     self._run(job, txn)
                 finally:
-                    in_hand.discard(txn.lease)
+                    in_hand.discard(lease)
         except TransactionEnded:
             logger.warning("a job took longer than its lease and is in the queue again")
         return True

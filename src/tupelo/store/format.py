@@ -202,7 +202,7 @@ CREATE TABLE change (
     agent_name TEXT,  -- that `agent` has given itself; this and what follows: since format 7
     deliveries INTEGER,  -- how often its entry was returned, after this change; NULL: never
     returns INTEGER,  -- of a written entry that lives, how often it was returned so far
-    visible REAL,     -- of a delayed entry, when it becomes visible;
+    visible REAL,     -- of a delayed entry, when it becomes visible
     delayed INTEGER   -- of a written entry that was delayed, the position of that change
 );
 CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL, crc INTEGER) WITHOUT ROWID;
