@@ -193,15 +193,15 @@ def test_the_lease_of_a_long_job_is_renewed(space, caplog):
     attempts = []
 
     @queue.task
-    def long():
+    def long(seconds):
         attempts.append(1)
-        return renewed.wait(3 * queue.lease)  # nothing sets it: longer than the lease
+        return renewed.wait(seconds)  # nothing sets it
 
-    job = queue.submit(long)
+    job = queue.submit(long, 1.3 * queue.lease)
     queue.work(until_empty=True)
     assert job.result(0) is False
     assert len(attempts) == 1
-    queue.submit("long")
+    queue.submit("long", 0.8)
     queue.work(until_empty=True)  # renews no lease of the first job
     assert caplog.messages == []
 
