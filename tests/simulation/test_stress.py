@@ -25,7 +25,7 @@ from tupelo.errors import Deadlock, TransactionEnded
 
 LONGER = int(os.environ.get("TUPELO_STRESS", "1"))
 SEED = random.randrange(10**9) if LONGER > 1 else 7
-WRITES = {"memory": 3_000 * LONGER, "process": 1_000 * LONGER}  # by each producer
+WRITES = {"memory": 1_500 * LONGER, "process": 500 * LONGER}  # by each producer
 JOB = tupelo.Template(("job", int, int))
 STOP = ("stop",)
 JOB_OR_STOP = JOB | STOP

@@ -581,10 +581,10 @@ class ContainedDurable(ManyDoors):
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = profile(10)
+TestInMemory.settings = profile(5)
 TestDurable = Durable.TestCase
-TestDurable.settings = profile(6)
+TestDurable.settings = profile(4)
 TestContained = Contained.TestCase
-TestContained.settings = profile(10)
+TestContained.settings = profile(5)
 TestContainedDurable = ContainedDurable.TestCase
-TestContainedDurable.settings = profile(6)
+TestContainedDurable.settings = profile(4)

@@ -80,7 +80,7 @@ rounds = st.builds(
 
 
 @settings(
-    max_examples=EXAMPLES or 250,
+    max_examples=EXAMPLES or 100,
     derandomize=not EXAMPLES,
     database=None,
     deadline=None,
