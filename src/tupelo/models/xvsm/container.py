@@ -133,14 +133,11 @@ class Container:
         self._books = [c for c in self.given if c.keeps_books]
         self._checked = [c for c in self.given if not c.optional]
         path = None if owner.path is None else Path(owner.path) / f"{container_id}.tupelo"
+        order = Books(self._books) if self._books else None
         self.space = Space(
             name,
             path=path,
-            order=self._books[0]
-            if len(self._books) == 1
-            else Books(self._books)
-            if self._books
-            else None,
+            order=self._books[0] if len(self._books) == 1 else order,
             capacity=None if size is None else Capacity(entries=size),
             clock=owner.clock,
         )
