@@ -639,13 +639,8 @@ class Capi(AnyCapi):
     is_async = False
 
     def write(self, cref: Cref, timeout: float | None, tx: Tx | None, *entries: Any) -> list[Lease]:
-        if (
-            tx is None
-            and len(entries) == 1
-            and type(cref) is Container
-            and cref.quick is self.embedded
-        ):
-            leases = cref.write_quickly(entries[0], timeout)
+        if tx is None and type(cref) is Container and cref.quick is self.embedded:
+            leases = cref.write_quickly(entries, timeout)
             if leases is not None:
                 return leases
         answer: list[Lease] = super().write(cref, timeout, tx, *entries)
@@ -659,14 +654,9 @@ class Capi(AnyCapi):
         *selectors: Selector,
         isolation: IsolationLevel = REPEATABLE_READ,
     ) -> list[Any]:
-        if (
-            tx is None
-            and isolation is REPEATABLE_READ
-            and len(selectors) == 1
-            and type(cref) is Container
-            and cref.quick is self.embedded
-        ):
-            found = cref.get_quickly(selectors[0], False, timeout)
+        plain = tx is None and isolation is REPEATABLE_READ
+        if plain and type(cref) is Container and cref.quick is self.embedded:
+            found = cref.get_quickly(selectors, False, timeout)
             if found is not None:
                 return found
         answer: list[Any] = super().read(cref, timeout, tx, *selectors, isolation=isolation)
@@ -675,13 +665,8 @@ class Capi(AnyCapi):
     def take(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> list[Any]:
-        if (
-            tx is None
-            and len(selectors) == 1
-            and type(cref) is Container
-            and cref.quick is self.embedded
-        ):
-            found = cref.get_quickly(selectors[0], True, timeout)
+        if tx is None and type(cref) is Container and cref.quick is self.embedded:
+            found = cref.get_quickly(selectors, True, timeout)
             if found is not None:
                 return found
         answer: list[Any] = super().take(cref, timeout, tx, *selectors)

@@ -362,8 +362,8 @@ class SiteService:
         leases: list[Lease] | None = None
         if call.message.method == "shift":
             leases = await call.capi.shift(container, txn, *entries)
-        elif txn is None and container.quick and len(entries) == 1 and self.embedded.path is None:
-            leases = container.write_quickly(entries[0], wait)
+        elif txn is None and container.quick and self.embedded.path is None:
+            leases = container.write_quickly(entries, wait)
         if leases is None:  # The fast path does not apply, or the disk must be waited for.
             leases = await call.capi.write(container, wait, txn, *entries)
         if txn is not None:
