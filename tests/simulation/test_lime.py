@@ -14,6 +14,7 @@ from tests.simulation.seeds import found as find
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.groups.group import Gate, Group
 from tupelo.models.lime.agent import Agent, AgentRuntime
+from tupelo.models.lime.messages import FoundTuple
 from tupelo.models.lime.reactions import ReactionRecord
 from tupelo.models.lime.transfer import TuplesToMove
 
@@ -90,9 +91,9 @@ def test_an_agent_that_is_left_behind_is_noticed(monkeypatch):
 
 
 def test_a_once_reaction_that_fires_twice_is_noticed(monkeypatch):
-    def detected(registered: ReactionRecord, entry: Any, current: str, host: str) -> None:
+    def detected(registered: ReactionRecord, found: FoundTuple) -> None:
         mode, registered.mode = registered.mode, "once per tuple"
-        original(registered, entry, current, host)
+        original(registered, found)
         registered.mode = mode
 
     original = ReactionRecord.detected
@@ -101,8 +102,8 @@ def test_a_once_reaction_that_fires_twice_is_noticed(monkeypatch):
 
 
 def test_a_reaction_that_forgets_what_it_has_seen_is_noticed(monkeypatch):
-    def detected(registered: ReactionRecord, entry: Any, current: str, host: str) -> None:
-        original(registered, entry, current, host)
+    def detected(registered: ReactionRecord, found: FoundTuple) -> None:
+        original(registered, found)
         registered.forget()
 
     original = ReactionRecord.detected

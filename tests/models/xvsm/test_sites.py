@@ -881,13 +881,13 @@ def test_a_slow_listener_is_told_how_much_was_dropped(capi, queue, there, until,
             await asyncio.sleep(0.001)
         heard.extend(entries)
 
-    begin = notifications.NotificationAspect.__init__
+    begin = notifications.Notification.__init__
 
     def small(watch: Any, *args: Any) -> None:
         begin(watch, *args)
         watch._backlog_max = 5
 
-    monkeypatch.setattr(notifications.NotificationAspect, "__init__", small)
+    monkeypatch.setattr(notifications.Notification, "__init__", small)
     blocking = isinstance(capi, Capi)
     notification = capi.create_notification(queue, listen if blocking else listen_async, "write")
     here = there.container()

@@ -187,22 +187,16 @@ class Notifier:
             self._clock.acquire(ThreadSignal().lock, seconds)
 
 
+@dataclass(eq=False, repr=False)
 class RemoteEventIterator:
     """Takes events out of a mailbox. InvalidIterator is raised after the iterator was closed or
     replaced by a newer one, delivery was enabled, or the registration has ended. For a mailbox
     elsewhere in the async API: `async for`, `await events.next(5)`."""
 
-    def __init__(
-        self,
-        fetch: Callable[[float | None], Coroutine[Any, Any, RemoteEvent | None]],
-        close: Callable[[], Coroutine[Any, Any, None]],
-        wait: float | None,
-        is_async: bool = False,
-    ) -> None:
-        self.is_async = is_async
-        self._fetch = fetch
-        self._close = close
-        self._wait = wait
+    _fetch: Callable[[float | None], Coroutine[Any, Any, RemoteEvent | None]]
+    _close: Callable[[], Coroutine[Any, Any, None]]
+    _wait: float | None
+    is_async: bool = False
 
     @dual_api
     async def next(self, timeout: float | None = 0) -> RemoteEvent | None:

@@ -646,7 +646,7 @@ class Registrar(OnDoor[DoorT]):
         gap in the sequence numbers. If the listener is that of a mailbox at the host of the lookup
         service, events go there directly.
         """
-        return await self.listen(wanted_by(template), transitions, listener, handback, lease)
+        return await self.listen(listener, handback, lease, wanted_by(template), transitions)
 
     # Where the registry is
 
@@ -664,14 +664,9 @@ class Registrar(OnDoor[DoorT]):
 
     @abstractmethod
     async def listen(
-        self,
-        wanted: CompiledTemplate,
-        transitions: int,
-        listener: object,
-        handback: Any,
-        lease: float,
+        self, listener: object, handback: Any, lease: float, *about: Any
     ) -> EventRegistration:
-        """Register a listener with the Registry."""
+        """Register a listener with the Registry, `about` this template and these transitions."""
 
 
 class ServiceRegistration(OnDoor[DoorT]):
@@ -779,15 +774,11 @@ class LookupService(Registrar[Blocking], ClosingHandle):
     grant = ask
 
     async def listen(
-        self,
-        wanted: CompiledTemplate,
-        transitions: int,
-        listener: object,
-        handback: Any,
-        lease: float,
+        self, listener: object, handback: Any, lease: float, *about: Any
     ) -> EventRegistration:
         tell = target_of("listener", listener)
-        return self.registry.notify(wanted, transitions, tell, handback, lease)
+        registration: EventRegistration = await self.ask("notify", *about, tell, handback, lease)
+        return registration
 
     def __repr__(self) -> str:
         return f"LookupService({self.name!r})"

@@ -66,23 +66,21 @@ class LeaseRenewalEvent:
 Listener = Callable[[LeaseRenewalEvent], object]
 
 
+@dataclass(eq=False, repr=False)
 class _Managed:
     """A managed lease: renewed at `due`, or together with others from `early` on."""
 
-    def __init__(
-        self, lease: Lease, expiration: float, duration: float, listener: Any, loop: Any
-    ) -> None:
-        self.lease = lease
-        self.expiration = expiration
-        self.duration = duration
-        self.listener = listener
-        self.loop: asyncio.AbstractEventLoop | None = loop
-        self.due = FOREVER
-        self.early = FOREVER
-        self.busy = False
-        self.error: Exception | None = None  # of the last attempt
-        self.alarm_at = FOREVER
-        self.cancel_alarm: Callable[[], None] = lambda: None
+    lease: Lease
+    expiration: float
+    duration: float
+    listener: Any
+    loop: asyncio.AbstractEventLoop | None
+    due: float = FOREVER
+    early: float = FOREVER
+    busy: bool = False
+    error: Exception | None = None  # of the last attempt
+    alarm_at: float = FOREVER
+    cancel_alarm: Callable[[], None] = lambda: None
 
     def plan(self, now: float) -> None:
         """Set the moment of the next check."""

@@ -30,6 +30,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -205,30 +206,20 @@ class TransactionParticipant(Protocol):
         ...
 
 
+@dataclass(eq=False, repr=False)
 class ParticipantBranch:
     """A participant that is not a space. It is called on a thread, so that it cannot block the
     manager."""
 
+    _participant: TransactionParticipant
+    _manager: object
+    txn_id: str
+    _clock: Clock
+    _vote_seconds: float
     lasting = True
 
-    @property
-    def label(self) -> str:
-        return self.name
-
-    def __init__(
-        self,
-        participant: TransactionParticipant,
-        manager: object,
-        txn_id: str,
-        clock: Clock,
-        vote_seconds: float,
-    ) -> None:
-        self.name = participant.name
-        self.txn_id = txn_id
-        self._participant = participant
-        self._manager = manager
-        self._clock = clock
-        self._vote_seconds = vote_seconds
+    def __post_init__(self) -> None:
+        self.name = self.label = self._participant.name
 
     def prepare(self) -> Vote:
         return cast(Vote, self._call("prepare"))

@@ -231,9 +231,7 @@ class SpaceEngine:
     def find(
         self, template: Any, limit: int | None, only: Accept | None, known: bool
     ) -> list[Entry]:
-        found, position = self.port.get_now(
-            Query(template, many=True, limit=limit, order=OLDEST_FIRST, known=known, only=only)
-        )
+        found, position = self._get(template, False, limit, only, known)
         if position:  # What a reader has seen must not vanish in a crash.
             self.port.flush(position)
         return found
@@ -241,16 +239,14 @@ class SpaceEngine:
     def take(
         self, template: Any, limit: int | None, only: Accept | None, known: bool
     ) -> tuple[list[Entry], int]:
+        return self._get(template, True, limit, only, known)
+
+    def _get(
+        self, template: Any, take: bool, limit: int | None, only: Accept | None, known: bool
+    ) -> tuple[list[Entry], int]:
+        order = OLDEST_FIRST
         return self.port.get_now(
-            Query(
-                template,
-                take=True,
-                many=True,
-                limit=limit,
-                order=OLDEST_FIRST,
-                known=known,
-                only=only,
-            )
+            Query(template, take, many=True, limit=limit, order=order, known=known, only=only)
         )
 
     def write(self, item: tuple[Shape, tuple[Any, ...]], mark: WriteOutcome) -> int:

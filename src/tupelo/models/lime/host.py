@@ -19,6 +19,7 @@ from tupelo.models.lime.agent import (
     AgentRuntime,
     act_for,
     acting_as,
+    check_name,
     current_runtime,
     require_outside_step,
 )
@@ -186,9 +187,7 @@ class Host:
         if iscoroutinefunction(cls.run) is not self.is_async and cls.run is not Agent.run:
             how = "async" if self.is_async else "not async"
             raise BadArgument("agents", f"classes whose run() is {how}, at this door", cls)
-        name = cls.__name__ if name is None else name
-        if not isinstance(name, str) or not name:
-            raise BadArgument("name", "a text that is not empty", name)
+        name = check_name(cls.__name__ if name is None else name)
         if self._classes.get(name, cls) is not cls:
             raise BadArgument("name", f"free: another class is known here as {name!r}", name)
         self._classes[name] = cls
@@ -254,8 +253,8 @@ class Host:
             cls = self._class_names.get(cls, cls.__name__)
         if not isinstance(cls, str) or not cls:
             raise BadArgument("cls", "a class that derives from Agent, or its name there", cls)
-        if name is not None and (not isinstance(name, str) or not name):
-            raise BadArgument("name", "a text that is not empty, or None", name)
+        if name is not None:
+            check_name(name)
         if not isinstance(host, HostLocation) or host == self.server.here:
             raise BadArgument("host", "the HostLocation of another host", host)
         work = self.migrations.load(host.id, cls, args, name)
@@ -263,8 +262,7 @@ class Host:
         return location
 
     async def _enter(self, agent: Agent, name: str, class_name: str | None) -> AgentRuntime:
-        if not isinstance(name, str) or not name:
-            raise BadArgument("name", "a text that is not empty", name)
+        check_name(name)
         require_outside_step()
         runtime = agent._runtime = AgentRuntime(self, agent)
         server = self.server

@@ -5,7 +5,7 @@ Tuples and templates are encoded as bytes: hosts that only pass them on need not
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -101,6 +101,17 @@ class PlacedTuple(msgspec.Struct, frozen=True, array_like=True):
 
     entry: CarriedTuple
     current: str
+
+    def found(self, host: str, now: float) -> FoundTuple:
+        return FoundTuple(self.entry.read(now), self.current, host)
+
+
+class FoundTuple(NamedTuple):
+    """A tuple that was found, its current location, and its host."""
+
+    entry: Entry
+    current: str
+    host: str
 
 
 class TupleUpdate(msgspec.Struct, frozen=True, array_like=True):

@@ -74,8 +74,6 @@ from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tupelo.models.lime.host import Host
 
 

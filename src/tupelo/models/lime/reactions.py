@@ -9,7 +9,7 @@ fired are remembered with it, and migrate with its agent."""
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, Protocol, cast
 
@@ -34,7 +34,13 @@ from tupelo.models.lime.locations import (
     check_current,
     check_destination,
 )
-from tupelo.models.lime.messages import ANYWHERE, TuplePattern, encoded_template, place_of
+from tupelo.models.lime.messages import (
+    ANYWHERE,
+    FoundTuple,
+    TuplePattern,
+    encoded_template,
+    place_of,
+)
 from tupelo.models.lime.spaces import AgentState, InterfaceSpace, TupleStore
 from tupelo.space.dual_api import dual_api
 from tupelo.space.session import Seen
@@ -49,8 +55,8 @@ ONCE: Final = "once"
 ONCE_PER_TUPLE: Final = "once per tuple"
 """The reaction fires for every matching tuple, never twice for the same."""
 
-Detected = Callable[[Entry, str, str], None]
-"""Called with a tuple, its current location, and its host."""
+Detected = Callable[[FoundTuple], None]
+"""Called with a tuple that was found."""
 
 
 class ReactionWatch(Protocol):
@@ -59,40 +65,32 @@ class ReactionWatch(Protocol):
     def cancel(self) -> object: ...
 
 
+@dataclass(eq=False, repr=False)
 class ReactionRecord:
     """A registered reaction, as the engine knows it. `deliver` is called when it fires: in the step
     for a strong reaction, on the loop in order for a weak one. `tag` is a value of the caller that
     migrates with the reaction."""
 
-    def __init__(
-        self,
-        interface: InterfaceSpace,
-        template: Any,
-        mode: Mode,
-        weak: bool,
-        current: Location | None,
-        destination: AgentLocation | None,
-        deliver: Callable[[ReactionCall], object],
-        tag: Any = None,
-    ) -> None:
-        self.interface = interface
-        self.template = template
-        self.mode = mode
-        self.weak = weak
-        self.current = current
-        self.destination = destination
-        self.deliver = deliver
-        self.tag = tag
-        self.where = place_of(current, destination)
-        self.enabled = True
-        self.fired = Seen()
-        self.watch: ReactionWatch | None = None
-        self.watches_own = False
-        self._removing = False
-        """Whether it was removed in a step that has not ended."""
-        self._removed = False
-        self._state: EngineReaction | None = None
-        self._tuple_store: TupleStore | None = None
+    interface: InterfaceSpace
+    template: Any
+    mode: Mode
+    weak: bool
+    current: Location | None
+    destination: AgentLocation | None
+    deliver: Callable[[ReactionCall], object]
+    tag: Any = None
+    enabled: bool = True
+    fired: Seen = field(default_factory=Seen)
+    watch: ReactionWatch | None = None
+    watches_own: bool = False
+    _removing: bool = False
+    """Whether it was removed in a step that has not ended."""
+    _removed: bool = False
+    _state: EngineReaction | None = None
+    _tuple_store: TupleStore | None = None
+
+    def __post_init__(self) -> None:
+        self.where = place_of(self.current, self.destination)
 
     @property
     def registered(self) -> bool:
@@ -200,8 +198,9 @@ class ReactionRecord:
 
     # Weak reactions
 
-    def detected(self, entry: Entry, current: str, host: str) -> None:
+    def detected(self, found: FoundTuple) -> None:
         """Fire a weak reaction for a tuple, unless it has fired for it before."""
+        entry, current, host = found
         if not (self.enabled and self.registered) or entry in self.fired:
             return
         if self.mode == ONCE:
@@ -233,16 +232,14 @@ class ReactionCall(msgspec.Struct, frozen=True, eq=False):
         return thaw(self.entry.shape, self.entry.fields)
 
 
+@dataclass(eq=False, repr=False)
 class ReactionStep:
     """The operations of a strong listener within the atomic step, on the tuples of this host. None
     of them waits."""
 
-    def __init__(
-        self, interface: InterfaceSpace, tuple_store: TupleStore, step: EngineStep
-    ) -> None:
-        self._interface = interface
-        self._tuple_store = tuple_store
-        self._step = step
+    _interface: InterfaceSpace
+    _tuple_store: TupleStore
+    _step: EngineStep
 
     def out(self, tuple: object, destination: AgentLocation | None = None) -> None:
         """Write a tuple. If it is for an agent at another host it moves there after the step."""
@@ -290,18 +287,13 @@ class ReactionStep:
         return self._step.get(template, take=take, limit=limit, only=only, order=OLDEST_FIRST)
 
 
+@dataclass(eq=False, repr=False)
 class Reactions:
     """Starts and stops the reactions of the agents at one host."""
 
-    def __init__(
-        self,
-        here: str,
-        watch: Callable[[TuplePattern, Detected], ReactionWatch],
-        listener_seconds_max: float,
-    ) -> None:
-        self._here = here
-        self._watch = watch
-        self._listener_seconds_max = listener_seconds_max
+    _here: str
+    _watch: Callable[[TuplePattern, Detected], ReactionWatch]
+    _listener_seconds_max: float
 
     def add(self, reactions: list[ReactionRecord]) -> None:
         """Register reactions, all or none; strong ones fire for existing tuples at once."""
@@ -376,7 +368,7 @@ class Reactions:
     def _tell(self, one: ReactionRecord, tuple_store: TupleStore, entries: Iterable[Entry]) -> None:
         for entry in entries:
             if one.wants(tuple_store, entry, self._here):
-                one.detected(entry, tuple_store.current(entry), self._here)
+                one.detected(FoundTuple(entry, tuple_store.current(entry), self._here))
 
     def feed(
         self, tuple_store: TupleStore, agents: Iterable[AgentState], entries: list[Entry]

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pyroaring import BitMap64
@@ -34,6 +35,8 @@ from tupelo.federation.spaces.hosted import DoubtfulDeliveries, confirm, give_ba
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.messages import (
     ConfirmTake,
+    FoundTuple,
+    LookRequest,
     Moved,
     MoveTuples,
     PlacedTuple,
@@ -105,13 +108,11 @@ class TupleTransfer:
         self._token = core.rng.getrandbits(62)
         self._received = BitMap64()
         self._arrived: dict[str, BitMap64] = {}
-        # By host and token: deliveries that are not confirmed.
-        self._given: dict[str, dict[int, Delivery]] = {}
-        self._sent: dict[str, dict[int, Delivery]] = {}
+        # By kind (TAKEN or MOVED) and host, and by token: deliveries that are not confirmed.
+        self._open: dict[tuple[str, str], dict[int, Delivery]] = {}
+        self._in_doubt = DoubtfulDeliveries(spaces.find)
+        core.all_doubts.add(self._in_doubt)
         self._incarnations: dict[int, str] = {}  # of the receivers of moves
-        self._taken_in_doubt = DoubtfulDeliveries(spaces.find)
-        self._moved_in_doubt = DoubtfulDeliveries(spaces.find)
-        core.all_doubts |= {self._taken_in_doubt, self._moved_in_doubt}
         self._recovered: set[str] = set()
         self.listings = Listings()
         """The listings of tuples for other hosts."""
@@ -128,31 +129,57 @@ class TupleTransfer:
         for delivery in tuple_store.engine.deliveries_in_doubt():
             holder = delivery.holder
             if holder.kind in (TAKEN, MOVED):
-                taken = holder.kind == TAKEN
-                doubts = self._taken_in_doubt if taken else self._moved_in_doubt
-                doubts.leave(holder.who, {holder.call: delivery})
+                self._in_doubt.leave((holder.kind, holder.who), {holder.call: delivery})
                 self._incarnations[holder.call] = holder.incarnation
 
     def holder(self, kind: HolderKind, host: str, token: int) -> Holder:
         """The holder of a delivery to a host."""
         return Holder(kind, host, self._spaces.directory.incarnation_of(host), token)
 
-    # Taking from another host
+    # Reading and taking at another host
+
+    async def look(self, host: str, pattern: TuplePattern) -> list[FoundTuple]:
+        """All matches of a host; raises PeerLost if it is cut off before the last window."""
+        now = self._core.clock.now
+        if host == self._core.id:
+            tuple_store = self._spaces.find(pattern.space)
+            here = [] if tuple_store is None else tuple_store.sendable(pattern)
+            return [placed.found(host, now()) for _, placed in here]
+        found: list[FoundTuple] = []
+
+        async def window(number: int) -> bool:
+            answer = await self._sender.ask(host, LookRequest(number, pattern))
+            placed, more = read(answer, tuple[list[PlacedTuple], bool])
+            found.extend(one.found(host, now()) for one in placed)
+            return bool(more)
+
+        return found if await self._in_windows(host, window) else []
 
     async def take(self, host: str, pattern: TuplePattern, taken: list[Entry]) -> None:
         """Take the matches of another host, window by window, and add them to `taken`. Raises
         PeerLost if it is cut off; tuples that did not arrive return there."""
+
+        async def window(number: int) -> bool:
+            entries, more = await self._take_window(host, number, pattern)
+            taken.extend(entries)
+            return more
+
+        await self._in_windows(host, window)
+
+    async def _in_windows(self, host: str, window: Callable[[int], Awaitable[bool]]) -> bool:
+        """Ask a host for window after window, until there are no more. False if the host is not in
+        the group any more."""
         number = self.next_token()
         more = True
         try:
             while more:
-                window, more = await self._take_window(host, number, pattern)
-                taken += window
-        except UnknownHost:  # The host is not in the group any more.
-            return
+                more = await window(number)
+        except UnknownHost:
+            return False
         finally:
             if more:
                 self._sender.send(host, Release(number))
+        return True
 
     async def _take_window(
         self, host: str, number: int, pattern: TuplePattern
@@ -174,6 +201,14 @@ class TupleTransfer:
         self._sender.send(host, ConfirmTake(token))
         return entries, more
 
+    def show(self, neighbour: str, source: str, message: LookRequest) -> Any:
+        """The answer to a LookRequest: copies of the matches."""
+        tuple_store = self._spaces.find(message.pattern.space)
+        if tuple_store is None or not self.may(neighbour, "read", tuple_store, source):
+            return [[], False]
+        window, more = self.listings.window(source, message.number, tuple_store, message.pattern)
+        return encode([list(window.values()), more])
+
     async def give(self, neighbour: str, source: str, message: TakeRequest) -> Any:
         """Reserve the matches of a TakeRequest; returns the answer."""
         pattern = message.pattern
@@ -193,7 +228,7 @@ class TupleTransfer:
         if source in self._spaces.cut:
             give_back(tuple_store, delivery)
             return [[], False]
-        self._given.setdefault(source, {})[message.token] = delivery
+        self._open.setdefault((TAKEN, source), {})[message.token] = delivery
         return encode([[window[entry] for entry in delivery.entries], more])
 
     def may(
@@ -203,13 +238,13 @@ class TupleTransfer:
         return self._core.may(operation, tuple_store.name, neighbour, source or neighbour)
 
     def confirmed(self, source: str, message: ConfirmTake) -> None:
-        held = self._given.get(source, {}).pop(message.token, None)
+        held = self._open.get((TAKEN, source), {}).pop(message.token, None)
         if held is not None:
             confirm(self._spaces.find(held.space), held)
 
     def released(self, source: str, message: Release) -> None:
         self.listings.release(source, message.token)
-        held = self._given.get(source, {}).pop(message.token, None)
+        held = self._open.get((TAKEN, source), {}).pop(message.token, None)
         if held is not None:
             give_back(self._spaces.find(held.space), held)
 
@@ -228,7 +263,7 @@ class TupleTransfer:
         except BaseException:
             give_back(tuple_store, held)
             raise
-        self._sent.setdefault(host, {})[token] = held
+        self._open.setdefault((MOVED, host), {})[token] = held
         self._incarnations[token] = self._spaces.directory.incarnation_of(host)
         try:
             accepted = await self._sender.ask(host, message)
@@ -241,16 +276,15 @@ class TupleTransfer:
         except TupeloError as error:  # The tuples may have arrived nevertheless.
             logger.warning("it is in doubt whether tuples have arrived at %s: %s", host, error)
             return
-        if self._sent.get(host, {}).pop(token, None) is not None:
+        if self._open.get((MOVED, host), {}).pop(token, None) is not None:
             self._incarnations.pop(token, None)
             if accepted is True:
                 confirm(tuple_store, held)
             else:
                 sharers = self._spaces.directory.sharers(tuple_store.name)
                 if sharers.get(home_of(held.entries[0])) == host:
-                    self._spaces.refused.add(
-                        (tuple_store.name, host)
-                    )  # or it would be tried for ever
+                    # Or it would be tried for ever.
+                    self._spaces.refused.add((tuple_store.name, host))
                 give_back(tuple_store, held)
 
     async def arrive(self, neighbour: str, source: str, message: MoveTuples) -> bool:
@@ -276,49 +310,40 @@ class TupleTransfer:
     def cut(self, hosts: Collection[str]) -> None:
         """Put the deliveries to hosts that are out of reach in doubt."""
         self.listings.cut(hosts)
-        for host in hosts:
-            self._taken_in_doubt.leave(host, self._given.pop(host, {}))
-            self._moved_in_doubt.leave(host, self._sent.pop(host, {}))
+        for kind, host in list(self._open):
+            if host in hosts:
+                self._in_doubt.leave((kind, host), self._open.pop((kind, host)))
 
     def install(self, hosts: Collection[str]) -> None:
         """A new membership with these hosts is in force."""
         self.listings.clear()
-        self.cut([host for host in {**self._given, **self._sent} if host not in hosts])
+        self.cut({host for _, host in self._open if host not in hosts})
+
+    def _unconfirmed(self, kind: str, host: str) -> dict[int, Delivery]:
+        """The unconfirmed deliveries of a kind to a host, by token."""
+        return {**self._open.get((kind, host), {}), **self._in_doubt.of((kind, host))}
 
     def unsettled(self, hosts: Iterable[str]) -> list[str]:
         """The hosts among these with unconfirmed deliveries."""
-        pending = {
-            *(host for host, given in self._given.items() if given),
-            *(host for host, sent in self._sent.items() if sent),
-            *self._taken_in_doubt.owners(),
-            *self._moved_in_doubt.owners(),
-        }
-        return sorted(host for host in hosts if host in pending)
+        return sorted(host for host in hosts if self.put_aside_for(host))
 
     def put_aside_for(self, host: str) -> list[Delivery]:
         """The unconfirmed deliveries to a host."""
-        return [
-            *self._given.get(host, {}).values(),
-            *self._sent.get(host, {}).values(),
-            *self._taken_in_doubt.of(host).values(),
-            *self._moved_in_doubt.of(host).values(),
-        ]
+        return [one for kind in (TAKEN, MOVED) for one in self._unconfirmed(kind, host).values()]
 
     async def settle_with(self, host: str) -> None:
         """Ask a host which deliveries it has received, and settle all of them."""
-        taken = {**self._given.get(host, {}), **self._taken_in_doubt.of(host)}
-        moved = {**self._sent.get(host, {}), **self._moved_in_doubt.of(host)}
+        moved = self._unconfirmed(MOVED, host)
         asked = [self._moved(token, held) for token, held in moved.items()]
-        message = ReceivedQuery(list(taken), asked)
+        message = ReceivedQuery(list(self._unconfirmed(TAKEN, host)), asked)
         try:
             answer = await self._sender.ask(host, message)
         except TupeloError:  # The host is cut off again, or takes no part.
             return
-        has_taken, has_moved = read(answer, tuple[list[int], list[int]])
-        self._taken_in_doubt.leave(host, self._given.pop(host, {}))
-        self._moved_in_doubt.leave(host, self._sent.pop(host, {}))
-        self._taken_in_doubt.back(host, has_taken)
-        self._moved_in_doubt.back(host, has_moved)
+        received = read(answer, tuple[list[int], list[int]])
+        for kind, tokens in zip((TAKEN, MOVED), received, strict=True):
+            self._in_doubt.leave((kind, host), self._open.pop((kind, host), {}))
+            self._in_doubt.back((kind, host), tokens)
         for token in moved:
             self._incarnations.pop(token, None)
 
@@ -346,12 +371,11 @@ class TupleTransfer:
 
     def close(self) -> None:
         """Leave the deliveries in doubt to the host."""
-        self.cut([*self._given, *self._sent])
-        for kind, doubts in ((TAKEN, self._taken_in_doubt), (MOVED, self._moved_in_doubt)):
-            for host in doubts.owners():
-                self._core.doubts.leave((kind, host), dict(doubts.of(host)))
-            doubts.close()
-            self._core.all_doubts.discard(doubts)
+        self.cut({host for _, host in self._open})
+        for owner in self._in_doubt.owners():
+            self._core.doubts.leave(owner, dict(self._in_doubt.of(owner)))
+        self._in_doubt.close()
+        self._core.all_doubts.discard(self._in_doubt)
 
 
 def chunks_of(entries: Iterable[Entry]) -> list[list[Entry]]:
@@ -446,16 +470,14 @@ Relocated = dict[TupleStore, list[Entry]]
 """Tuples that were here before and belong to another agent now."""
 
 
+@dataclass(eq=False, repr=False)
 class Sharing:
     """Lets the metadata of this host take effect: shares spaces and makes them private."""
 
-    def __init__(
-        self, spaces: Spaces, reactions: Reactions, transfer: TupleTransfer, moving: TuplesToMove
-    ) -> None:
-        self._spaces = spaces
-        self._reactions = reactions
-        self._transfer = transfer
-        self._moving = moving
+    _spaces: Spaces
+    _reactions: Reactions
+    _transfer: TupleTransfer
+    _moving: TuplesToMove
 
     def install(
         self, agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentMetadata]

@@ -18,18 +18,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tupelo.errors import PeerLost, Refused, UnknownHost
+from tupelo.errors import PeerLost, Refused
 from tupelo.federation.brokers.broker import Broker, Reply, StandingRequest
 from tupelo.federation.groups.group import Group, PartSender
 from tupelo.federation.groups.membership import Membership
-from tupelo.federation.hosts.core import HostCore
 from tupelo.models.lime.messages import (
-    LookRequest,
+    FoundTuple,
     PlacedTuple,
     QueryAnswers,
-    Release,
     TuplePattern,
     TupleUpdate,
     encode,
@@ -43,13 +42,9 @@ from tupelo.values.entry import Entry
 logger = logging.getLogger("tupelo")
 
 
-class HostFilter(Protocol):
-    """Whether this neighbour, and the host `source` if it is known, may do this operation."""
-
-    def __call__(
-        self, neighbour: str, operation: str, tuple_store: TupleStore, source: str | None = None
-    ) -> bool: ...
-
+HostFilter = Callable[..., bool]
+"""(neighbour, operation, tuple store, source): whether this neighbour, and the host `source` if it
+is given, may do this operation."""
 
 STATE_BYTES_MAX = 2**20
 """The most bytes of tuples in the answer of one host to a collect, unless it is one tuple. A host
@@ -59,17 +54,6 @@ TOGETHER_MAX = 1_000
 
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
-
-
-class FoundTuple:
-    """A tuple that was found, its current location, and its host."""
-
-    __slots__ = ("current", "entry", "host")
-
-    def __init__(self, entry: Entry, current: str, host: str) -> None:
-        self.entry = entry
-        self.current = current
-        self.host = host
 
 
 LookAt = Callable[[str, TuplePattern], Coroutine[Any, Any, list[FoundTuple]]]
@@ -159,30 +143,27 @@ class VisibleTuples:
         return tuple_store is not None and self._may(neighbour, operation, tuple_store)
 
 
+@dataclass(eq=False, repr=False)
 class CollectTransport:
     """Operations and reactions by collect. `look` asks one host directly; `spawn` starts a task."""
 
-    def __init__(
-        self, broker: Broker, group: Group, now: Callable[[], float], look: LookAt, spawn: Spawn
-    ) -> None:
-        self._broker = broker
-        self._group = group
-        self._here = group.me
-        self._now = now
-        self._look = look
-        self._spawn = spawn
+    _broker: Broker
+    _group: Group
+    _now: Callable[[], float]
+    _look: LookAt
+    _spawn: Spawn
 
     async def probe(
         self, pattern: TuplePattern, every: bool
     ) -> tuple[list[FoundTuple], frozenset[str]]:
         collected = await self._broker.probe(encode(pattern), "all" if every else "any")
         found = [found for reply in collected.replies for found in self._read(reply)]
-        return found, collected.lost - {self._here}  # The asker looks at this host itself.
+        return found, collected.lost - {self._group.me}  # The asker looks at this host itself.
 
     def watch(self, pattern: TuplePattern, deliver: Detected) -> ReactionWatch:
         def deliver_reply(reply: Reply) -> None:
             for found in self._read(reply):
-                deliver(found.entry, found.current, found.host)
+                deliver(found)
 
         if pattern.one:
             return self._broker.collect(encode(pattern), "single", "any", deliver_reply)
@@ -205,7 +186,7 @@ class CollectTransport:
             for host in sorted(hosts) if self._group.membership is membership else ():
                 with suppress(PeerLost):
                     for found in await self._look(host, pattern):
-                        deliver(found.entry, found.current, found.host)
+                        deliver(found)
 
     def _read(self, reply: Reply) -> list[FoundTuple]:
         now = self._now()
@@ -213,10 +194,10 @@ class CollectTransport:
             placed = [read(item, TupleUpdate).placed for item in reply.items]
         else:
             placed = [read(item, PlacedTuple) for item in reply.items]
-        return [FoundTuple(one.entry.read(now), one.current, reply.host) for one in placed]
+        return [one.found(reply.host, now) for one in placed]
 
     async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
-        await publish_all(self._broker, updates_of(tuple_store, entries, self._here))
+        await publish_all(self._broker, updates_of(tuple_store, entries, self._group.me))
 
     def serve(self, tuple_store: TupleStore) -> None:
         """Nothing to do: collects go to all hosts."""
@@ -321,48 +302,8 @@ class Listings:
         self._open.clear()
 
 
-class WindowedRead:
-    """Reads the matches of another host, in windows."""
-
-    def __init__(
-        self, core: HostCore, sender: PartSender, spaces: Spaces, next_number: Callable[[], int]
-    ) -> None:
-        self._here = core.id
-        self._now = core.clock.now
-        self._sender = sender
-        self._spaces = spaces
-        self._next_number = next_number
-
-    async def look(self, host: str, pattern: TuplePattern) -> list[FoundTuple]:
-        """All matches of a host; raises PeerLost if it is cut off before the last window."""
-        if host == self._here:
-            tuple_store = self._spaces.find(pattern.space)
-            here = [] if tuple_store is None else tuple_store.sendable(pattern)
-            return self._read(host, [placed for _, placed in here])
-        found: list[FoundTuple] = []
-        number = self._next_number()
-        more = True
-        try:
-            while more:
-                answer = await self._sender.ask(host, LookRequest(number, pattern))
-                placed, more = read(answer, tuple[list[PlacedTuple], bool])
-                found += self._read(host, placed)
-        except UnknownHost:  # The host is not in the group any more.
-            return []
-        finally:
-            if more:
-                self._sender.send(host, Release(number))
-        return found
-
-    def _read(self, host: str, placed: Iterable[PlacedTuple]) -> list[FoundTuple]:
-        now = self._now()
-        return [FoundTuple(one.entry.read(now), one.current, host) for one in placed]
-
-
 QUERY_SECONDS = 0.5
 """How long a query waits for answers."""
-
-DeliverTuple = Callable[[FoundTuple], None]
 
 
 class PublishedTuples(VisibleTuples):
@@ -387,31 +328,21 @@ class PublishedTuples(VisibleTuples):
         return kind == "query" or super().allows(neighbour, wanted)
 
 
+@dataclass(eq=False, repr=False)
 class PublishTransport:
     """Operations and reactions by published queries."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        group: Group,
-        sender: PartSender,
-        spaces: Spaces,
-        may: HostFilter,
-        core: HostCore,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-    ) -> None:
-        self._broker = broker
-        self._group = group
-        self._sender = sender
-        self._spaces = spaces
-        self._may = may
-        self._here = core.id
-        self.now = core.clock.now
-        self._spawn = spawn
-        self._numbers = 0
-        self._queries: dict[int, DeliverTuple] = {}
-        self._served: dict[str, StandingRequest] = {}
-        self._watches: dict[_Watch, None] = {}
+    _broker: Broker
+    _group: Group
+    _sender: PartSender
+    _spaces: Spaces
+    _may: HostFilter
+    now: Callable[[], float]
+    _spawn: Spawn
+    _numbers: int = 0
+    _queries: dict[int, Detected] = field(default_factory=dict)
+    _served: dict[str, StandingRequest] = field(default_factory=dict)
+    _watches: dict[_Watch, None] = field(default_factory=dict)
 
     # Queries
 
@@ -437,7 +368,7 @@ class PublishTransport:
             self.end_query(number)
         return found, frozenset(self._spaces.cut)
 
-    def query(self, deliver: DeliverTuple) -> int:
+    def query(self, deliver: Detected) -> int:
         """Register a query; `deliver` is called with its answers. Returns its number."""
         self._numbers += 1
         self._queries[self._numbers] = deliver
@@ -448,7 +379,7 @@ class PublishTransport:
 
     async def ask(self, number: int, pattern: TuplePattern) -> None:
         """Publish a query; hosts with matches answer."""
-        asked = [self._here, number, encode(pattern)]
+        asked = [self._group.me, number, encode(pattern)]
         await self._broker.publish(["query", pattern.space, asked])
 
     def serve(self, tuple_store: TupleStore) -> None:
@@ -461,9 +392,9 @@ class PublishTransport:
         """Answer a query of another host."""
         asker, number, encoded = read(update[2], tuple[str, int, TuplePattern])
         tuple_store = self._spaces.find(encoded.space)
-        if tuple_store is None or asker == self._here:
+        if tuple_store is None or asker == self._group.me:
             return
-        neighbour = self._group.membership.toward(self._here, asker)
+        neighbour = self._group.membership.toward(self._group.me, asker)
         operation = "take" if encoded.take else "read"
         if neighbour is not None and self._may(neighbour, operation, tuple_store, asker):
             listing = Listing(tuple_store, encoded)
@@ -472,11 +403,10 @@ class PublishTransport:
 
     def answered(self, source: str, message: QueryAnswers) -> None:
         """A host has answered a query of this host."""
-        now = self.now()
         for one in message.found:
             deliver = self._queries.get(message.query)
             if deliver is not None:
-                deliver(FoundTuple(one.entry.read(now), one.current, source))
+                deliver(one.found(source, self.now()))
 
     # Reactions
 
@@ -485,7 +415,7 @@ class PublishTransport:
         self._watches[watch] = None
         tuple_store = self._spaces.find(pattern.space)
         for _, one in tuple_store.sendable(pattern) if tuple_store is not None else ():
-            watch.deliver(FoundTuple(one.entry.read(self.now()), one.current, self._here))
+            watch.deliver(one.found(self._group.me, self.now()))
         if not watch.is_over:
             self._spawn(watch.ask())
         return watch
@@ -499,7 +429,7 @@ class PublishTransport:
             self._spawn(watch.ask())
 
     async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
-        updates = updates_of(tuple_store, entries, self._here)
+        updates = updates_of(tuple_store, entries, self._group.me)
         await publish_all(self._broker, [["tuple", update] for update in updates])
 
     def close(self) -> None:
@@ -520,15 +450,14 @@ class _Watch:
         self._standing = broker.subscribe(["tuple", encode(pattern)], self._published)
 
     def _published(self, host: str, update: Any) -> None:
-        published = read(update[1], TupleUpdate)
-        entry = published.placed.entry.read(self._transport.now())
-        self.deliver(FoundTuple(entry, published.placed.current, host))
+        published: TupleUpdate = read(update[1], TupleUpdate)
+        self.deliver(published.placed.found(host, self._transport.now()))
 
     def deliver(self, found: FoundTuple) -> None:
         if not self.is_over:
             if self._pattern.one:
                 self.cancel()
-            self._deliver(found.entry, found.current, found.host)
+            self._deliver(found)
 
     async def ask(self) -> None:
         if not self.is_over:

@@ -10,6 +10,7 @@ from tupelo.errors import BadArgument, BadInput
 from tupelo.models.lime.agent import (
     Agent,
     AgentRuntime,
+    check_name,
     current_runtime,
     require_outside_step,
     role_for,
@@ -21,7 +22,7 @@ from tupelo.models.lime.locations import (
     check_current,
     check_destination,
 )
-from tupelo.models.lime.messages import TuplePlace, place_of
+from tupelo.models.lime.messages import place_of
 from tupelo.models.lime.reactions import (
     LocalizedReaction,
     Reaction,
@@ -40,8 +41,7 @@ class _Readable:
     """The common part of all spaces of an agent: reading and reactions."""
 
     def __init__(self, name: str, agent: Agent | None) -> None:
-        if not isinstance(name, str) or not name:
-            raise BadArgument("name", "a text that is not empty", name)
+        check_name(name)
         if agent is not None and not isinstance(agent, Agent):
             raise BadArgument("agent", "an Agent", agent)
         require_outside_step()
@@ -77,6 +77,12 @@ class _Readable:
         check_owner(self._runtime, self.name)
         return await self._runtime.host._door.on_loop(self._runtime.operate(work, *args))
 
+    async def _get(
+        self, work: Any, template: object, current: Current, destination: Destination, *wait: Any
+    ) -> Any:
+        where = place_of(check_current(current), check_destination(destination))
+        return await self._do(work, self._interface, template, where, *wait)
+
     # Reading
 
     @dual_api
@@ -90,28 +96,21 @@ class _Readable:
     ) -> Any:
         """Copy a matching tuple; wait for one. None if none came within `wait` seconds."""
         check_wait(wait)
-        return await self._do(
-            self._server.rd, self._interface, template, _where(current, destination), wait
-        )
+        return await self._get(self._server.rd, template, current, destination, wait)
 
     @dual_api
     async def rdp(
         self, template: object, current: Current = None, destination: Destination = None
     ) -> Any:
         """Copy a matching tuple, or None."""
-        return await self._do(
-            self._server.rdp, self._interface, template, _where(current, destination)
-        )
+        return await self._get(self._server.rdp, template, current, destination)
 
     @dual_api
     async def rdg(
         self, template: object, current: Current = None, destination: Destination = None
     ) -> list[Any]:
         """Copy all matching tuples."""
-        found: list[Any] = await self._do(
-            self._server.rdg, self._interface, template, _where(current, destination)
-        )
-        return found
+        return list(await self._get(self._server.rdg, template, current, destination))
 
     # Reactions
 
@@ -226,28 +225,21 @@ class LimeTupleSpace(_Readable):
     ) -> Any:
         """Remove a matching tuple; wait for one. None if none came within `wait` seconds."""
         check_wait(wait)
-        return await self._do(
-            self._server.in_, self._interface, template, _where(current, destination), wait
-        )
+        return await self._get(self._server.in_, template, current, destination, wait)
 
     @dual_api
     async def inp(
         self, template: object, current: Current = None, destination: Destination = None
     ) -> Any:
         """Remove a matching tuple, or None."""
-        return await self._do(
-            self._server.inp, self._interface, template, _where(current, destination)
-        )
+        return await self._get(self._server.inp, template, current, destination)
 
     @dual_api
     async def ing(
         self, template: object, current: Current = None, destination: Destination = None
     ) -> list[Any]:
         """Remove all matching tuples."""
-        found: list[Any] = await self._do(
-            self._server.ing, self._interface, template, _where(current, destination)
-        )
-        return found
+        return list(await self._get(self._server.ing, template, current, destination))
 
     def __repr__(self) -> str:
         how = "shared" if self.is_shared else "private"
@@ -275,7 +267,3 @@ def set_shared(spaces: Iterable[LimeTupleSpace], shared: bool) -> Any:
         raise BadArgument("spaces", "spaces of one agent", spaces)
     work = given[0]._share(given, shared)
     return work if given[0].is_async else run_coroutine(work)
-
-
-def _where(current: Current, destination: Destination) -> TuplePlace:
-    return place_of(check_current(current), check_destination(destination))

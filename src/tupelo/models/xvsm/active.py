@@ -251,9 +251,7 @@ class ActiveCoordinator(Coordinator):
         logger.warning("work is left until its class is known: %s", error)
         aside = self._aside or set()
         self._aside = aside | {name} if name is not None else aside
-        if (
-            self._lookups != asked
-        ):  # Results were looked for meanwhile: the class may be known by now.
+        if self._lookups != asked:  # Somebody has looked meanwhile: the class may be known by now.
             self._look_again()
 
     def _container(self) -> Container:

@@ -6,7 +6,7 @@ import math
 import random as chance
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from tupelo.errors import AspectFailed, BadArgument, PutOff, SpaceClosed
 from tupelo.federation.identity.keys import Identity
@@ -35,7 +35,8 @@ from tupelo.space.tasks import to_the_end
 INFINITE = math.inf
 """The size of an unbounded container."""
 
-Work = Callable[[Request], Awaitable[Any]]
+T = TypeVar("T")
+Work = Callable[[Request], Awaitable[T]]
 Cref = Container | RemoteContainer | str
 """A container: a reference to it, or the URI of one elsewhere."""
 Tx = SharedTransaction | RemoteTransaction
@@ -94,23 +95,26 @@ class AspectPipeline:
     async def _operate(
         self,
         operation: str,
-        work: Work,
+        work: Work[T],
         cref: Cref,
         timeout: float | None,
         tx: Tx | None,
         **arguments: Any,
-    ) -> Any:
+    ) -> T:
         if isinstance(cref, (RemoteContainer, str)):
             remote, there = await self._elsewhere(cref)
             values = arguments.pop("values", {})
             (asked,) = arguments.values()
-            how = (asked, *values.values())
-            return await there.operate(operation, self._context, remote, seconds(timeout), tx, *how)
+            place = (remote, seconds(timeout), tx)
+            answer: T = await there.operate(
+                operation, self._context, *place, asked, *values.values()
+            )
+            return answer
         container, txn = self.embedded.require(cref), check_transaction(tx)
         self.embedded.require_there(container, txn)
         request = Request(
             operation,
-            self,
+            cast(Any, self),
             container=container,
             timeout=seconds(timeout),
             transaction=txn,
@@ -122,8 +126,8 @@ class AspectPipeline:
             raise gone(container, error) from None
 
     async def _around(
-        self, request: Request, work: Work, *, bare: bool = False, last: Work | None = None
-    ) -> Any:
+        self, request: Request, work: Work[T], *, bare: bool = False, last: Work[T] | None = None
+    ) -> T:
         """Do the work with the aspects around it, in a transaction of its own, unless it is `bare`:
         an operation on a transaction itself. `last` is called after the commit, and cannot be
         undone."""
@@ -138,7 +142,7 @@ class AspectPipeline:
         try:
             while True:
                 count = 0 if container is None else container.news.count
-                attempt = _copy(request)
+                attempt = request.copy()
                 if until is not None:
                     attempt.timeout = max(0.0, until - clock.now())
                 txn = None if bare else self.embedded.begin(None, request.transaction)
@@ -157,7 +161,8 @@ class AspectPipeline:
                         attempt.result = await last(attempt)
                         await meet(Point(f"post_{request.operation}"), after, attempt)
                     self._wake_rescheduled(request)
-                    return attempt.result
+                    result: T = attempt.result
+                    return result
                 left = None if until is None else max(0.0, until - clock.now())
                 if container is not None and watch is None:
                     # Something may have changed before the wait began: try once more.
@@ -172,7 +177,11 @@ class AspectPipeline:
                 watch.close()
 
     async def _attempt(
-        self, request: Request, work: Work, before: list[Registration], after: list[Registration]
+        self,
+        request: Request,
+        work: Work[Any],
+        before: list[Registration],
+        after: list[Registration],
     ) -> Verdict:
         """One attempt. Returns OK, SKIP if an aspect skipped the operation, or RESCHEDULE."""
         txn, container = request.transaction, request.container
@@ -219,9 +228,8 @@ class AspectPipeline:
         if self.is_async:
             await to_the_end(txn.commit_async() if commit else txn.abort_async())
         elif commit:
-            SharedTransaction.commit(
-                txn
-            )  # not the method of an async transaction, which would be awaited
+            # Not the method of an async transaction, which would be awaited.
+            SharedTransaction.commit(txn)
         else:
             SharedTransaction.abort(txn)
 
@@ -265,15 +273,6 @@ def container_of(request: Request) -> Container:
     if request.container is None:
         raise BadArgument("container", "a container of this space", None)
     return request.container
-
-
-def _copy(request: Request) -> Request:
-    """A copy of a request for one attempt, so that changes by aspects do not last."""
-    twin = Request(request.operation, request.capi)
-    for name in Request.__slots__:
-        value = getattr(request, name)
-        setattr(twin, name, value.copy() if isinstance(value, (list, dict)) else value)
-    return twin
 
 
 def seconds(timeout: Any) -> float | None:

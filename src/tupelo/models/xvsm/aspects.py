@@ -27,6 +27,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from inspect import isawaitable
 from itertools import count as numbers
@@ -122,42 +124,36 @@ class Veto(Exception):
         self.reason = reason
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """An operation, as aspects see it. Later aspects see what earlier ones have changed."""
 
-    __slots__ = (
-        "aspect",
-        "capi",
-        "container",
-        "context",
-        "entries",
-        "is_alone",
-        "operation",
-        "points",
-        "result",
-        "selectors",
-        "timeout",
-        "transaction",
-        "values",
-    )
+    operation: str
+    capi: AnyCapi
+    context: dict[str, Any] = field(init=False)
+    container: Container | None = None
+    entries: list[Any] = field(default_factory=list)  # to be written
+    selectors: list[Selector] = field(default_factory=list)
+    timeout: float | None = None
+    transaction: SharedTransaction | None = None
+    is_alone: bool = False  # whether the transaction ends with the operation
+    result: Any = None
+    aspect: Aspect | None = None  # of add_aspect and remove_aspect
+    points: list[Point] = field(default_factory=list)
+    # name, size, coordinators, of create_container; isolation, operation, of read and test
+    values: dict[str, Any] = field(default_factory=dict)
 
-    def __init__(self, operation: str, capi: Any, **arguments: Any) -> None:
-        self.operation = operation
-        self.capi: AnyCapi = capi
-        self.context: dict[str, Any] = capi.get_aspect_context()
-        self.container: Container | None = None
-        self.entries: list[Any] = []  # to be written
-        self.selectors: list[Selector] = []
-        self.timeout: float | None = None
-        self.transaction: SharedTransaction | None = None
-        self.is_alone = False  # whether the transaction ends with the operation
-        self.result: Any = None
-        self.aspect: Aspect | None = None  # of add_aspect and remove_aspect
-        self.points: list[Point] = []
-        # name, size, coordinators, of create_container; isolation, operation, of read and test
-        self.values: dict[str, Any] = {}
-        for name, value in arguments.items():
-            setattr(self, name, value)
+    def __post_init__(self) -> None:
+        self.context = self.capi.get_aspect_context()
+
+    def copy(self) -> Request:
+        """A copy for one attempt, so that changes by aspects do not last."""
+        twin = copy(self)
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, (list, dict)):
+                setattr(twin, one.name, value.copy())
+        return twin
 
 
 class Aspect:
@@ -288,9 +284,8 @@ class AspectOutcome:
         met: set[object] = set()
 
         def come(notice: Notice) -> None:
-            if (
-                notice.subject not in met
-            ):  # otherwise an operation that returned it would wake itself
+            # Otherwise an operation that returned it would wake itself.
+            if notice.subject not in met:
                 met.add(notice.subject)
                 self.tell()
 

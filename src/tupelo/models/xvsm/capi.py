@@ -215,8 +215,7 @@ class AnyCapi(AspectPipeline, Closing):
         request = Request(
             "create_container", self, values=values, transaction=check_transaction(tx)
         )
-        found: Container = await self._around(request, work)
-        return found
+        return await self._around(request, work)
 
     @dual_api
     async def destroy_container(self, tx: Tx | None, cref: Cref) -> None:
@@ -257,8 +256,7 @@ class AnyCapi(AspectPipeline, Closing):
         async def work(request: Request) -> SharedTransaction:
             return self.embedded.begin(request.timeout)
 
-        made: SharedTransaction = await self._around(request, work)
-        return made
+        return await self._around(request, work)
 
     @dual_api
     async def commit_transaction(self, tx: Tx) -> None:
@@ -299,20 +297,14 @@ class AnyCapi(AspectPipeline, Closing):
         Returns their leases, by which a LindaSelector finds the entries. In the async API, leases
         of a site elsewhere are awaited: `await lease.cancel()`.
         """
-        leases: list[Lease] = await self._operate(
-            "write", self._write, cref, timeout, tx, entries=list(entries)
-        )
-        return leases
+        return await self._operate("write", self._write, cref, timeout, tx, entries=list(entries))
 
     @dual_api
     async def shift(self, cref: Cref, tx: Tx | None, *entries: Any) -> list[Lease]:
         """Write entries, and remove what is in the way, even entries that the same shift has
         written: of two entries shifted into a container of size 1 the second remains. It never
         waits."""
-        leases: list[Lease] = await self._operate(
-            "shift", self._shift, cref, 0, tx, entries=list(entries)
-        )
-        return leases
+        return await self._operate("shift", self._shift, cref, 0, tx, entries=list(entries))
 
     @dual_api
     async def read(
@@ -326,10 +318,9 @@ class AnyCapi(AspectPipeline, Closing):
         """The entries that the selectors choose; CountNotMet if there are too few before the
         timeout."""
         values = {"isolation": check_isolation(isolation)}
-        found: list[Any] = await self._operate(
+        return await self._operate(
             "read", self._read, cref, timeout, tx, selectors=list(selectors), values=values
         )
-        return found
 
     @dual_api
     async def test(
@@ -348,10 +339,9 @@ class AnyCapi(AspectPipeline, Closing):
             "isolation": check_isolation(isolation),
             "operation": check_tested(operation),
         }
-        count: int = await self._operate(
+        return await self._operate(
             "test", self._test, cref, timeout, tx, selectors=list(selectors), values=values
         )
-        return count
 
     @dual_api
     async def take(
@@ -359,20 +349,16 @@ class AnyCapi(AspectPipeline, Closing):
     ) -> list[Any]:
         """Remove the entries that the selectors choose, and return them; CountNotMet if there are
         too few before the timeout."""
-        found: list[Any] = await self._operate(
-            "take", self._take, cref, timeout, tx, selectors=list(selectors)
-        )
-        return found
+        return await self._operate("take", self._take, cref, timeout, tx, selectors=list(selectors))
 
     @dual_api
     async def destroy(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> int:
         """Remove the entries that the selectors choose; returns how many."""
-        count: int = await self._operate(
+        return await self._operate(
             "destroy", self._destroy, cref, timeout, tx, selectors=list(selectors)
         )
-        return count
 
     @dual_api
     async def work_for(
@@ -411,8 +397,13 @@ class AnyCapi(AspectPipeline, Closing):
         container = self.embedded.require(cref)
         points = check_operations(operations, every_removal)
         notification = Notification(self, container, listener, times, every_removal)
-        notification.registration = await self._add(container, points, notification)
-        notification.start()
+        return await self._notify(notification, points)
+
+    async def _notify(
+        self, notification: Notification, points: list[Point], calls: bool = True
+    ) -> Notification:
+        notification.registration = await self._add(notification.container, points, notification)
+        notification.start(calls)
         return notification
 
     @dual_api
@@ -458,8 +449,7 @@ class AnyCapi(AspectPipeline, Closing):
         request = Request(
             "add_aspect", self, container=cref_or_site, aspect=aspect, points=list(points)
         )
-        added: Registration = await self._around(request, work)
-        return added
+        return await self._around(request, work)
 
     @dual_api
     async def remove_aspect(
@@ -649,13 +639,8 @@ class Capi(AnyCapi):
     is_async = False
 
     def write(self, cref: Cref, timeout: float | None, tx: Tx | None, *entries: Any) -> list[Lease]:
-        if (
-            tx is None
-            and len(entries) == 1
-            and type(cref) is Container
-            and cref.quick is self.embedded
-        ):
-            leases = cref.write_quickly(entries[0], timeout)
+        if tx is None and type(cref) is Container and cref.quick is self.embedded:
+            leases = cref.write_quickly(entries, timeout)
             if leases is not None:
                 return leases
         answer: list[Lease] = super().write(cref, timeout, tx, *entries)
@@ -669,14 +654,9 @@ class Capi(AnyCapi):
         *selectors: Selector,
         isolation: IsolationLevel = REPEATABLE_READ,
     ) -> list[Any]:
-        if (
-            tx is None
-            and isolation is REPEATABLE_READ
-            and len(selectors) == 1
-            and type(cref) is Container
-            and cref.quick is self.embedded
-        ):
-            found = cref.get_quickly(selectors[0], False, timeout)
+        plain = tx is None and isolation is REPEATABLE_READ
+        if plain and type(cref) is Container and cref.quick is self.embedded:
+            found = cref.get_quickly(selectors, False, timeout)
             if found is not None:
                 return found
         answer: list[Any] = super().read(cref, timeout, tx, *selectors, isolation=isolation)
@@ -685,13 +665,8 @@ class Capi(AnyCapi):
     def take(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> list[Any]:
-        if (
-            tx is None
-            and len(selectors) == 1
-            and type(cref) is Container
-            and cref.quick is self.embedded
-        ):
-            found = cref.get_quickly(selectors[0], True, timeout)
+        if tx is None and type(cref) is Container and cref.quick is self.embedded:
+            found = cref.get_quickly(selectors, True, timeout)
             if found is not None:
                 return found
         answer: list[Any] = super().take(cref, timeout, tx, *selectors)

@@ -7,7 +7,7 @@ whose stages choose in turn, each from the entries that the one before has chose
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tupelo.errors import BadArgument, CountNotMet, TupeloError
 from tupelo.models.xvsm.coordinators import Coordinator
@@ -93,17 +93,12 @@ def _all_of(payloads: list[Any]) -> Template | None:
     return combined
 
 
-class Stage:
+class Stage(NamedTuple):
     """One selector of a chain, with the content condition that the template does not cover."""
 
-    __slots__ = ("coordinator", "selector", "template")
-
-    def __init__(
-        self, coordinator: Coordinator, selector: Selector, template: Template | None
-    ) -> None:
-        self.coordinator = coordinator
-        self.selector = selector
-        self.template = template
+    coordinator: Coordinator
+    selector: Selector
+    template: Template | None
 
     def choose(self, found: list[Entry]) -> list[Entry]:
         if self.template is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,14 +133,11 @@ class Container:
         self._books = [c for c in self.given if c.keeps_books]
         self._checked = [c for c in self.given if not c.optional]
         path = None if owner.path is None else Path(owner.path) / f"{container_id}.tupelo"
+        order = Books(self._books) if self._books else None
         self.space = Space(
             name,
             path=path,
-            order=self._books[0]
-            if len(self._books) == 1
-            else Books(self._books)
-            if self._books
-            else None,
+            order=self._books[0] if len(self._books) == 1 else order,
             capacity=None if size is None else Capacity(entries=size),
             clock=owner.clock,
         )
@@ -315,10 +312,11 @@ class Container:
 
     # Fast path: one entry, outside a transaction, in a container without aspects
 
-    def write_quickly(self, entry: Any, timeout: Any) -> list[Lease] | None:
+    def write_quickly(self, entries: Sequence[Any], timeout: Any) -> list[Lease] | None:
         """Write one simple entry; None if the fast path does not apply."""
-        if timeout is not _ONCE and timeout is not None and not _is_time(timeout):
+        if len(entries) != 1 or (timeout is not _ONCE and not _is_time(timeout)):
             return None
+        entry = entries[0]
         if type(entry) is Entry and self._key is not None:
             value = entry.value
             try:
@@ -348,12 +346,12 @@ class Container:
             self.port.flush(lease.thing.arrival)
         return [lease]
 
-    def get_quickly(self, selector: Any, take: bool, timeout: Any) -> list[Any] | None:
+    def get_quickly(self, selectors: Sequence[Any], take: bool, timeout: Any) -> list[Any] | None:
         """One entry, by its key or by one template; None if it is not there, or if the fast path
         does not apply."""
-        if timeout is not _ONCE and timeout is not None and not _is_time(timeout):
+        if len(selectors) != 1 or (timeout is not _ONCE and not _is_time(timeout)):
             return None
-        template = self._template_of(selector)
+        template = self._template_of(selectors[0])
         if template is None:
             return None
         if self._journaled:
@@ -394,7 +392,9 @@ class Container:
 
 def _is_time(timeout: Any) -> bool:
     """Whether this is a valid timeout; the longer way refuses others."""
-    return type(timeout) in (int, float) and (0 <= timeout <= WAIT_MAX or timeout == math.inf)
+    return timeout is None or (
+        type(timeout) in (int, float) and (0 <= timeout <= WAIT_MAX or timeout == math.inf)
+    )
 
 
 def _attached(

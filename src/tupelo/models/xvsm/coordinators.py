@@ -407,7 +407,27 @@ class LindaCoordinator(_ByArrival):
         return selector.entry is not None
 
 
-class KeyCoordinator(_ByArrival):
+class _ByField(_ByArrival):
+    """By the value of a selector's attribute, which is stored in front of the entry."""
+
+    explicit = True
+    keeps = True
+    _attribute: ClassVar[str]
+
+    def kept(self, selector: Selector) -> Any:
+        value = getattr(selector, self._attribute)
+        if type(value) in INDEXABLE:
+            return value
+        try:
+            return self._attribute.encode() + encode_entry(*freeze((value,)))
+        except TypeError as error:
+            raise BadArgument(self._attribute, "a value", value) from error
+
+    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
+        return self.kept(selector), ()
+
+
+class KeyCoordinator(_ByField):
     """A map: every entry has a unique key.
 
     A key is in use until its entry has left for good. A transaction that has taken the entry may
@@ -416,9 +436,8 @@ class KeyCoordinator(_ByArrival):
 
     default_name = "key"
     speaks = KeySelector
-    explicit = True
-    keeps = True
     keeps_books = True
+    _attribute = "key"
 
     def __init__(self, *, name: str | None = None) -> None:
         super().__init__(name=name)
@@ -426,13 +445,6 @@ class KeyCoordinator(_ByArrival):
         self._held: dict[type, dict[Any, Entry | list[Entry]]] = {
             cls: {} for cls in INDEXABLE if cls is not NoneType
         }
-
-    def kept(self, selector: Any) -> Any:
-        key = selector.key
-        return key if type(key) in INDEXABLE else _encoded("key", key)
-
-    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
-        return self.kept(selector), ()
 
     def admit(self, entry: Entry, at: Any) -> None:
         try:  # as `_key_of` does, without the call
@@ -487,20 +499,12 @@ def _given_up(holder: Entry, txn: Txn | None) -> bool:
     return holder.gone and txn is not None and holder.txn in txn.line()
 
 
-class LabelCoordinator(_ByArrival):
+class LabelCoordinator(_ByField):
     """By label; several entries may have the same label."""
 
     default_name = "label"
     speaks = LabelSelector
-    explicit = True
-    keeps = True
-
-    def kept(self, selector: Any) -> Any:
-        label = selector.label
-        return label if type(label) in INDEXABLE else _encoded("label", label)
-
-    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
-        return self.kept(selector), ()
+    _attribute = "label"
 
 
 class TypeCoordinator(_ByArrival):
@@ -657,11 +661,3 @@ def _distinct(pairs: list[tuple[Any, Entry]], key: Any) -> list[tuple[Any, Entry
             seen.add(encoded)
             kept.append((payload, entry))
     return kept
-
-
-def _encoded(what: str, value: Any) -> bytes:
-    """A value that cannot be indexed, encoded as bytes."""
-    try:
-        return what.encode() + encode_entry(*freeze((value,)))
-    except TypeError as error:
-        raise BadArgument(what, "a value", value) from error

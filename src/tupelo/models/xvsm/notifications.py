@@ -30,6 +30,7 @@ from tupelo.errors import BadArgument
 from tupelo.models.xvsm.aspects import AspectOutcome, Point, Registration, Request
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.space.dual_api import run_sync
+from tupelo.space.query import check_count
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.entry import thaw
@@ -55,10 +56,8 @@ class ListenerQueue:
             raise BadArgument(
                 "listener", "a function of a notification, a name and entries", listener
             )
-        if times is not None and (
-            isinstance(times, bool) or not isinstance(times, int) or times < 1
-        ):
-            raise BadArgument("times", "a whole number above 0, or None", times)
+        if times is not None:
+            check_count(times, "times")
         self.error: Exception | None = None
         self.dropped = 0
         self.active = True
@@ -113,20 +112,17 @@ class Notification(ListenerQueue):
         self._lock = threading.Lock()
         self._news = AspectOutcome(capi.embedded.clock)
 
-    def start(self) -> None:
-        """Start calling the listener, unless an aspect has skipped the registration."""
+    def start(self, calls: bool = True) -> None:
+        """Start calling the listener, unless an aspect has skipped the registration. Without
+        `calls`, the reports are fetched by `come` and `next`."""
         self.container.endings[self._end] = None
         if self._memory is not None:
             self.container.port.listen_to_removals(self._removed, self._memory)
         if self.registration is None or self.container.destroyed:
             self.destroy()
-        else:
-            self._begin()
-
-    def _begin(self) -> None:
-        if self._is_async:
+        elif calls and self._is_async:
             self._task = asyncio.ensure_future(self._serve())
-        else:
+        elif calls:
             serve = partial(run_sync, self._serve)
             threading.Thread(target=serve, name="tupelo-notification", daemon=True).start()
 
@@ -226,6 +222,10 @@ class Notification(ListenerQueue):
         with self._lock:
             return self._backlog.popleft() if self._backlog else None
 
+    def put_back(self, report: Report) -> None:
+        """Return a report that was not sent."""
+        self._backlog.appendleft(report)
+
     def destroy(self) -> None:
         self._leave()
         with self._lock:
@@ -242,24 +242,6 @@ class Notification(ListenerQueue):
         if self.registration is not None:
             self.container.aspects.remove(self.registration, self.registration.points)
             self._embedded.reconsider()
-
-
-class NotificationAspect(Notification):
-    """A notification of a client elsewhere, which fetches the reports."""
-
-    def __init__(self, capi: AspectPipeline, container: Container, every_removal: bool) -> None:
-        super().__init__(capi, container, _nobody, None, every_removal)
-
-    def _begin(self) -> None:
-        """Nothing to start: the client fetches the reports."""
-
-    def put_back(self, report: Report) -> None:
-        """Return a report that was not sent."""
-        self._backlog.appendleft(report)
-
-
-def _nobody(notification: ListenerQueue, operation: str, entries: list[Any]) -> None:
-    """A listener that does nothing."""
 
 
 def check_operations(operations: tuple[str, ...], every_removal: object) -> list[Point]:

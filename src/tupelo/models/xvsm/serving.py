@@ -51,7 +51,7 @@ from tupelo.models.xvsm.capi import AsyncCapi
 from tupelo.models.xvsm.chain import ChainQuery
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import Embedded, Row, gone
-from tupelo.models.xvsm.notifications import NotificationAspect, Report, check_operations
+from tupelo.models.xvsm.notifications import Notification, Report, check_operations
 from tupelo.models.xvsm.selectors import (
     REPEATABLE_READ,
     IsolationLevel,
@@ -140,16 +140,6 @@ class ServingCapi(AsyncCapi):
         query = container.port.query(template, True, 0, True, limit, txn, order, False)
         return len(await container.port.fetch(query.replace(known=False)))
 
-    async def watch(
-        self, container: Container, operations: tuple[str, ...], every_removal: bool
-    ) -> NotificationAspect:
-        """A notification for the client, which fetches the reports."""
-        points = check_operations(operations, every_removal)
-        watch = NotificationAspect(self, container, every_removal)
-        watch.registration = await self._add(container, points, watch)
-        watch.start()
-        return watch
-
 
 class SiteClient:
     """The transactions, notifications and tasks of one client. They end with its link."""
@@ -160,7 +150,7 @@ class SiteClient:
         self.holder = Holder("client", caller.agent, caller.session)
         self.gone = False
         self.transactions: dict[str, SharedTransaction] = {}
-        self.watches: dict[int, NotificationAspect] = {}
+        self.watches: dict[int, Notification] = {}
         self.tasks: dict[int, HandedOut] = {}
         self.written: dict[tuple[str, bool, int], CoreEntry] = {}
         self._written_max = WRITTEN_MAX
@@ -276,9 +266,12 @@ class SiteService:
         handler = getattr(self, f"_{message.method}", None)
         if handler is not None:
             return await handler(call, *args)
-        if method.arguments[-1] == "selectors":
-            args += args.pop()
-        return _encoded_answer(await getattr(capi, message.method)(*args))
+        options = {}
+        if "selectors" in method.arguments:
+            at = method.arguments.index("selectors")
+            options = dict(zip(method.arguments[at + 1 :], args[at + 1 :], strict=True))
+            args = [*args[:at], *args[at]]
+        return _encoded_answer(await getattr(capi, message.method)(*args, **options))
 
     async def _argument(self, call: SiteCall, kind: str, sent: Any) -> Any:
         if kind == "tx":
@@ -369,8 +362,8 @@ class SiteService:
         leases: list[Lease] | None = None
         if call.message.method == "shift":
             leases = await call.capi.shift(container, txn, *entries)
-        elif txn is None and container.quick and len(entries) == 1 and self.embedded.path is None:
-            leases = container.write_quickly(entries[0], wait)
+        elif txn is None and container.quick and self.embedded.path is None:
+            leases = container.write_quickly(entries, wait)
         if leases is None:  # The fast path does not apply, or the disk must be waited for.
             leases = await call.capi.write(container, wait, txn, *entries)
         if txn is not None:
@@ -402,20 +395,6 @@ class SiteService:
         except SpaceClosed as error:
             raise gone(container, error) from None
         return [_encoded(container, entry) for entry in entries] or _nothing(question)
-
-    async def _test(
-        self,
-        call: SiteCall,
-        container: Container,
-        wait: Wait,
-        txn: Txn,
-        selectors: list[Any],
-        isolation: IsolationLevel,
-        operation: Any,
-    ) -> int:
-        how = {"isolation": isolation, "operation": operation}
-        count: int = await call.capi.test(container, wait, txn, *selectors, **how)
-        return count
 
     async def _take(
         self, call: SiteCall, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
@@ -574,7 +553,9 @@ class SiteService:
     ) -> int:
         client = call.client
         client.require_room()
-        watch = await call.capi.watch(container, tuple(listed(operations)), every_removal)
+        points = check_operations(tuple(listed(operations)), every_removal)
+        watch = Notification(call.capi, container, _nobody, None, every_removal)
+        await call.capi._notify(watch, points, calls=False)
         self._count += 1
         client.watches[self._count] = watch
         if client.gone:
@@ -725,6 +706,10 @@ def _pack(report: Report, bytes_max: int) -> bytes | None:
     except (TupeloError, UnicodeEncodeError):
         return None
     return content if len(content) <= bytes_max else None
+
+
+def _nobody(*report: Any) -> None:
+    """The listener of a notification whose reports the client fetches."""
 
 
 def _points(names: Any) -> list[Point]:

@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -71,6 +72,7 @@ STARTING_PAUSE_SECONDS = 0.05
 """How many seconds to wait before a host that is starting is items again."""
 
 
+@dataclass(unsafe_hash=True, repr=False)
 class RemoteContainer:
     """A container at a site elsewhere: the reference (cref) that a program holds.
 
@@ -78,10 +80,9 @@ class RemoteContainer:
     container has the name.
     """
 
-    def __init__(self, address: Address, name: str, container_id: str | None = None) -> None:
-        self.address = address
-        self.name = name
-        self.id = container_id
+    address: Address
+    name: str
+    id: str | None = None
 
     @classmethod
     def at(cls, uri: str) -> RemoteContainer:
@@ -101,30 +102,20 @@ class RemoteContainer:
         """The URI of the container."""
         return uri_of(self.address, self.name)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemoteContainer) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    @property
-    def _key(self) -> tuple[Address, str, str | None]:
-        return self.address, self.name, self.id
-
     def __repr__(self) -> str:
         return f"<container {self.name!r} at {self.address}>"
 
 
+@dataclass(eq=False, repr=False)
 class RemoteTransaction:
     """A transaction at a site elsewhere, over any number of its containers. It ends with its
     timeout, or with its link."""
 
-    def __init__(self, site: Site, txn_id: str, expires: float | None) -> None:
-        self.site = site
-        self.id = txn_id
-        self.expires = expires
-        self.state = "active"
-        self.reason = ""
+    site: Site
+    id: str
+    expires: float | None
+    state: str = "active"
+    reason: str = ""
 
     @property
     def lease(self) -> Lease | AsyncLease:
@@ -145,37 +136,13 @@ class RemoteTransaction:
         return f"<transaction {self.id} at {self.site.address}, {self.state}>"
 
 
+@dataclass(slots=True, eq=False)
 class WrittenEntry:
     """An entry that was written at a site elsewhere, as the thing of its lease."""
 
-    __slots__ = ("container", "expires", "token")
-
-    def __init__(self, container: str, token: Token, expires: float | None) -> None:
-        self.container = container
-        self.token = token
-        self.expires = expires
-
-
-class Leases(RemoteLandlord):
-    """The landlord of entries and transactions at a site."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(site.connection)
-        self._site = site
-
-    async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
-        thing.expires = await self._ask(thing, "renew", seconds)
-
-    async def cancel_lease_async(self, thing: Any) -> None:
-        await self._ask(thing, "cancel", None)
-        if isinstance(thing, RemoteTransaction):
-            thing.end("aborted", "its lease was cancelled")
-
-    async def _ask(self, thing: Any, how: str, seconds: float | None) -> Any:
-        if isinstance(thing, RemoteTransaction):
-            return await self._site.call("lease", {}, thing.id, None, how, seconds)
-        token = list(thing.token)
-        return await self._site.call("lease", {}, thing.container, token, how, seconds)
+    container: str
+    token: Token
+    expires: float | None
 
 
 class RemoteNotification(ListenerQueue):
@@ -226,15 +193,16 @@ class RemoteNotification(ListenerQueue):
             self._name = None
 
 
-class Site:
-    """A connection to a host that offers containers. Each operation is one call."""
+class Site(RemoteLandlord):
+    """A connection to a host that offers containers, and the landlord of entries and transactions
+    there. Each operation is one call."""
 
     def __init__(self, address: Address, connection: HostConnection, patience: float) -> None:
+        super().__init__(connection)
         self.address = address
         self.connection = connection
         self._patience = patience
         self._met = False
-        self._leases = Leases(self)
         self._known: WeakValueDictionary[str, RemoteContainer] = WeakValueDictionary()
 
     async def call(self, name: str, context: dict[str, Any], *args: Any) -> Any:
@@ -299,9 +267,20 @@ class Site:
 
     def lease_of(self, thing: Any) -> Lease | AsyncLease:
         """The lease of an entry or transaction at the site."""
-        if self.connection.is_async:
-            return AsyncLease(self._leases, thing)
-        return Lease(self._leases, thing)
+        return (AsyncLease if self.connection.is_async else Lease)(self, thing)
+
+    async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
+        thing.expires = await self._ask_lease(thing, "renew", seconds)
+
+    async def cancel_lease_async(self, thing: Any) -> None:
+        await self._ask_lease(thing, "cancel", None)
+        if isinstance(thing, RemoteTransaction):
+            thing.end("aborted", "its lease was cancelled")
+
+    async def _ask_lease(self, thing: Any, how: str, seconds: float | None) -> Any:
+        if isinstance(thing, RemoteTransaction):
+            return await self.call("lease", {}, thing.id, None, how, seconds)
+        return await self.call("lease", {}, thing.container, list(thing.token), how, seconds)
 
     # Answers
 

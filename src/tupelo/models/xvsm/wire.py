@@ -16,38 +16,26 @@ from tupelo.errors import BadArgument, BadEntry, BadFrame, BadSelector
 from tupelo.federation.client.arguments import NUMBER_MAX, listed, parts
 from tupelo.federation.links.address import Address, parse_url
 from tupelo.federation.links.encoding import encode_any, read_encoded_entry
+from tupelo.models.xvsm import coordinators, selectors
 from tupelo.models.xvsm.active import ActiveCoordinator
 from tupelo.models.xvsm.container import Entry
 from tupelo.models.xvsm.coordinators import (
-    AnyCoordinator,
     Coordinator,
-    FifoCoordinator,
-    KeyCoordinator,
-    LabelCoordinator,
-    LifoCoordinator,
     LindaCoordinator,
-    QueryCoordinator,
-    RandomCoordinator,
     TypeCoordinator,
-    VectorCoordinator,
     found_by,
     framed,
     name_of,
 )
 from tupelo.models.xvsm.selectors import (
-    ActiveSelector,
-    AnySelector,
     AtomicEntry,
     EntryCount,
-    FifoSelector,
     IsolationLevel,
     KeySelector,
     LabelSelector,
-    LifoSelector,
     LindaSelector,
     Query,
     QuerySelector,
-    RandomSelector,
     Selector,
     TypeSelector,
     VectorSelector,
@@ -68,19 +56,13 @@ WORKERS_MAX = 64
 
 _SELECTORS: dict[str, type[Selector]] = {
     cls.default_name: cls
-    for cls in (
-        *(Selector, AnySelector, FifoSelector, LifoSelector, RandomSelector, ActiveSelector),
-        *(KeySelector, LabelSelector, LindaSelector, VectorSelector, QuerySelector),
-        TypeSelector,
-    )
+    for cls in vars(selectors).values()
+    if isinstance(cls, type) and issubclass(cls, Selector)
 }
 _COORDINATORS: dict[str, type[Coordinator]] = {
     cls.default_name: cls
-    for cls in (
-        *(AnyCoordinator, FifoCoordinator, LifoCoordinator, RandomCoordinator, LindaCoordinator),
-        *(KeyCoordinator, LabelCoordinator, VectorCoordinator, QueryCoordinator),
-        *(TypeCoordinator, ActiveCoordinator),
-    )
+    for cls in [*vars(coordinators).values(), ActiveCoordinator]
+    if isinstance(cls, type) and issubclass(cls, Coordinator) and cls.default_name
 }
 _COUNTS = ("name", "low", "high", "_rule")
 """The attributes that all selectors have."""

@@ -46,7 +46,6 @@ from tupelo.models.javaspaces.remote.hosting import FETCH_SECONDS
 from tupelo.models.javaspaces.remote.wire import SERVICE_NAMES, seen_from, sendable
 from tupelo.models.javaspaces.renewal_sets import RenewalFailureEvent
 from tupelo.models.javaspaces.service_items import (
-    CompiledTemplate,
     Description,
     SentService,
     ServiceItem,
@@ -64,6 +63,9 @@ _clock = SystemClock()
 
 
 logger = logging.getLogger("tupelo")
+
+Register = Callable[[list[str], Any], Coroutine[Any, Any, Any]]
+"""Registers a listener at a host, by its names there; the handback is sent along."""
 
 
 class RemoteService(Closing):
@@ -161,15 +163,10 @@ class RemoteService(Closing):
         self._connection.channel.start(work, "tupelo-remote-events")
 
     async def register_listener(
-        self,
-        listener: object,
-        handback: Any,
-        held: RemoteLeaseHolder,
-        register: Callable[[list[str], Any], Coroutine[Any, Any, Any]],
+        self, listener: object, handback: Any, held: RemoteLeaseHolder, register: Register
     ) -> EventRegistration:
         """Register a listener of this program: its events are fetched from the host, and passed on
-        with the `handback`, which stays here. `register` is called with the listener's names and
-        the handback to send to the host. Events for a mailbox at the same host stay there."""
+        with the `handback`, which stays here. Events for a mailbox at the same host stay there."""
         tell = target_of("listener", listener)
         listening = ListenerThread(
             lambda: held.lease.granted, tell, handback, clock=self.clock, retry=self.retry
@@ -317,11 +314,7 @@ class Pump:
         self._stopped = False
         self._received = 0
 
-    async def register(
-        self,
-        listening: ListenerThread,
-        register: Callable[[list[str], Any], Coroutine[Any, Any, Any]],
-    ) -> Any:
+    async def register(self, listening: ListenerThread, register: Register) -> Any:
         """Register a listener at the host, and start fetching its events."""
         tag = uuid4().hex
         self._listeners[tag] = listening  # before there is an event
@@ -435,19 +428,13 @@ class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
         return Description(service_id, sent, {}, wire.attributes(attributes))
 
     async def listen(
-        self,
-        wanted: CompiledTemplate,
-        transitions: int,
-        listener: object,
-        handback: Any,
-        lease: float,
+        self, listener: object, handback: Any, lease: float, *about: Any
     ) -> EventRegistration:
         held = RemoteLeaseHolder(self)
-
-        async def register(names: list[str], sent: Any) -> Any:
-            return await self.ask("notify", held, wanted, transitions, names, sent, lease)
-
-        return await self.register_listener(listener, handback, held, register)
+        return await self.register_listener(
+            *(listener, handback, held),
+            lambda names, sent: self.ask("notify", held, *about, names, sent, lease),
+        )
 
 
 # The mailbox
@@ -693,11 +680,9 @@ class RemoteLeaseRenewalSet(RemoteLeaseHolder):
     ) -> EventRegistration:
         """Send a listener of this program an event `min_warning` seconds before the lease of the
         set ends."""
-
-        async def register(names: list[str], sent: Any) -> Any:
-            return await self.ask("warn", names, min_warning, sent)
-
-        return await self._service.register_listener(listener, handback, self, register)
+        return await self._service.register_listener(
+            listener, handback, self, lambda names, sent: self.ask("warn", names, min_warning, sent)
+        )
 
     @dual_api
     async def clear_expiration_warning_listener(self) -> None:
@@ -719,10 +704,9 @@ class RemoteLeaseRenewalSet(RemoteLeaseHolder):
                     lease.granted.thing.lost = True
             return tell(event)
 
-        async def register(names: list[str], sent: Any) -> Any:
-            return await self.ask("tell_failures", names, sent)
-
-        return await self._service.register_listener(forward, handback, self, register)
+        return await self._service.register_listener(
+            forward, handback, self, partial(self.ask, "tell_failures")
+        )
 
     @dual_api
     async def clear_renewal_failure_listener(self) -> None:

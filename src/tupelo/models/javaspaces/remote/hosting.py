@@ -15,6 +15,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from inspect import iscoroutinefunction, isfunction
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -333,13 +334,13 @@ class EventQueue:
         return [list(one) for one in list(self._events)[:BATCH_MAX]]
 
 
+@dataclass(eq=False, repr=False)
 class QueueListener:
     """A listener of a program elsewhere, which knows the listener by a tag."""
 
-    def __init__(self, queue: EventQueue, tag: str, encode: Callable[[RemoteEvent], Any]) -> None:
-        self.queue = queue
-        self._tag = tag
-        self._encode = encode
+    queue: EventQueue
+    _tag: str
+    _encode: Callable[[RemoteEvent], Any]
 
     def __call__(self, event: RemoteEvent) -> None:
         try:
