@@ -94,7 +94,7 @@ class DuckDB:
         self._db = duckdb.connect()
         for setting in _SETTINGS:
             self._db.execute(setting)
-        self._made: dict[str, LogTable] = {}
+        self._made: dict[str, LogTable | pa.Table] = {}
 
     def ask(self, statement: str, tables: Tables, limit: int | None = None) -> pa.Table:
         statement = as_duckdb(statement)
@@ -112,7 +112,7 @@ class DuckDB:
                 self._db.unregister(made)
             self._made.clear()
 
-    def add(self, name: str, table: LogTable) -> None:
+    def add(self, name: str, table: LogTable | pa.Table) -> None:
         """Make a table for statements."""
         self._db.register(name, table)
         self._made[name] = table
@@ -137,7 +137,7 @@ class DuckDB:
             yield
         except duckdb.Error as error:
             for table in self._made.values():
-                if table.failed is not None:
+                if isinstance(table, LogTable) and table.failed is not None:
                     raise table.failed from error
             told = str(error).partition("\n")[0]
             raise PipelineError(f"{told} (says DuckDB; for Spark's SQL, --engine spark)") from error
