@@ -101,9 +101,7 @@ class DuckDB:
         try:
             with self.complaints():
                 for name in self._db.get_table_names(statement, qualified=True):
-                    table = tables.named(
-                        [a.replace('""', '"') or b for a, b in _PART.findall(name)]
-                    )
+                    table = tables.named(_parts(name))
                     options = ReadOptions.read(tables.options_of(table))
                     self.add(table, LogTable(tables.logs_of(table, options), options))
                 return self.run(statement, limit)
