@@ -269,13 +269,14 @@ def audit(
         found, parsed = command.logs()
         rows = sum(last - first + 1 for first, last in (log.bounds() for log in found))
         if chosen(engine, master, rows) is EngineName.DUCKDB:
-            from tupelo.pipeline.sql.audit import audited
+            from tupelo.pipeline.sql.audit import FAULTS, audited
             from tupelo.pipeline.sql.duck import LogTable
 
             read = LogTable(found, parsed)
             table, seen = audited(read, drained=drained, skew_seconds=skew)
             command.give("audit", table)
-            faults = Counter(table.column("fault").to_pylist())
+            counts = Counter(table.column("fault").to_pylist())
+            faults = {name: counts[name] for name in FAULTS if counts[name]}
         else:
             seen, faults = _audit_on_spark(command, drained, skew)
         console = Console(highlight=False, soft_wrap=True, stderr=how is not Format.TABLE)
