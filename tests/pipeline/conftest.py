@@ -1,7 +1,10 @@
 """One Spark for all tests that need it: it takes longer to start than they take to run."""
 
-import pandas  # noqa: F401  (here, or the first statement by DuckDB keeps it out of this process)
+from importlib import import_module
+
 import pytest
+
+import_module("pandas")  # before a statement by DuckDB keeps it out of the process
 
 
 @pytest.fixture(scope="session")

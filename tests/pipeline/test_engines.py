@@ -126,7 +126,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def both(spark) -> Any:
+def both(spark: Any) -> Any:
     duck = DuckDB()
     yield Spark(spark), duck
     duck.close()

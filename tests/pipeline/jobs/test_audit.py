@@ -10,9 +10,14 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import Observation
+from typer.testing import CliRunner
 
 from tests.conftest import until_true
 from tests.federation.company import Company, await_space, meet
@@ -21,6 +26,10 @@ from tests.pipeline.jobs.recorded import RandomRun, Row, faults_in, rows_of, tab
 from tupelo.lab import world
 from tupelo.lab.simulate import simulate
 from tupelo.pipeline import jobs
+from tupelo.pipeline.commands.pipeline import app
+from tupelo.pipeline.schema import CHANGES
+from tupelo.pipeline.sql.audit import FAULTS, audited
+from tupelo.space.capacity import SUNK
 
 RUNS = int(os.environ.get("TUPELO_AUDIT_RUNS", "12"))
 """So many spaces are used at random, and a third as many federations simulated."""
@@ -318,3 +327,92 @@ def test_what_was_planted_is_found_and_named(spark, sound):
     for fault, space, number in faults_in(jobs.audit(table_of(spark, rows))):
         found[space].add((fault, number))
     assert found == {name: faults for name, (_, faults) in planted.items()}
+
+
+# DuckDB
+
+
+def rows_by(found: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(zip(*found.to_pydict().values(), strict=True), key=repr)
+
+
+def spoiled(rows: list[Row], rng: Random) -> list[Row]:
+    """Something is wrong with some of these rows, whatever it may be."""
+    rows = list(rows)
+    for _ in range(rng.randrange(1, 5)):
+        place, other = rng.randrange(len(rows)), rng.choice(rows)
+        row = rows[place]
+        match rng.randrange(8):
+            case 0:
+                del rows[place]
+            case 1:
+                rows.append(row)
+            case 2:
+                rows[place] = {**row, "kind": other["kind"]}
+            case 3:
+                rows[place] = {**row, "n": other["n"], "origin": other["origin"]}
+            case 4:
+                rows[place] = {**row, "position": other["position"]}
+            case 5:
+                rows[place] = {**row, "arrival": other["arrival"], "txn": other["txn"]}
+            case 6:
+                rows.append({**row, "host": rng.choice(["one", "two", other["host"]])})
+            case 7:
+                rows[place] = {**row, "time": other["time"], "expires": other["expires"]}
+    return rows
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_duckdb_finds_what_spark_finds(spark, sound, tmp_path, drained):
+    """Of each entry and each fault the same, in random logs and those of two hosts, in which
+    something was planted at random."""
+    runs = [(f"hosts {seed}", sound) for seed in range(RUNS)]
+    for seed in range(RUNS):
+        file = tmp_path / f"{seed}.tupelo"
+        RandomRun(file, seed).play(60)
+        runs += [(f"random {seed}.{copy}", rows_of(file)) for copy in range(2)]
+    rows = [
+        {**row, "space": name} for name, kept in runs for row in spoiled(kept, Random(name)) if kept
+    ]
+    rng = Random(int(drained))
+    rng.shuffle(rows)
+    changes, skew = table_of(spark, rows), 0.25 if drained else 0.0
+    entries = Observation("entries")
+    by_spark = jobs.audit(changes, drained=drained, skew_seconds=skew, observed=entries).toArrow()
+    table = pa.Table.from_pylist(rows, CHANGES)
+    by_duckdb, seen = audited(table, drained=drained, skew_seconds=skew)
+    assert rows_by(by_duckdb) == rows_by(by_spark)
+    assert seen == entries.get
+    kinds = set(by_duckdb.column("fault").to_pylist())
+    assert kinds >= set(FAULTS) - {"empty", "never taken"}
+    assert ("never taken" in kinds) is drained
+
+
+def test_duckdb_says_that_there_is_nothing():
+    found, seen = audited(CHANGES.empty_table())
+    assert found.column("fault").to_pylist() == ["empty"]
+    assert seen == {"entries": 0, "living": 0, "in_doubt": 0}
+
+
+def test_the_records_of_a_sink_need_not_be_taken(spark, sound):
+    (written,) = [row for row in sound if is_("written", "one", HOME.format(5))(row)]
+    rows = [{**row, "type": SUNK} if row["n"] == written["n"] else row for row in sound]
+    table = pa.Table.from_pylist(rows, CHANGES)
+    left = {row["n"] for row in audited(table, drained=True)[0].to_pylist()}
+    assert written["n"] not in left and left
+    by_spark = jobs.audit(table_of(spark, rows), drained=True).toArrow()
+    assert {row["n"] for row in by_spark.to_pylist()} == left
+
+
+def test_the_command_by_duckdb(tmp_path):
+    file = tmp_path / "jobs.tupelo"
+    RandomRun(file, 1).play(40)
+    done = CliRunner().invoke(app, ["audit", str(file)])
+    assert (done.exit_code, done.stderr) == (0, ""), done.stderr
+    assert "no fault was found" in done.stdout
+    done = CliRunner().invoke(app, ["audit", str(file), "--drained", "--to", str(tmp_path / "to")])
+    assert done.exit_code == 1 and "never taken" in done.stderr
+    written = pq.read_table(tmp_path / "to" / "audit.parquet")
+    assert set(written.column("fault").to_pylist()) == {"never taken"}
+    done = CliRunner().invoke(app, ["audit", str(file), "--space", "other"])
+    assert done.exit_code == 1 and "space=" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from tupelo.errors import AuditFailed, BadArgument
 from tupelo.pipeline import TITLES
 from tupelo.pipeline.commands.prompt import (
     Archive,
+    Engine,
     Federation,
     Format,
     Logs,
@@ -37,10 +39,14 @@ from tupelo.pipeline.commands.prompt import (
     reading,
     show,
 )
+from tupelo.pipeline.sql.engines import EngineName, chosen, keep_pandas_out
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from tupelo.pipeline.source.locations import LogLike
+    from tupelo.pipeline.source.options import ReadOptions
 
 
 def report(
@@ -177,15 +183,13 @@ class PipelineCommand:
         self._how = how
 
     def answer(self, name: str, run: Callable[[DataFrame], DataFrame]) -> None:
-        """Run a job, and show its result or write it."""
+        """Run a job on Spark, and show its result or write it."""
         from tupelo.pipeline import changes, session
         from tupelo.pipeline.jobs import JOBS
         from tupelo.pipeline.spark import complaints
 
-        file = None if self._to is None else self._to / f"{name}.parquet"
-        if file is not None and file.exists():
-            raise BadArgument("to", f"a folder without {file.name}", str(self._to))
-        self._require_spaces()
+        file = self._file(name)
+        self.logs()
         spark = session(self._master)
         with spark_progress(spark, JOBS[name].title), complaints():
             # Read once: a log that grows would have a different end at each use.
@@ -195,22 +199,45 @@ class PipelineCommand:
                 table.write.parquet(str(file.resolve()))
                 return
             rows: pa.Table = table.orderBy(*JOBS[name].order).limit(self._limit + 1).toArrow()
-        show(rows.slice(0, self._limit), self._how)
-        if rows.num_rows > self._limit:
-            complain(f"there are more than these {self._limit} rows; see --limit and --to")
+        self._show(rows)
 
-    def _require_spaces(self) -> None:
-        """Raise BadArgument for a space without a log here: its empty result would look fine."""
+    def give(self, name: str, rows: pa.Table) -> None:
+        """Show a result, or write it."""
+        import pyarrow.parquet as pq
+
+        file = self._file(name)
+        if file is None:
+            self._show(rows)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(rows, file)
+
+    def logs(self) -> tuple[list[LogLike], ReadOptions]:
+        """The logs. Raises BadArgument for a space without a log here: its empty result would look
+        fine."""
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
         parsed = ReadOptions.read({**self._options, "paths": json.dumps(self._logs)})
+        found = resolve(parsed)
         if parsed.spaces is not None:
-            existing = {log.space for log in resolve(parsed)}
+            existing = {log.space for log in found}
             missing = [repr(name) for name in parsed.spaces if name not in existing]
             if missing or not existing:
                 expected = "spaces of which there is a log here"
                 raise BadArgument("space", expected, ", ".join(missing) or None)
+        return found, parsed
+
+    def _file(self, name: str) -> Path | None:
+        file = None if self._to is None else self._to / f"{name}.parquet"
+        if file is not None and file.exists():
+            raise BadArgument("to", f"a folder without {file.name}", str(self._to))
+        return file
+
+    def _show(self, rows: pa.Table) -> None:
+        show(rows.slice(0, self._limit), self._how)
+        if rows.num_rows > self._limit:
+            complain(f"there are more than these {self._limit} rows; see --limit and --to")
 
 
 @app.command(help=f"{TITLES['audit']}. Ends with code 1 if there is a fault.")
@@ -229,35 +256,56 @@ def audit(
     to: To = None,
     limit: Limit = SHOWN_MAX,
     how: How = Format.TABLE,
+    engine: Engine = EngineName.AUTO,
     master: Master = None,
     password: Password = None,
     tls: Tls = None,
 ) -> None:
     with clear_errors(), packages():
-        from pyspark.sql import Observation
-
-        from tupelo.errors import AuditFailed
-        from tupelo.pipeline import jobs
-
+        if engine is not EngineName.SPARK:
+            keep_pandas_out()
         options = reading(archive, federation, password, tls, space=space)
-        entries, faults = Observation("entries"), Observation("faults")
+        command = PipelineCommand(logs, options, master, to, limit, how)
+        found, parsed = command.logs()
+        rows = sum(last - first + 1 for first, last in (log.bounds() for log in found))
+        if chosen(engine, master, rows) is EngineName.DUCKDB:
+            from tupelo.pipeline.sql.audit import FAULTS, audited
+            from tupelo.pipeline.sql.duck import LogTable
 
-        def run(changes: DataFrame) -> DataFrame:
-            found = jobs.audit(changes, drained=drained, skew_seconds=skew, observed=entries)
-            return found.observe(faults, *jobs.tally())
-
-        PipelineCommand(logs, options, master, to, limit, how).answer("audit", run)
-        seen = entries.get
+            read = LogTable(found, parsed)
+            table, seen = audited(read, drained=drained, skew_seconds=skew)
+            command.give("audit", table)
+            counts = Counter(table.column("fault").to_pylist())
+            faults = {name: counts[name] for name in FAULTS if counts[name]}
+        else:
+            seen, faults = _audit_on_spark(command, drained, skew)
         console = Console(highlight=False, soft_wrap=True, stderr=how is not Format.TABLE)
         console.print(
             f"{seen['entries']} entries: {seen['living']} are there still, and"
             f" {seen['in_doubt']} are in doubt",
             markup=False,
         )
-        found = {name: count for name, count in faults.get.items() if count}
-        if found:
-            raise AuditFailed(found)
+        if faults:
+            raise AuditFailed(faults)
         console.print("no fault was found", markup=False)
+
+
+def _audit_on_spark(
+    command: PipelineCommand, drained: bool, skew: float
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """How many entries there are, and how many faults of each kind."""
+    from pyspark.sql import Observation
+
+    from tupelo.pipeline import jobs
+
+    entries, faults = Observation("entries"), Observation("faults")
+
+    def run(changes: DataFrame) -> DataFrame:
+        found = jobs.audit(changes, drained=drained, skew_seconds=skew, observed=entries)
+        return found.observe(faults, *jobs.tally())
+
+    command.answer("audit", run)
+    return entries.get, {name: count for name, count in faults.get.items() if count}
 
 
 @app.command(help=f"{TITLES['throughput']}.")

@@ -24,17 +24,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from tupelo.errors import AuditFailed
-from tupelo.pipeline.jobs.life import FAULTY, lives
+from tupelo.pipeline.jobs.life import lives
 from tupelo.pipeline.jobs.ordered import gaps, reordered
-from tupelo.pipeline.jobs.stays import ENTRY, of_kind
-from tupelo.space.capacity import SUNK
+from tupelo.pipeline.sql.audit import FAULTS, faults_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
-
-FAULTS = (*FAULTY, "never taken", "reordered", "gap", "repeated", "empty")
-
-_TALLY = ("written", "taken", "returned", "moved", "expired", "cancelled", "evicted")
 
 
 def audit(
@@ -48,8 +43,6 @@ def audit(
     is the largest difference between the clocks of the hosts. When the result is computed,
     `observed` gets the number of `entries`, of `living` ones and of those `in_doubt`."""
     found = lives(changes, skew_seconds)
-    if drained:
-        found = found.join(_remembered(changes), [*ENTRY], "left")
     if observed is not None:
         found = found.observe(
             observed,
@@ -57,74 +50,13 @@ def audit(
             f.count(f.when(f.col("fate") == "living", 1)).alias("living"),
             f.count(f.when(f.col("fate") == "in doubt", 1)).alias("in_doubt"),
         )
-    kinds = [
-        f.when(f.col("fate").isin(*FAULTY), f.col("fate")),
-        f.when(f.col("astray") > 0, "reordered"),
-    ]
-    if drained:
-        left = (f.col("fate") == "living") & f.col("remembered").isNull()
-        kinds.append(f.when(left, "never taken"))
-    nowhere = f.lit(None)
-    of_entries = found.withColumn("fault", f.explode(f.array_compact(f.array(*kinds)))).select(
-        "fault",
-        nowhere.cast("string").alias("host"),
-        "space",
-        "origin",
-        "n",
-        nowhere.cast("long").alias("first"),
-        nowhere.cast("long").alias("last"),
-        _description().alias("told"),
+    return changes.sparkSession.sql(
+        faults_sql(drained),
+        lives=found,
+        changes=changes,
+        late=reordered(changes),
+        gaps=gaps(changes),
     )
-    late = reordered(changes).select(
-        f.lit("reordered").alias("fault"),
-        "host",
-        "space",
-        "origin",
-        "n",
-        f.col("position").alias("first"),
-        f.col("position").alias("last"),
-        f.lit("it was written before, by its number").alias("told"),
-    )
-    of_logs = gaps(changes).select(
-        f.when(f.col("twice"), "repeated").otherwise("gap").alias("fault"),
-        "host",
-        "space",
-        nowhere.cast("string").alias("origin"),
-        nowhere.cast("long").alias("n"),
-        "first",
-        "last",
-        f.when(f.col("twice"), "some of these positions are there twice")
-        .otherwise("these positions are not there")
-        .alias("told"),
-    )
-    of_nothing = (
-        changes.limit(1)
-        .agg(f.count(f.lit(1)).alias("changes"))
-        .where("changes = 0")
-        .select(
-            f.lit("empty").alias("fault"),
-            *(nowhere.cast("string").alias(name) for name in ("host", "space", "origin")),
-            *(nowhere.cast("long").alias(name) for name in ("n", "first", "last")),
-            f.lit("there are no changes to look at").alias("told"),
-        )
-    )
-    return of_entries.unionAll(late).unionAll(of_logs).unionAll(of_nothing)
-
-
-def _remembered(changes: DataFrame) -> DataFrame:
-    """The records of the sink, which nobody takes."""
-    sunk = changes.where(of_kind("written") & (f.col("type") == SUNK))
-    return sunk.select(*ENTRY).distinct().withColumn("remembered", f.lit(True))
-
-
-def _description() -> Column:
-    """The changes of an entry in words: written 2, taken 1."""
-    counts = [
-        f.when(f.col(kind) > 0, f.concat(f.lit(f"{kind} "), f.col(kind).cast("string")))
-        for kind in _TALLY
-    ]
-    places = f.concat(f.col("stays").cast("string"), f.lit(" stays"))
-    return f.concat_ws(", ", *counts, f.when(f.col("stays") > 1, places))
 
 
 def tally() -> list[Column]:

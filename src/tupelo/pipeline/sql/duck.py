@@ -94,16 +94,14 @@ class DuckDB:
         self._db = duckdb.connect()
         for setting in _SETTINGS:
             self._db.execute(setting)
-        self._made: dict[str, LogTable] = {}
+        self._made: dict[str, LogTable | pa.Table] = {}
 
     def ask(self, statement: str, tables: Tables, limit: int | None = None) -> pa.Table:
         statement = as_duckdb(statement)
         try:
             with self.complaints():
                 for name in self._db.get_table_names(statement, qualified=True):
-                    table = tables.named(
-                        [a.replace('""', '"') or b for a, b in _PART.findall(name)]
-                    )
+                    table = tables.named(_parts(name))
                     options = ReadOptions.read(tables.options_of(table))
                     self.add(table, LogTable(tables.logs_of(table, options), options))
                 return self.run(statement, limit)
@@ -112,7 +110,7 @@ class DuckDB:
                 self._db.unregister(made)
             self._made.clear()
 
-    def add(self, name: str, table: LogTable) -> None:
+    def add(self, name: str, table: LogTable | pa.Table) -> None:
         """Make a table for statements."""
         self._db.register(name, table)
         self._made[name] = table
@@ -137,7 +135,7 @@ class DuckDB:
             yield
         except duckdb.Error as error:
             for table in self._made.values():
-                if table.failed is not None:
+                if isinstance(table, LogTable) and table.failed is not None:
                     raise table.failed from error
             told = str(error).partition("\n")[0]
             raise PipelineError(f"{told} (says DuckDB; for Spark's SQL, --engine spark)") from error

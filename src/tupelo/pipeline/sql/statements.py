@@ -26,7 +26,7 @@ _DESCRIBE = re.compile(
 def is_question(statement: str) -> bool:
     """Whether the statement only reads. Statements that write are refused here."""
     plain = _QUOTED.sub(" ", statement)
-    return _QUESTION.match(statement) is not None and _WRITING.search(plain) is None
+    return _QUESTION.match(plain) is not None and _WRITING.search(plain) is None
 
 
 def is_complete(text: str) -> bool:
