@@ -49,7 +49,6 @@ from tupelo.errors import (
 from tupelo.federation.links.wire import BULK_MAX
 from tupelo.values.entry import freeze
 from tupelo.values.lease import check_lease
-from tupelo.values.template import Template
 
 BODY_MAX = 8 * 1024 * 1024
 WAIT_MAX = 3_600.0
@@ -461,7 +460,7 @@ class HttpApi:
             async for changes, position in feed.watch(first):
                 skipped = max(0, position - last - len(changes))
                 last = position
-                shown = [one for one in changes if _wanted(one, kinds, template)]
+                shown = [one.json for one in changes if one.is_wanted(kinds, template)]
                 yield event({"changes": shown, "position": position, "skipped": skipped})
 
         return _stream(events())
@@ -641,14 +640,6 @@ def _limit(body: dict[str, Any]) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
         raise BadArgument("limit", f"a whole number from 1 to {PAGE_MAX}", limit)
     return limit
-
-
-def _wanted(change: dict[str, Any], kinds: list[str] | None, template: Template | None) -> bool:
-    if kinds and change["kind"] not in kinds:
-        return False
-    if template is None:
-        return True
-    return "entry" in change and template.matches(entry_from_json(change["entry"]))
 
 
 def _stream(events: AsyncGenerator[bytes]) -> Answer:
