@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import (
     backlog,
+    console,
     doors,
     durable,
     event_heap,
@@ -40,6 +41,7 @@ THEMES = {
     "memory": memory.run,
     "doors": doors.run,
     "remote": remote.run,
+    "console": console.run,
     "sites": sites.run,
     "federation": federation.run,
     "backlog": backlog.run,

@@ -1,6 +1,7 @@
 """The HTTP API: every operation done, waiting and refused, over real sockets."""
 
 import math
+import re
 import socket
 import threading
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ import tupelo
 from tests.apps.console.conftest import Http
 from tests.conftest import Call, until_true
 from tupelo.apps.console import Console
-from tupelo.apps.console.http import SECURITY_HEADERS
+from tupelo.apps.console.gateway import Gateway
+from tupelo.apps.console.http import API_HEADERS, PAGE_HEADERS, HttpApi
 from tupelo.apps.console.json_values import entry_from_json, entry_to_json
 from tupelo.apps.console.openapi import OPERATIONS, describe_api
 from tupelo.errors import BadArgument, BadEntry, CannotReach, UnknownType
@@ -352,9 +354,15 @@ def test_there_are_no_reserved_spaces(http):
 
 
 def test_every_answer_has_the_headers_that_protect_the_page(http):
-    for path in ("/", "/console.js", "/api/spaces", "/nothing"):
+    for path, expected in (
+        ("/", PAGE_HEADERS),
+        ("/console.js", PAGE_HEADERS),
+        ("/api/spaces", API_HEADERS),
+        ("/nothing", API_HEADERS),
+        ("/healthz", API_HEADERS),
+    ):
         headers = http.raw("GET", path)[2]
-        for name, value in SECURITY_HEADERS.items():
+        for name, value in expected.items():
             assert headers[name.lower()] == value, (path, name)
 
 
@@ -422,7 +430,14 @@ def test_metrics(http, host):
 
 
 def test_the_description_has_every_operation(http):
+    async def nowhere() -> Gateway:
+        raise AssertionError
+
+    handlers = HttpApi(nowhere, "x", frozenset()).handlers
     described = http.ok("/api/openapi.json")
+    assert {
+        re.sub("{.*?}", "*", f"{method.upper()} {path}") for method, path, *_ in OPERATIONS
+    } == {*handlers}
     assert described == describe_api()
     for method, path, *_ in OPERATIONS:
         assert method in described["paths"][path]

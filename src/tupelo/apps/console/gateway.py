@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 import tupelo
 from tupelo.apps.console import whiteboard
 from tupelo.apps.console.history import CHANGES_MAX, history_of
@@ -201,6 +203,26 @@ class Gateway:
         await asyncio.sleep(0.01)  # The loop closes the sockets.
 
 
+class ShownChange:
+    """A change of a log, encoded once for all browsers."""
+
+    def __init__(self, change: Change) -> None:
+        self.position = change.position
+        self.kind = change.kind
+        self.shape, self.fields = change.shape, change.fields
+        self.json = msgspec.Raw(msgspec.json.encode(change_to_json(change)))
+
+    def is_wanted(self, kinds: list[str] | None, template: Template | None) -> bool:
+        """Is it of one of these kinds, and its entry one of this template?"""
+        if kinds and self.kind not in kinds:
+            return False
+        if template is None:
+            return True
+        if self.shape is None or self.fields is None:
+            return False
+        return template.admits(self.shape, self.fields)
+
+
 class ChangeFeed:
     """The newest changes of one space, for any number of watchers. While there are any, the log is
     read twice a second; of a flood only the newest changes are read, and the rest is counted."""
@@ -208,7 +230,7 @@ class ChangeFeed:
     def __init__(self, gateway: Gateway, name: str) -> None:
         self._gateway = gateway
         self._name = name
-        self._kept: deque[dict[str, Any]] = deque(maxlen=CHANGES_KEPT)
+        self._kept: deque[ShownChange] = deque(maxlen=CHANGES_KEPT)
         self._position = 0
         self._watchers = 0
         self._error: TupeloError | None = None
@@ -227,7 +249,7 @@ class ChangeFeed:
             self._task = asyncio.create_task(self._read())
         return self._position
 
-    async def watch(self, last: int) -> AsyncIterator[tuple[list[dict[str, Any]], int]]:
+    async def watch(self, last: int) -> AsyncIterator[tuple[list[ShownChange], int]]:
         """Batches of changes after the position `last`, each with the position up to which the
         watcher now knows the log. Positions that are missing were skipped. Call `start` first."""
         self._watchers += 1
@@ -241,16 +263,16 @@ class ChangeFeed:
                         await self._news.wait()
                 if self._error is not None:
                     raise self._error
-                batch = [one for one in self._kept if one["position"] > last]
+                batch = [one for one in self._kept if one.position > last]
                 last = self._position
                 yield batch, last
         finally:
             self._watchers -= 1
 
-    async def _past(self, since: int) -> list[dict[str, Any]]:
+    async def _past(self, since: int) -> list[ShownChange]:
         space = await self._gateway.space(self._name)
         first = max(since, self._position - CHANGES_KEPT)
-        return [change_to_json(one) for one in await _changes(space, first, CHANGES_KEPT)]
+        return [ShownChange(one) for one in await _changes(space, first, CHANGES_KEPT)]
 
     async def _latest(self) -> int:
         about = await self._gateway.inspect("space", self._name)
@@ -267,7 +289,7 @@ class ChangeFeed:
                 if latest > self._position:
                     first = max(self._position, latest - CHANGES_KEPT // 2)
                     for change in await _changes(space, first, CHANGES_KEPT // 2):
-                        self._kept.append(change_to_json(change))
+                        self._kept.append(ShownChange(change))
                         latest = max(latest, change.position)
                     async with self._news:
                         self._position = latest

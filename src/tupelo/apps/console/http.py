@@ -1,4 +1,4 @@
-"""The HTTP API of a host, and the pages of the console: a Starlette application.
+"""The HTTP API of a host, and the pages of the console: an ASGI application.
 
 Every request but those for the pages and for `/healthz` and `/readyz` needs the token, as
 `Authorization: Bearer TOKEN`. There are no cookies, so another web site cannot make a browser act
@@ -10,19 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
 
 from tupelo.apps.console.gateway import (
     NOTICES_MAX,
@@ -52,15 +46,19 @@ from tupelo.errors import (
     TupeloError,
     WrongPassword,
 )
-from tupelo.values.template import Template
+from tupelo.federation.links.wire import BULK_MAX
+from tupelo.values.entry import freeze
+from tupelo.values.lease import check_lease
 
 BODY_MAX = 8 * 1024 * 1024
 WAIT_MAX = 3_600.0
 """The longest wait of one HTTP request, in seconds."""
 KEEPALIVE_SECONDS = 15.0
+WATCH_AFTER_SECONDS = 0.01
+"""A request that takes longer ends when its client disconnects."""
 
 STATIC = Path(__file__).parent / "static"
-SECURITY_HEADERS = {
+PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
         " img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -71,6 +69,25 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+API_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+JSON = b"application/json; charset=utf-8"
+PAGE_KINDS = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+}
+
+
+def _encoded(headers: dict[str, str]) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple((name.lower().encode(), value.encode()) for name, value in headers.items())
+
+
+_API_HEADERS, _PAGE_HEADERS = _encoded(API_HEADERS), _encoded(PAGE_HEADERS)
 
 # The first class that an error is an instance of decides.
 STATUS: tuple[tuple[type[TupeloError], int], ...] = (
@@ -96,11 +113,50 @@ def status_of(error: TupeloError) -> int:
     return next((status for cls, status in STATUS if isinstance(error, cls)), 500)
 
 
-def reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+class Answer(NamedTuple):
+    """A response: a body, or a stream of server-sent events."""
+
+    status: int
+    body: bytes = b""
+    kind: bytes = JSON
+    events: AsyncGenerator[bytes] | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = _API_HEADERS
+
+
+class Call(NamedTuple):
+    """One request: the name in its path, of a space, transaction or lease, and its raw body."""
+
+    name: str
+    raw: bytes
+
+    def body(self, *known: str) -> dict[str, Any]:
+        """The JSON object that was sent. BadArgument if it is none, or has other keys."""
+        try:
+            body = msgspec.json.decode(self.raw) if self.raw else {}
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            raise BadArgument("body", f"a JSON object ({error})", "something else") from error
+        if not isinstance(body, dict):
+            raise BadArgument("body", "a JSON object", body)
+        for key in body:
+            if key not in known:
+                raise BadArgument(key, f"left out: the keys are {', '.join(known)}", "given")
+        return body
+
+
+Handler = Callable[[Call], Awaitable[Answer]]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+def reply(value: Any, status: int = 200) -> Answer:
     """A JSON response."""
-    return Response(
-        msgspec.json.encode(value), status, headers, media_type="application/json; charset=utf-8"
-    )
+    return Answer(status, msgspec.json.encode(value))
+
+
+def refuse(status: int, error: str, message: str, *more: tuple[bytes, bytes]) -> Answer:
+    """An error that is not one of Tupelo's."""
+    said = msgspec.json.encode({"error": error, "message": message})
+    return Answer(status, said, headers=(*_API_HEADERS, *more))
 
 
 def event(value: Any, name: str = "message") -> bytes:
@@ -109,100 +165,131 @@ def event(value: Any, name: str = "message") -> bytes:
 
 
 class HttpApi:
-    """The endpoints. `connect` makes the gateway to the host, once, when the server starts."""
+    """The endpoints, as an ASGI application. `connect` makes the gateway to the host; the server
+    calls `open` and `close`."""
 
     def __init__(
         self, connect: Callable[[], Awaitable[Gateway]], token: str, hosts: frozenset[str]
     ) -> None:
         self._connect = connect
-        self._token = token
+        self._token = token.encode()
         self._hosts = hosts
         self._gateway: Gateway
+        space = "/api/spaces/*"
+        self._open_to_all: dict[str, Handler] = {
+            "GET /healthz": self.healthz,
+            "GET /readyz": self.readyz,
+        }
+        self.handlers: dict[str, Handler] = self._open_to_all | {
+            "GET /metrics": self.metrics,
+            "GET /api/openapi.json": self.openapi,
+            "GET /api/host": self.host,
+            "POST /api/host/disengage": self.disengage,
+            "POST /api/host/engage": self.engage,
+            "POST /api/whiteboard/draw": self.draw,
+            "POST /api/whiteboard/wipe": self.wipe,
+            "POST /api/whiteboard/watch": self.picture,
+            "GET /api/spaces": self.spaces,
+            f"GET {space}": self.space,
+            f"POST {space}/write": self.write,
+            f"POST {space}/read": partial(self.get, "read"),
+            f"POST {space}/take": partial(self.get, "take"),
+            f"POST {space}/count": self.count,
+            f"POST {space}/entries": self.entries,
+            f"POST {space}/subscribe": self.subscribe,
+            f"POST {space}/changes": self.changes,
+            f"POST {space}/history": self.history,
+            f"POST {space}/watch": self.watch,
+            "POST /api/transactions": self.begin,
+            "POST /api/transactions/*/commit": self.commit,
+            "POST /api/transactions/*/abort": self.abort,
+            "POST /api/leases/*/renew": self.renew,
+            "POST /api/leases/*/cancel": self.cancel,
+        }
+        """By method and path; * is the name in it, which may have slashes."""
+        self._pages = {
+            f"/{file.name}".removesuffix("index.html"): Answer(
+                200, file.read_bytes(), PAGE_KINDS[file.suffix], headers=_PAGE_HEADERS
+            )
+            for file in STATIC.iterdir()
+        }
 
-    def application(self) -> Starlette:
-        """The ASGI application: API, pages and checks."""
-        post, get = ["POST"], ["GET"]
-        of_space = "/api/spaces/{space:path}"
-        routes = [
-            Route("/healthz", self.healthz, methods=get),
-            Route("/readyz", self.readyz, methods=get),
-            Route("/metrics", self.guarded(self.metrics), methods=get),
-            Route("/api/openapi.json", self.guarded(self.openapi), methods=get),
-            Route("/api/host", self.guarded(self.host), methods=get),
-            Route("/api/host/disengage", self.guarded(self.disengage), methods=post),
-            Route("/api/host/engage", self.guarded(self.engage), methods=post),
-            Route("/api/whiteboard/draw", self.guarded(self.draw), methods=post),
-            Route("/api/whiteboard/wipe", self.guarded(self.wipe), methods=post),
-            Route("/api/whiteboard/watch", self.guarded(self.picture), methods=post),
-            Route("/api/spaces", self.guarded(self.spaces), methods=get),
-            Route("/api/transactions", self.guarded(self.begin), methods=post),
-            Route("/api/transactions/{txn}/commit", self.guarded(self.commit), methods=post),
-            Route("/api/transactions/{txn}/abort", self.guarded(self.abort), methods=post),
-            Route("/api/leases/{lease}/renew", self.guarded(self.renew), methods=post),
-            Route("/api/leases/{lease}/cancel", self.guarded(self.cancel), methods=post),
-            Route(f"{of_space}/write", self.guarded(self.write), methods=post),
-            Route(f"{of_space}/read", self.guarded(partial(self.get, "read")), methods=post),
-            Route(f"{of_space}/take", self.guarded(partial(self.get, "take")), methods=post),
-            Route(f"{of_space}/count", self.guarded(self.count), methods=post),
-            Route(f"{of_space}/entries", self.guarded(self.entries), methods=post),
-            Route(f"{of_space}/subscribe", self.guarded(self.subscribe), methods=post),
-            Route(f"{of_space}/changes", self.guarded(self.changes), methods=post),
-            Route(f"{of_space}/history", self.guarded(self.history), methods=post),
-            Route(f"{of_space}/watch", self.guarded(self.watch), methods=post),
-            Route(of_space, self.guarded(self.space), methods=get),
-            Mount("/", _Pages(directory=STATIC, html=True)),
-        ]
-        return Starlette(
-            routes=routes,
-            lifespan=self._lifespan,
-            exception_handlers={HTTPException: _plain_error},
-        )
-
-    @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+    async def open(self) -> None:
+        """Connect to the host. Raises its errors."""
         self._gateway = await self._connect()
-        try:
-            yield
-        finally:
-            await self._gateway.close()
 
-    def guarded(
-        self, handler: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """The handler behind the checks of token and Host header, with its errors as JSON."""
+    async def close(self) -> None:
+        """End the connection to the host."""
+        await self._gateway.close()
 
-        async def checked(request: Request) -> Response:
-            headers = dict(SECURITY_HEADERS)
-            if request.headers.get("host", "").rpartition(":")[0].strip("[]") not in self._hosts:
-                answer = reply(
-                    {"error": "BadHost", "message": "The Host header names another host."}, 421
-                )
-            elif not self._has_token(request):
-                headers["WWW-Authenticate"] = "Bearer"
-                answer = reply({"error": "WrongToken", "message": "A valid token is needed."}, 401)
-            else:
-                try:
-                    answer = await _until_gone(request, handler)
-                except TupeloError as error:
-                    answer = reply(error_to_json(error), status_of(error))
-            answer.headers.update(headers)
-            return answer
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return  # There are no web sockets: the server refuses.
+        method, path = scope["method"], scope["path"]
+        handler, name = self._find(method, path)
+        if handler is None:
+            await _send(self._page(method, path), send)
+        elif (refusal := self._refusal(handler, scope["headers"])) is not None:
+            await _send(refusal, send)
+        else:
+            await _serve(handler, name, receive, send)
 
-        return checked
+    def _find(self, method: str, path: str) -> tuple[Handler | None, str]:
+        """The handler of this request, and the name in its path."""
+        handlers = self.handlers
+        found = handlers.get(f"{method} {path}")
+        if found is not None or not path.startswith("/api/"):
+            return found, ""
+        what, _, rest = path[len("/api/") :].partition("/")
+        name, _, operation = rest.rpartition("/")
+        if name:
+            found = handlers.get(f"{method} /api/{what}/*/{operation}")
+            if found is not None:
+                return found, name
+        return (handlers.get(f"{method} /api/{what}/*") if rest else None), rest
 
-    def _has_token(self, request: Request) -> bool:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(
-            given.strip().encode(), self._token.encode()
+    def _page(self, method: str, path: str) -> Answer:
+        """A file of the console, which needs no token: it holds nothing of the host."""
+        page = self._pages.get(path)
+        reads = ("GET", "HEAD")
+        allowed = (
+            reads
+            if page is not None
+            else tuple(other for other in ("GET", "POST") if self._find(other, path)[0] is not None)
         )
+        if page is not None and method in reads:
+            return page
+        if not allowed:
+            return refuse(404, "HTTP", "Not Found")
+        allow = (b"allow", ", ".join(allowed).encode())
+        return refuse(405, "HTTP", "Method Not Allowed", allow)
+
+    def _refusal(self, handler: Handler, headers: list[tuple[bytes, bytes]]) -> Answer | None:
+        """The answer to a request without the token, or with another Host header; else None."""
+        if handler in self._open_to_all.values():
+            return None
+        host = given = b""
+        for name, value in headers:
+            if name == b"host":
+                host = value
+            elif name == b"authorization":
+                given = value
+        if host.decode("latin-1").rpartition(":")[0].strip("[]") not in self._hosts:
+            return refuse(421, "BadHost", "The Host header names another host.")
+        scheme, _, token = given.partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+            challenge = (b"www-authenticate", b"Bearer")
+            return refuse(401, "WrongToken", "A valid token is needed.", challenge)
+        return None
 
     # About the host
 
-    async def healthz(self, request: Request) -> Response:
+    async def healthz(self, call: Call) -> Answer:
         """200 as long as the console runs."""
         return reply({"status": "ok"})
 
-    async def readyz(self, request: Request) -> Response:
+    async def readyz(self, call: Call) -> Answer:
         """200 if the host answers and its disk can be written; 503 if not."""
         try:
             async with asyncio.timeout(5):
@@ -212,7 +299,7 @@ class HttpApi:
         ill = {one["name"]: one["health"] for one in spaces if one.get("health", "ok") != "ok"}
         return reply({"status": "degraded" if ill else "ok", "spaces": ill}, 503 if ill else 200)
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, call: Call) -> Answer:
         """The numbers of `spaces`, for Prometheus."""
         spaces = [one for one in await self._gateway.inspect("spaces") if "entries" in one]
         host = await self._gateway.inspect("host")
@@ -231,60 +318,64 @@ class HttpApi:
         ):
             lines.append(f"# TYPE {name} {kind}")
             lines += [f"{name}{{space={_label(one['name'])}}} {one[field]}" for one in spaces]
-        return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+        return Answer(200, "\n".join([*lines, ""]).encode(), b"text/plain; version=0.0.4")
 
-    async def openapi(self, request: Request) -> Response:
+    async def openapi(self, call: Call) -> Answer:
         """The OpenAPI description of this API."""
         return reply(describe_api())
 
-    async def host(self, request: Request) -> Response:
+    async def host(self, call: Call) -> Answer:
         """The host, its peers and its clients."""
         return reply(await self._gateway.inspect("host"))
 
-    async def disengage(self, request: Request) -> Response:
+    async def disengage(self, call: Call) -> Answer:
         """Part the host from all other hosts, until `engage`."""
-        await _body(request)
+        call.body()
         await self._gateway.inspect("disengage")
         return reply({"disengaged": True})
 
-    async def engage(self, request: Request) -> Response:
+    async def engage(self, call: Call) -> Answer:
         """Let the host meet the others again."""
-        await _body(request)
+        call.body()
         await self._gateway.inspect("reengage")
         return reply({"disengaged": False})
 
-    async def spaces(self, request: Request) -> Response:
+    async def spaces(self, call: Call) -> Answer:
         """Every space with its numbers; with "refused" if it may not be read."""
         return reply({"spaces": await self._gateway.inspect("spaces")})
 
-    async def space(self, request: Request) -> Response:
+    async def space(self, call: Call) -> Answer:
         """One space with its waiting operations, transactions and deliveries in doubt."""
-        return reply(await self._gateway.inspect("space", request.path_params["space"]))
+        return reply(await self._gateway.inspect("space", call.name))
 
     # Entries
 
-    async def write(self, request: Request) -> Response:
+    async def write(self, call: Call) -> Answer:
         """Write one `entry` or several `entries` in one step."""
-        body = await _body(request, "entry", "entries", "lease", "to", "txn", "wait")
+        body = call.body("entry", "entries", "lease", "to", "txn", "wait")
         if ("entry" in body) == ("entries" in body):
             raise BadArgument("entry", "given, or else entries", body.get("entry"))
         said = [body["entry"]] if "entry" in body else body["entries"]
-        if not isinstance(said, list):
-            raise BadArgument("entries", "an array of entries", said)
+        if not isinstance(said, list) or len(said) > BULK_MAX:
+            raise BadArgument("entries", f"an array of at most {BULK_MAX:,} entries", said)
         entries = [entry_from_json(one) for one in said]
-        options = {"lease": body.get("lease"), "to": body.get("to"), "wait": _wait(body)}
-        space, txn = await self._target(request, body)
-        leases = await space.write_all(entries, txn=txn, **options)
+        lease = check_lease(body.get("lease"))
+        options = {"lease": lease, "to": body.get("to"), "wait": _wait(body)}
+        space, txn = await self._target(call, body)
+        wanted = options["lease"] is not None
+        leases = await space.write_items(
+            [freeze(entry) for entry in entries], txn=txn, at=None, leases=wanted, **options
+        )
         answer: dict[str, Any] = {"written": len(entries)}
-        if options["lease"] is not None:
+        if wanted:
             answer["leases"] = [self._gateway.leases.add(lease)[0] for lease in leases]
         return reply(answer, 201)
 
-    async def get(self, operation: str, request: Request) -> Response:
+    async def get(self, operation: str, call: Call) -> Answer:
         """Read or take one entry, or with `limit` several."""
-        body = await _body(request, "template", "wait", "limit", "txn")
+        body = call.body("template", "wait", "limit", "txn")
         template, seconds = template_from_json(body.get("template")), _wait(body)
-        space, txn = await self._target(request, body)
+        space, txn = await self._target(call, body)
         if "limit" not in body:
             found = await getattr(space, operation)(template, wait=seconds, txn=txn)
             return reply({"entry": None if found is None else entry_to_json(found)})
@@ -292,21 +383,21 @@ class HttpApi:
         entries = await many(template, wait=seconds, limit=_limit(body), txn=txn)
         return reply({"entries": [entry_to_json(entry) for entry in entries]})
 
-    async def count(self, request: Request) -> Response:
+    async def count(self, call: Call) -> Answer:
         """How many entries match."""
-        body = await _body(request, "template", "txn")
+        body = call.body("template", "txn")
         template = template_from_json(body.get("template"))
-        space, txn = await self._target(request, body)
+        space, txn = await self._target(call, body)
         return reply({"count": await space.count(template, txn=txn)})
 
-    async def entries(self, request: Request) -> Response:
+    async def entries(self, call: Call) -> Answer:
         """A page of the entries at this host, and the cursor of the next page."""
-        body = await _body(request, "template", "limit", "cursor")
+        body = call.body("template", "limit", "cursor")
         cursor = body.get("cursor")
         if cursor is not None and not isinstance(cursor, str):
             raise BadArgument("cursor", "the text of a page before", cursor)
         found, cursor = await self._gateway.page(
-            request.path_params["space"],
+            call.name,
             template_from_json(body.get("template")),
             _limit(body),
             cursor,
@@ -315,15 +406,15 @@ class HttpApi:
 
     # Events
 
-    async def subscribe(self, request: Request) -> Response:
+    async def subscribe(self, call: Call) -> Answer:
         """A stream of the entries that are written from now on."""
-        body = await _body(request, "template")
-        space = await self._gateway.space(request.path_params["space"])
+        body = call.body("template")
+        space = await self._gateway.space(call.name)
         subscription = await space.subscribe(
             template_from_json(body.get("template")), backlog_max=NOTICES_MAX
         )
 
-        async def events() -> AsyncIterator[bytes]:
+        async def events() -> AsyncGenerator[bytes]:
             try:
                 yield event({}, "ready")
                 while True:
@@ -337,62 +428,62 @@ class HttpApi:
 
         return _stream(events())
 
-    async def changes(self, request: Request) -> Response:
+    async def changes(self, call: Call) -> Answer:
         """Changes of the log after the position `since`, oldest first."""
-        body = await _body(request, "since", "limit")
-        space = await self._gateway.space(request.path_params["space"])
+        body = call.body("since", "limit")
+        space = await self._gateway.space(call.name)
         found = await space.changes(since=body.get("since", 0), limit=_limit(body))
         return reply({"changes": [change_to_json(change) for change in found]})
 
-    async def history(self, request: Request) -> Response:
+    async def history(self, call: Call) -> Answer:
         """The lives of the entries that changed last, and the rates and latencies of the space."""
-        body = await _body(request, "template")
+        body = call.body("template")
         template = template_from_json(body["template"]) if body.get("template") else None
-        return reply(await self._gateway.history(request.path_params["space"], template))
+        return reply(await self._gateway.history(call.name, template))
 
-    async def watch(self, request: Request) -> Response:
+    async def watch(self, call: Call) -> Answer:
         """A stream of batches of changes, at most two a second."""
-        body = await _body(request, "since", "kinds", "template")
+        body = call.body("since", "kinds", "template")
         since, kinds = body.get("since"), body.get("kinds")
         if since is not None and (not isinstance(since, int) or isinstance(since, bool)):
             raise BadArgument("since", "a position, or null", since)
         if kinds is not None and not isinstance(kinds, list):
             raise BadArgument("kinds", "an array of kinds of changes", kinds)
         template = template_from_json(body["template"]) if body.get("template") else None
-        feed = self._gateway.feed(request.path_params["space"])
+        feed = self._gateway.feed(call.name)
         now = await feed.start()
         first = now if since is None else min(since, now)
 
-        async def events() -> AsyncIterator[bytes]:
+        async def events() -> AsyncGenerator[bytes]:
             last = first
             yield event({"position": first}, "ready")
             async for changes, position in feed.watch(first):
                 skipped = max(0, position - last - len(changes))
                 last = position
-                shown = [one for one in changes if _wanted(one, kinds, template)]
+                shown = [one.json for one in changes if one.is_wanted(kinds, template)]
                 yield event({"changes": shown, "position": position, "skipped": skipped})
 
         return _stream(events())
 
     # The whiteboard
 
-    async def draw(self, request: Request) -> Response:
+    async def draw(self, call: Call) -> Answer:
         """Draw a line on the whiteboard."""
-        body = await _body(request, "colour", "width", "points")
+        body = call.body("colour", "width", "points")
         args = [body.get(key) for key in ("colour", "width", "points")]
         return reply({"id": await self._gateway.whiteboard("draw", *args)}, 201)
 
-    async def wipe(self, request: Request) -> Response:
+    async def wipe(self, call: Call) -> Answer:
         """Wipe the whiteboard."""
-        await _body(request)
+        call.body()
         return reply({"id": await self._gateway.whiteboard("wipe")}, 201)
 
-    async def picture(self, request: Request) -> Response:
+    async def picture(self, call: Call) -> Answer:
         """A stream of changes of the picture: how many strokes stay, and those after them."""
-        await _body(request)
+        call.body()
         first = await self._gateway.whiteboard("picture", "")
 
-        async def events() -> AsyncIterator[bytes]:
+        async def events() -> AsyncGenerator[bytes]:
             said, known = first, ("", None)
             while True:
                 if (said["mark"], said["cloned"]) == known:
@@ -406,9 +497,9 @@ class HttpApi:
 
     # Transactions
 
-    async def begin(self, request: Request) -> Response:
+    async def begin(self, call: Call) -> Answer:
         """Begin a transaction in the space `space`, with a lease in seconds."""
-        body = await _body(request, "space", "lease")
+        body = call.body("space", "lease")
         name = body.get("space")
         if not isinstance(name, str):
             raise BadArgument("space", "the name of a space", name)
@@ -424,37 +515,37 @@ class HttpApi:
                 await old.abort()
         return reply({"txn": key}, 201)
 
-    async def commit(self, request: Request) -> Response:
+    async def commit(self, call: Call) -> Answer:
         """Commit a transaction."""
-        _, txn = self._gateway.transactions.pop(request.path_params["txn"])
+        _, txn = self._gateway.transactions.pop(call.name)
         await txn.commit()
         return reply({"state": "committed"})
 
-    async def abort(self, request: Request) -> Response:
+    async def abort(self, call: Call) -> Answer:
         """Abort a transaction; entries that it has taken return."""
-        _, txn = self._gateway.transactions.pop(request.path_params["txn"])
+        _, txn = self._gateway.transactions.pop(call.name)
         await txn.abort()
         return reply({"state": "aborted"})
 
     # Leases
 
-    async def renew(self, request: Request) -> Response:
+    async def renew(self, call: Call) -> Answer:
         """Renew the lease of an entry that was written over HTTP, for `lease` seconds from now."""
-        body = await _body(request, "lease")
+        body = call.body("lease")
         if "lease" not in body:
             raise BadArgument("lease", "a number of seconds above 0, or null for ever", "missing")
-        await self._gateway.leases.get(request.path_params["lease"]).renew(body["lease"])
+        await self._gateway.leases.get(call.name).renew(body["lease"])
         return reply({"state": "renewed"})
 
-    async def cancel(self, request: Request) -> Response:
+    async def cancel(self, call: Call) -> Answer:
         """Cancel the lease of an entry that was written over HTTP: the entry is removed."""
-        await _body(request)
-        await self._gateway.leases.pop(request.path_params["lease"]).cancel()
+        call.body()
+        await self._gateway.leases.pop(call.name).cancel()
         return reply({"state": "cancelled"})
 
-    async def _target(self, request: Request, body: dict[str, Any]) -> tuple[Any, Any]:
+    async def _target(self, call: Call, body: dict[str, Any]) -> tuple[Any, Any]:
         """The space of the request, and its transaction if it names one."""
-        name = request.path_params["space"]
+        name = call.name
         space = await self._gateway.space(name)
         key = body.get("txn")
         if key is None:
@@ -467,62 +558,70 @@ class HttpApi:
         return space, txn
 
 
-class _Pages(StaticFiles):
-    """The files of the console, which need no token: they hold nothing of the host."""
+async def _serve(handler: Handler, name: str, receive: Receive, send: Send) -> None:
+    """Answer a request. Its handler is cancelled when the client disconnects: then an entry that it
+    has taken returns to the space."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    watching: asyncio.Task[None] | None = None
+    is_gone = False
 
-    async def get_response(self, path: str, scope: Any) -> Response:
-        answer = await super().get_response(path, scope)
-        answer.headers.update(SECURITY_HEADERS)
-        return answer
+    async def until_gone() -> None:
+        nonlocal is_gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        is_gone = True
+        task.cancel()
 
+    def watch() -> None:
+        nonlocal watching
+        watching = loop.create_task(until_gone())
 
-async def _until_gone(
-    request: Request, handler: Callable[[Request], Awaitable[Response]]
-) -> Response:
-    """The answer of the handler, which is cancelled when the client disconnects: then an entry that
-    it has taken returns to the space."""
-    body = await _raw_body(request)
-    request.state.body = body
-    work = asyncio.ensure_future(handler(request))
-    gone = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            return work.result()
-        return reply({"error": "Disconnected", "message": "the client has gone"}, 499)
-    finally:
-        work.cancel()
-        gone.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
+        raw = await _raw_body(receive)
+        # Most requests are answered before it is worth a task to look whether the client is there.
+        timer = loop.call_later(WATCH_AFTER_SECONDS, watch)
+        try:
+            await _send(await handler(Call(name, raw)), send)
+        finally:
+            timer.cancel()
+            if watching is not None:
+                watching.cancel()
+    except asyncio.CancelledError:
+        if not is_gone:
+            raise
+        task.uncancel()
+    except TupeloError as error:
+        await _send(reply(error_to_json(error), status_of(error)), send)
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _send(answer: Answer, send: Send) -> None:
+    headers = [*answer.headers, (b"content-type", answer.kind)]
+    if answer.events is None:
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if answer.events is None:
+        await send({"type": "http.response.body", "body": answer.body})
+        return
+    async with aclosing(answer.events):
+        async for one in answer.events:
+            await send({"type": "http.response.body", "body": one, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
-async def _raw_body(request: Request) -> bytes:
-    read = bytearray()
-    async for chunk in request.stream():
-        read += chunk
-        if len(read) > BODY_MAX:
+async def _raw_body(receive: Receive) -> bytes:
+    message = await receive()
+    read: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return read
+    parts = bytearray(read)
+    while message.get("more_body"):
+        message = await receive()
+        parts += message.get("body", b"")
+        if len(parts) > BODY_MAX:
             raise BadArgument("body", f"at most {BODY_MAX:,} bytes", "more")
-    return bytes(read)
-
-
-async def _body(request: Request, *known: str) -> dict[str, Any]:
-    """The JSON object that was sent. BadArgument if it is none, or has other keys."""
-    raw = request.state.body
-    try:
-        body = msgspec.json.decode(raw) if raw else {}
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise BadArgument("body", f"a JSON object ({error})", "something else") from error
-    if not isinstance(body, dict):
-        raise BadArgument("body", "a JSON object", body)
-    for key in body:
-        if key not in known:
-            raise BadArgument(key, f"left out: the keys are {', '.join(known)}", "given")
-    return body
+    return bytes(parts)
 
 
 def _wait(body: dict[str, Any]) -> float:
@@ -543,31 +642,18 @@ def _limit(body: dict[str, Any]) -> int:
     return limit
 
 
-def _wanted(change: dict[str, Any], kinds: list[str] | None, template: Template | None) -> bool:
-    if kinds and change["kind"] not in kinds:
-        return False
-    if template is None:
-        return True
-    return "entry" in change and template.matches(entry_from_json(change["entry"]))
-
-
-def _stream(events: AsyncIterator[bytes]) -> Response:
+def _stream(events: AsyncGenerator[bytes]) -> Answer:
     """Server-sent events. An error of the host ends the stream with an event "error"."""
 
-    async def guarded() -> AsyncIterator[bytes]:
-        try:
-            async for one in events:
-                yield one
-        except TupeloError as error:
-            yield event(error_to_json(error), "error")
+    async def guarded() -> AsyncGenerator[bytes]:
+        async with aclosing(events):
+            try:
+                async for one in events:
+                    yield one
+            except TupeloError as error:
+                yield event(error_to_json(error), "error")
 
-    return StreamingResponse(guarded(), media_type="text/event-stream")
-
-
-async def _plain_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    detail = error.detail if isinstance(error, HTTPException) else "an internal error"
-    return reply({"error": "HTTP", "message": detail}, status, dict(SECURITY_HEADERS))
+    return Answer(200, kind=b"text/event-stream; charset=utf-8", events=guarded())
 
 
 def _label(text: str) -> str:

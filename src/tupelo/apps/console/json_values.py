@@ -34,6 +34,8 @@ _UNREADABLE = (KeyError, TypeError, ValueError, InvalidOperation, binascii.Error
 
 def entry_to_json(entry: object) -> Any:
     """An entry as a space returns it, as JSON."""
+    if type(entry) is tuple:
+        return [_to_json(field) for field in entry]
     shape, fields = freeze(entry)
     if shape.kind is not None:
         return _to_json(Typed(shape.kind, fields))

@@ -56,17 +56,21 @@ class Console:
         self._started = threading.Event()
         api = HttpApi(partial(self._connect, url, options), self.token, hosts)
         config = uvicorn.Config(
-            api.application(),
+            api,
             log_config=None,
             log_level="critical",  # Errors reach the caller; the rest is about browsers.
             access_log=False,
             server_header=False,
             date_header=False,
-            lifespan="on",
+            lifespan="off",
+            interface="asgi3",
+            http="httptools",
+            ws="none",
+            proxy_headers=False,
             loop="uvloop",
             timeout_graceful_shutdown=2,
         )
-        self._server = _Server(config, self._started)
+        self._server = _Server(config, api, self._started)
         self._thread = threading.Thread(target=self._run, name="tupelo console", daemon=True)
         self._thread.start()
         if not self._started.wait(START_SECONDS) or self._server.should_exit:
@@ -117,15 +121,22 @@ class Console:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it has started. Signals are for the program, not for the server."""
+    """Opens the API before it serves, tells when it has started, and closes the API at the end.
+    Signals are for the program, not for the server."""
 
-    def __init__(self, config: uvicorn.Config, started: threading.Event) -> None:
+    def __init__(self, config: uvicorn.Config, api: HttpApi, started: threading.Event) -> None:
         super().__init__(config)
+        self._api = api
         self._told = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._api.open()
         await super().startup(sockets)
         self._told.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        await self._api.close()
 
 
 def _listen(name: str, port: int, listen: str) -> socket.socket:
