@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LISTEN = "127.0.0.1:7700"
 """The default address of a host."""
+CONSOLE = "127.0.0.1:7780"
+"""The default address of a console."""
 TRUST_FILE = "known_hosts"
 INTERVAL_SECONDS = 30.0
 IN_INTERVAL = 5
@@ -99,7 +101,7 @@ directory = click.Path(path_type=Path)
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log also who comes and goes.")
 @click.pass_context
-def host(context: click.Context, config: Path | None, **given: Any) -> None:
+def host(context: click.Context, /, config: Path | None, **given: Any) -> None:
     """Run a host: programs connect to its spaces, and it shares them with other hosts."""
     with clear_errors():
         if config is not None:
@@ -127,7 +129,7 @@ def host(context: click.Context, config: Path | None, **given: Any) -> None:
 @click.option(
     "--listen",
     metavar="ADDRESS",
-    default="127.0.0.1:7780",
+    default=CONSOLE,
     show_default=True,
     help="Where the page is served; port 0 is any.",
 )

@@ -180,7 +180,14 @@ class HostCore:
         """Set the handlers of the messages of clients and hosts; services and groups add theirs."""
 
         async def tell(client: ClientServer, message: wire.DescribeHost) -> dict[str, Any] | None:
-            return None if message.brief else self.describe()
+            if message.brief:
+                return None
+            found = self.describe()
+            if client.who is None:  # on this machine
+                found["health"] = self.health()
+                if self._folder is not None:
+                    found["folder"] = str(self._folder)
+            return found
 
         async def hear(peer: Peer, message: wire.DescribeHost) -> None:
             """The answer shows that all earlier messages of the peer were handled."""
@@ -487,6 +494,12 @@ class HostCore:
             "hosts": {peer.name: peer.id for peer in self.peers.values()},
             "now": self.clock.now(),
         }
+
+    def health(self) -> dict[str, str]:
+        """Problems of spaces by their names: a full disk, or a damaged file."""
+        found = {name: aside.reason for name, aside in list(self.set_aside.items())}
+        found |= {name: hosted.port.health for name, hosted in list(self.spaces.items())}
+        return {name: health for name, health in found.items() if health != "ok"}
 
     def under_way(self) -> dict[str, list[Any]]:
         """Open calls, deliveries and other work of this host, for the lab and for debugging."""
