@@ -56,6 +56,7 @@ _UNREADABLE = (sqlite3.Error, UnicodeError)  # The text of an error may quote da
 BESIDE = ("", "-wal", "-shm", ENDING)
 """The endings of a journal's file and of those beside it."""
 _REPORT_EVERY = 4_096  # rows
+_REPORT_STEPS = 1_000_000  # of SQLite's virtual machine
 
 Progress = Callable[[int, int], object]
 """Called now and then with how much is done, and how much there is."""
@@ -201,6 +202,8 @@ class _Examiner:
         self._path = path
         self._db = db
         self._progress = progress
+        if progress is not None:  # SQLite's own check takes long before the first row.
+            db.set_progress_handler(lambda: progress(0, 1) and None, _REPORT_STEPS)
         self._found: list[Damage] = []
         self._lost_upto = 0  # the last position of a lost change
         self._splits = 0
@@ -303,6 +306,7 @@ class _Examiner:
             " WHERE position BETWEEN ? AND ? ORDER BY position"
         )
         before = 0
+        self._db.set_progress_handler(None, 0)
         last = max(self._end, self._greatest())
         for number, row in enumerate(self._read(query, 1, last)):
             if self._progress is not None and number % _REPORT_EVERY == 0:
