@@ -598,7 +598,10 @@ class HostCore:
             if link.here and self._trusts_here:
                 return None
             if self._trust is not None:
-                raise Stranger("an identity is wanted here: connect with tls=True")
+                raise Stranger(
+                    "an identity is wanted here: connect with tls=True, or on the command line with"
+                    " --trust first-use; the host must trust what `tupelo identity` prints"
+                )
             return ""
         if self._trust is not None:
             # Who gives itself no name is known by its key alone.
