@@ -44,6 +44,26 @@ def test_it_serves_its_console(start, tupelo, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--listen", "0.0.0.0:0"], ["--listen", "127.0.0.1:0", "--no-local-trust"]]
+)
+def test_a_host_that_trusts_few_serves_its_console(start, tmp_path, arguments):
+    (tmp_path / "known").write_text("")
+    more = ["--path", str(tmp_path / "kitchen"), "--trust", str(tmp_path / "known")]
+    host = start("kitchen", *arguments, *more, "--console", "127.0.0.1:0")
+    assert host.line().startswith("identity ")
+    address, _, token = host.line().removeprefix("console ").partition("#token=")
+    request = urllib.request.Request(
+        f"{address}api/host", headers={"Authorization": f"Bearer {token}"}
+    )
+    for _ in range(2):
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer)["name"] == "kitchen"
+        host.process.send_signal(signal.SIGHUP)
+        assert host.line() == "who is trusted was read again"
+    host.stop(signal.SIGINT)
+
+
 def test_it_says_who_comes_and_goes(start):
     kitchen = start("kitchen", "--listen", "127.0.0.1:0", "--heartbeat", "10")
     address = kitchen.url.removeprefix("tupelo://").rstrip("/")

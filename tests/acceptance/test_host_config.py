@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tupelo as package
+from tupelo.apps.hostfile import HostTable, SpaceTable, read_hostfile
 from tupelo.apps.hosting import IN_INTERVAL
 from tupelo.errors import NotAllowed, SpaceFull, WrongPassword
 
@@ -157,3 +158,12 @@ def test_repeated_refusals_are_logged_a_few_times(tmp_path):
         said = host.communicate()[1].splitlines()
     assert len(said) in range(1, 2 * IN_INTERVAL + 1)  # An interval may have ended in between.
     assert all(line.split()[2] == "WARNING" for line in said), said
+
+
+def test_the_file_of_the_docs_can_be_read(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "HOSTS.md").read_text("utf-8")
+    (tmp_path / "jobs.password").write_text("tea")
+    (tmp_path / "host.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    given = read_hostfile(tmp_path / "host.toml")
+    assert set(given) == set(HostTable.__struct_fields__) | {"limits", "access", "spaces"}
+    assert set(given["spaces"]["jobs"]) == set(SpaceTable.__struct_fields__)

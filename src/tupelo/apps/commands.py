@@ -28,11 +28,17 @@ COMMANDS = {
         "console": ("hosting", "Serve the console of a host that runs already."),
         "spaces": ("spaces", "Print the spaces of a host."),
         "peers": ("spaces", "Print the hosts and programs connected to a host."),
+        "top": ("top", "Watch a host: spaces, rates, waiting calls, open transactions."),
+        "identity": ("identity", "Print the identity by which others know you, for --trust."),
     },
     "Files": {
         "check": ("files", "Check the file of a space, and say what is lost."),
+        "backup": ("files", "Copy a space, or all spaces of a host, while they are in use."),
+        "restore": ("files", "Bring back a backup, at a place where nothing is."),
+        "repair": ("files", "Replace damaged files by what is good of them."),
     },
     "This machine": {
+        "doctor": ("doctor", "Say what works on this machine, and what is missing."),
         "tour": ("commands", "See the product in two minutes."),
     },
 }

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LISTEN = "127.0.0.1:7700"
 """The default address of a host."""
+CONSOLE = "127.0.0.1:7780"
+"""The default address of a console."""
 TRUST_FILE = "known_hosts"
 INTERVAL_SECONDS = 30.0
 IN_INTERVAL = 5
@@ -99,7 +101,7 @@ directory = click.Path(path_type=Path)
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log also who comes and goes.")
 @click.pass_context
-def host(context: click.Context, config: Path | None, **given: Any) -> None:
+def host(context: click.Context, /, config: Path | None, **given: Any) -> None:
     """Run a host: programs connect to its spaces, and it shares them with other hosts."""
     with clear_errors():
         if config is not None:
@@ -127,7 +129,7 @@ def host(context: click.Context, config: Path | None, **given: Any) -> None:
 @click.option(
     "--listen",
     metavar="ADDRESS",
-    default="127.0.0.1:7780",
+    default=CONSOLE,
     show_default=True,
     help="Where the page is served; port 0 is any.",
 )
@@ -250,7 +252,8 @@ def run_host(
         with ExitStack() as beside, suppress(KeyboardInterrupt):
             if console is not None:
                 try:
-                    page = beside.enter_context(opened_console(host.url, console))
+                    own_url, options = _own_connection(host, local_trust)
+                    page = beside.enter_context(opened_console(own_url, console, **options))
                 except BadArgument as error:
                     error.argument = "console"  # It is the listen= of the console.
                     raise
@@ -278,6 +281,21 @@ def opened_console(url: str, listen: str, remote: bool = False, **options: Any) 
     return Console(url, listen=listen, token=token, remote=remote, **options)
 
 
+def _own_connection(host: tupelo.Host, local_trust: bool) -> tuple[str, dict[str, Any]]:
+    """The URL and options by which the console of a host connects to it: as a program on this
+    machine, or where there is no trust in those with the identity of the host itself."""
+    from tupelo.federation.links.address import Address, is_loopback
+
+    place = Address.parse(host.address)
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place.host, place.host)
+    url = f"tupelo://{Address(here, place.port)}/"
+    identity = host.core.identity
+    if identity is None or (local_trust and is_loopback(here)):
+        return url, {}
+    host.trust(identity.key)
+    return url, {"identity": identity, "trust": tupelo.Trust.known([identity.key])}
+
+
 def _reload(host: tupelo.Host, text: str | None) -> None:
     """Read the trusted identities again. On an error nothing changes."""
     try:
@@ -286,7 +304,8 @@ def _reload(host: tupelo.Host, text: str | None) -> None:
         logging.getLogger("tupelo").error("who is trusted stays as it was: %s", error)
         return
     if trust is not None:
-        host.set_trust(trust)
+        # Its own console may have its identity: see `_own_connection`.
+        host.set_trust(trust if host.identity is None else trust.plus(host.identity, None))
         print("who is trusted was read again", flush=True)
 
 

@@ -246,7 +246,7 @@ def log(
 def spaces(url: str, json: bool | None, trust: str | None) -> None:
     """Print the spaces of a host, and how many entries each has."""
     with clear_errors():
-        about = _about_host(url, trust)
+        about = describe_host(url, credentials(trust))
         base = url.rstrip("/")
         rows = []
         for name in about["spaces"]:
@@ -266,7 +266,7 @@ def spaces(url: str, json: bool | None, trust: str | None) -> None:
 def peers(url: str, json: bool | None, trust: str | None) -> None:
     """Print the hosts that a host is engaged with, and the programs connected to it."""
     with clear_errors():
-        about = _about_host(url, trust)
+        about = describe_host(url, credentials(trust))
         for name, id_ in sorted(about["hosts"].items()):
             print_row({"host": name, "id": id_}, json)
         for agent, name in sorted(about["clients"].items(), key=lambda item: item[1]):
@@ -301,12 +301,12 @@ def _get(
             sys.exit(NO_MATCH)
 
 
-def _about_host(url: str, trust: str | None) -> dict[str, Any]:
+def describe_host(url: str, options: dict[str, Any]) -> dict[str, Any]:
     """The spaces of a host, the hosts that it is engaged with, and its clients."""
     from tupelo.federation.client.services import connect_to_host
     from tupelo.space.dual_api import run_sync
 
-    with connect_to_host(url, **credentials(trust)) as host:
+    with connect_to_host(url, **options) as host:
         about: dict[str, Any] = run_sync(host.describe_host)
         return about
 

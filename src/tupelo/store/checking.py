@@ -8,7 +8,7 @@ as in a log that was trimmed there.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,7 +60,13 @@ _SPLITS_MAX = 10_000  # how often an unreadable part of a file is halved
 _REPORTED_MAX = 20  # reported errors of SQLite
 _LISTED = 5  # damages listed in one message
 _UNREADABLE = (sqlite3.Error, UnicodeError)  # The text of an error may quote damaged bytes.
-_BESIDE = ("", "-wal", "-shm", ENDING)
+BESIDE = ("", "-wal", "-shm", ENDING)
+"""The endings of a journal's file and of those beside it."""
+_REPORT_EVERY = 4_096  # rows
+_REPORT_STEPS = 1_000_000  # of SQLite's virtual machine
+
+Progress = Callable[[int, int], object]
+"""Called now and then with how much is done, and how much there is."""
 
 Row = tuple[Any, ...]
 """The columns of a row, in the order of `_COLUMNS`."""
@@ -79,22 +85,22 @@ class Examination(NamedTuple):
     found: list[Damage]
 
 
-def examine(path: str | Path) -> Examination:
+def examine(path: str | Path, progress: Progress | None = None) -> Examination:
     """Check every row of a journal that is not in use, and change nothing.
 
     Raises ForeignFile if it is not a journal, SpaceInUse if a space has it open, JournalFailed if
     it cannot be read.
     """
-    with _Locked(Path(path)) as file, closing(_connect(file)) as db:
-        return _Examiner(file, db).examine()
+    with _Locked(Path(path)) as file, closing(connect(file)) as db:
+        return _Examiner(file, db, progress).examine()
 
 
-def salvage(path: str | Path, to: str | Path) -> Examination:
+def salvage(path: str | Path, to: str | Path, progress: Progress | None = None) -> Examination:
     """Write the undamaged part of a journal to a new file, and return the damages."""
     if Path(to).exists():
         raise JournalFailed(f"{to} exists already")
-    with _Locked(Path(path)) as file, closing(_connect(file)) as db:
-        examiner = _Examiner(file, db)
+    with _Locked(Path(path)) as file, closing(connect(file)) as db:
+        examiner = _Examiner(file, db, progress)
         examination = examiner.examine()
         try:
             examiner.write_good(Path(to).resolve())
@@ -106,19 +112,19 @@ def salvage(path: str | Path, to: str | Path) -> Examination:
     return examination
 
 
-def salvage_in_place(path: str | Path) -> Examination | None:
+def salvage_in_place(path: str | Path, progress: Progress | None = None) -> Examination | None:
     """If a journal is damaged, replace it by its undamaged part, and keep the damaged file as
     `NAME.damaged-1`, with a report in `NAME.damaged-1.txt`. Returns None if it is undamaged or does
     not exist."""
     file = Path(path).resolve()
     if not file.exists() or (file.is_file() and not file.stat().st_size):
         return None
-    examination = examine(file)
+    examination = examine(file, progress)
     if not examination.found:
         return None
     good = draft_of(file)
     _remove(good)
-    salvage(file, good)
+    salvage(file, good, progress)
     try:
         _replace(file, good, examination.found)
     except OSError as error:
@@ -131,7 +137,7 @@ def _replace(file: Path, good: Path, found: list[Damage]) -> None:
     number = 1
     while (kept := file.with_name(f"{file.name}.damaged-{number}")).exists():
         number += 1
-    for ending in _BESIDE:
+    for ending in BESIDE:
         with suppress(FileNotFoundError):
             file.with_name(file.name + ending).rename(kept.with_name(kept.name + ending))
     listed = "".join(f"{damage}\n" for damage in found)
@@ -152,11 +158,11 @@ def explained(path: str | Path, error: DamagedFile) -> DamagedFile:
 
 
 def _remove(path: Path) -> None:
-    for ending in _BESIDE:
+    for ending in BESIDE:
         path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     """Open read-only. Without a write-ahead log, SQLite creates no other files."""
     wal = path.with_name(path.name + "-wal")
     at_rest = "" if wal.exists() and wal.stat().st_size else "&immutable=1"
@@ -197,9 +203,14 @@ class _EntryHistory(NamedTuple):
 class _Examiner:
     """Examines the file of one journal."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+    def __init__(
+        self, path: Path, db: sqlite3.Connection, progress: Progress | None = None
+    ) -> None:
         self._path = path
         self._db = db
+        self._progress = progress
+        if progress is not None:  # SQLite's own check takes long before the first row.
+            db.set_progress_handler(lambda: progress(0, 1) and None, _REPORT_STEPS)
         self._found: list[Damage] = []
         self._lost_upto = 0  # the last position of a lost change
         self._splits = 0
@@ -303,7 +314,11 @@ class _Examiner:
             " WHERE position BETWEEN ? AND ? ORDER BY position"
         )
         before = 0
-        for row in self._read(query, 1, max(self._end, self._greatest())):
+        self._db.set_progress_handler(None, 0)
+        last = max(self._end, self._greatest())
+        for number, row in enumerate(self._read(query, 1, last)):
+            if self._progress is not None and number % _REPORT_EVERY == 0:
+                self._progress(row[0] if type(row[0]) is int else 0, last)
             try:
                 if type(row[0]) is not int or row[0] <= before:
                     raise ValueError("it is out of order")

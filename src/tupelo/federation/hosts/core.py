@@ -180,7 +180,14 @@ class HostCore:
         """Set the handlers of the messages of clients and hosts; services and groups add theirs."""
 
         async def tell(client: ClientServer, message: wire.DescribeHost) -> dict[str, Any] | None:
-            return None if message.brief else self.describe()
+            if message.brief:
+                return None
+            found = self.describe()
+            if client.who is None:  # on this machine
+                found["health"] = self.health()
+                if self._folder is not None:
+                    found["folder"] = str(self._folder)
+            return found
 
         async def hear(peer: Peer, message: wire.DescribeHost) -> None:
             """The answer shows that all earlier messages of the peer were handled."""
@@ -488,6 +495,12 @@ class HostCore:
             "now": self.clock.now(),
         }
 
+    def health(self) -> dict[str, str]:
+        """Problems of spaces by their names: a full disk, or a damaged file."""
+        found = {name: aside.reason for name, aside in list(self.set_aside.items())}
+        found |= {name: hosted.port.health for name, hosted in list(self.spaces.items())}
+        return {name: health for name, health in found.items() if health != "ok"}
+
     def under_way(self) -> dict[str, list[Any]]:
         """Open calls, deliveries and other work of this host, for the lab and for debugging."""
         found = self.federation.under_way() | {
@@ -585,7 +598,10 @@ class HostCore:
             if link.here and self._trusts_here:
                 return None
             if self._trust is not None:
-                raise Stranger("an identity is wanted here: connect with tls=True")
+                raise Stranger(
+                    "an identity is wanted here: connect with tls=True, or on the command line with"
+                    " --trust first-use; the host must trust what `tupelo identity` prints"
+                )
             return ""
         if self._trust is not None:
             # Who gives itself no name is known by its key alone.

@@ -322,9 +322,7 @@ class HostDoor:
     def health(self) -> dict[str, str]:
         """Problems of the spaces of this host by name, such as a full disk; empty if there are
         none."""
-        found = {name: aside.reason for name, aside in list(self.core.set_aside.items())}
-        found |= {name: hosted.port.health for name, hosted in list(self.core.spaces.items())}
-        return {name: health for name, health in found.items() if health != "ok"}
+        return self.core.health()
 
     @property
     def engaged(self) -> list[str]:

@@ -31,6 +31,9 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def __str__(self) -> str:
+        return str(self._path.absolute())
+
     def file_of(self, name: str) -> Path:
         """The file of a space; the folder is made if it does not exist."""
         self._path.mkdir(parents=True, exist_ok=True)

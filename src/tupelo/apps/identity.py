@@ -1,0 +1,39 @@
+"""The command `tupelo identity`: the public key by which others know a program or a host."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from tupelo.apps.shell import clear_errors, examples, fail, in_json, json_option, print_row
+
+
+@click.command(
+    epilog=examples(
+        "tupelo identity",
+        "tupelo identity --create",
+        "tupelo identity kitchen/identity.pem",
+        "tupelo identity --json",
+        notes="FILE is the identity of a host (identity.pem in its folder); if not given, the one"
+        " of your own programs. Others trust it if the printed text is a line of their file of"
+        " --trust. Exit code 1: there is none.",
+    )
+)
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.option("--create", is_flag=True, help="Make a new identity if there is none.")
+@json_option
+def identity(file: Path | None, create: bool, json: bool | None) -> None:
+    """Print an identity, and make one with --create."""
+    from tupelo.federation.identity.keys import Identity, default_folder, id_of
+
+    with clear_errors():
+        place = file or default_folder() / "identity.pem"
+        if not (create or os.path.lexists(place)):
+            fail(f"{place} does not exist; --create makes an identity there")
+        key = Identity.at(place).key
+        if in_json(json):
+            print_row({"identity": key, "id": id_of(key), "file": str(place)}, json)
+        else:
+            print(key)
