@@ -344,6 +344,7 @@ class CannotReach(LinkError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address} cannot be reached: {reason}")
         self.address = address
+        self.reason = reason
 
 
 class PeerLost(LinkError):

@@ -18,7 +18,7 @@ def test_programs_connect_to_it_and_it_leaves_when_told(start, tmp_path, number)
         assert space.host["name"] == "kitchen"
     assert host.stop(number) == (0, "kitchen has left\n")
     with pytest.raises(CannotReach):
-        tupelo.connect(host.url + "jobs")
+        tupelo.connect(host.url + "jobs", reconnect=0)
     again = start("kitchen", "--listen", "127.0.0.1:0", "--path", str(tmp_path / "kitchen"))
     with tupelo.connect(again.url + "jobs") as space:
         assert space.take(("job", int), wait=0) == ("job", 1)

@@ -12,6 +12,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from tupelo.errors import BadArgument
 from tupelo.federation.client.arguments import is_text
 from tupelo.federation.client.async_channel import AsyncChannel
@@ -48,11 +50,13 @@ def connect(
     `password` is that of the space, and `name` a label under which the host lists this program.
     Links to other machines use TLS, unless `tls` says otherwise: this program proves its
     `identity`, and `trust` decides which hosts are accepted; by default both come from the files
-    of this user. After a lost link the client reconnects for up to `reconnect` seconds.
+    of this user. For up to `reconnect` seconds the client waits for a host that is not up yet, and
+    reconnects after a lost link; with 0 neither.
 
     Raises BadArgument, CannotReach, or the refusal of the host.
     """
     config, space = _config(url, identity, trust, tls, name, reconnect)
+    config = replace(config, first_seconds=config.reconnect)
     channel = BlockingChannel(config, random.Random())
     opened: RemoteSpaceLike = run_sync(partial(RemoteSpace.opened, channel, space, password))
     return opened
@@ -72,6 +76,7 @@ async def connect_async(
     `tupelo.aio.Space`. The arguments are those of `tupelo.connect`."""
     # In a thread, since it may read files.
     config, space = await asyncio.to_thread(_config, url, identity, trust, tls, name, reconnect)
+    config = replace(config, first_seconds=config.reconnect)
     channel = await AsyncChannel.made(config, random.Random(), network_of(config))
     opened: Any = await RemoteSpace.opened(channel, space, password)
     typed: AsyncRemoteSpaceLike = opened
