@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 import tupelo
-from tupelo.errors import CannotReach
+from tupelo.errors import CannotReach, UnknownSpace
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -89,3 +89,10 @@ def test_the_logs_of_its_spaces_are_sealed_where_it_is_told(start, tmp_path):
     assert host.stop(signal.SIGTERM)[0] == 0
     sealed = list((tmp_path / "archive").glob("host=*/space=jobs/day=*/1-10.parquet"))
     assert len(sealed) == 1
+
+
+def test_a_host_that_makes_no_spaces(start, tmp_path):
+    host = start("kitchen", "--listen", "127.0.0.1:0", "--no-create")
+    with pytest.raises(UnknownSpace, match="jobs"):
+        tupelo.connect(host.url + "jobs")
+    assert host.stop(signal.SIGTERM)[0] == 0

@@ -84,7 +84,7 @@ def test_another_language(dial, peer, later, answer):
 
 
 def test_a_host_that_hangs_up(dial, peer, later):
-    call = later(dial, peer.url)
+    call = later(dial, peer.url, reconnect=0)
     peer.dialled().close()
     with pytest.raises(CannotReach):
         call.result()

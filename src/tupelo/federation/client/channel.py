@@ -338,9 +338,11 @@ class Channel(ABC):
 
     # Opening and closing spaces
 
-    async def open(self, owner: ChannelUser, space: str, password: str | None) -> list[Any]:
+    async def open(
+        self, owner: ChannelUser, space: str, password: str | None, create: bool = True
+    ) -> list[Any]:
         """Open a space of the host, on this and every later link; return its description."""
-        message = wire.Open(0, space, password)
+        message = wire.Open(0, space, password, create)
         self._open_spaces[owner] = message
         try:
             return list((await self.ask(message, owner)).value)
