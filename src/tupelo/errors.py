@@ -42,6 +42,7 @@ TupeloError
 │   ├── NotAllAnswered      some hosts did not answer; it lists them
 │   ├── HostClosed          the host was closed
 │   ├── UnknownHost         no engaged host and no agent has this name
+│   ├── UnknownSpace        the host has no space of this name, and was not to make one
 │   ├── UnknownService      the host offers no service of this name
 │   ├── NotExported         the object or method cannot be called; nothing was done
 │   ├── NoAnswer            a call was not answered in time; it may have been executed
@@ -344,6 +345,7 @@ class CannotReach(LinkError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address} cannot be reached: {reason}")
         self.address = address
+        self.reason = reason
 
 
 class PeerLost(LinkError):
@@ -380,6 +382,17 @@ class UnknownHost(LinkError):
     def __init__(self, name: str) -> None:
         super().__init__(f"no host or agent {name!r} is engaged")
         self.name = name
+
+
+class UnknownSpace(LinkError):
+    """The host has no space of this name, and the caller or the host wants none to be made. `near`
+    has the names of its spaces that are spelt alike."""
+
+    def __init__(self, space: str, near: Sequence[str] = ()) -> None:
+        hint = f"; there is {', '.join(map(repr, near))}" if near else ""
+        super().__init__(f"there is no space {space!r} at this host{hint}")
+        self.space = space
+        self.near = list(near)
 
 
 class UnknownService(LinkError):

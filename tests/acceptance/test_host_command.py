@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 import tupelo
-from tupelo.errors import CannotReach
+from tupelo.errors import CannotReach, UnknownSpace
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -18,7 +18,7 @@ def test_programs_connect_to_it_and_it_leaves_when_told(start, tmp_path, number)
         assert space.host["name"] == "kitchen"
     assert host.stop(number) == (0, "kitchen has left\n")
     with pytest.raises(CannotReach):
-        tupelo.connect(host.url + "jobs")
+        tupelo.connect(host.url + "jobs", reconnect=0)
     again = start("kitchen", "--listen", "127.0.0.1:0", "--path", str(tmp_path / "kitchen"))
     with tupelo.connect(again.url + "jobs") as space:
         assert space.take(("job", int), wait=0) == ("job", 1)
@@ -109,3 +109,10 @@ def test_the_logs_of_its_spaces_are_sealed_where_it_is_told(start, tmp_path):
     assert host.stop(signal.SIGTERM)[0] == 0
     sealed = list((tmp_path / "archive").glob("host=*/space=jobs/day=*/1-10.parquet"))
     assert len(sealed) == 1
+
+
+def test_a_host_that_makes_no_spaces(start, tmp_path):
+    host = start("kitchen", "--listen", "127.0.0.1:0", "--no-create")
+    with pytest.raises(UnknownSpace, match="jobs"):
+        tupelo.connect(host.url + "jobs")
+    assert host.stop(signal.SIGTERM)[0] == 0

@@ -8,7 +8,7 @@ import pytest
 import tupelo
 from tests.federation.company import await_host
 from tupelo import HERE, Access, Coverage
-from tupelo.errors import NotAllAnswered
+from tupelo.errors import BadArgument, NotAllAnswered, UnknownSpace
 
 ROUNDS = 50
 PATIENCE = 60.0
@@ -151,3 +151,51 @@ def test_a_new_space_that_may_not_be_read_is_named_as_missing(pair):
     assert mine.read(("job", int), wait=0, scope=HERE) is None
     mine.write(("job", 2))
     assert told.get(wait=PATIENCE).entry == ("job", 2)
+
+
+# Spaces that must exist
+
+
+@pytest.mark.parametrize("aio", [False, True])
+def test_a_misspelt_space_is_refused_with_the_names_that_are_near(threads, loop_thread, aio):
+    host = threads.host("first")
+    host.space("results")
+    url = host.url
+
+    def connect(name: str) -> object:
+        if aio:
+            return loop_thread.call(tupelo.aio.connect, url + name, create=False)
+        return tupelo.connect(url + name, create=False)
+
+    with pytest.raises(UnknownSpace, match="no space 'jbos' at this host; there is 'jobs'") as told:
+        connect("jbos")
+    assert (told.value.space, told.value.near) == ("jbos", ["jobs"])
+    with pytest.raises(UnknownSpace, match=r"no space 'xyzzy' at this host$"):
+        connect("xyzzy")
+    assert sorted(name for name in host.core.spaces if "." not in name) == ["jobs", "results"]
+
+
+def test_other_spaces_of_a_connection_and_of_the_host_itself_too(threads):
+    host = threads.host("first")
+    with tupelo.connect(host.url + "jobs", create=False) as jobs:
+        with pytest.raises(UnknownSpace, match="'jobs'"):
+            jobs.space("job", create=False)
+        jobs.space("job").write(("made",))
+    assert host.space("job", create=False).count() == 1
+    with pytest.raises(UnknownSpace, match="'jobs'"):
+        host.space("jbs", create=False)
+    with pytest.raises(BadArgument, match="create="):
+        tupelo.connect(host.url + "jobs", create="no")  # type: ignore[arg-type]
+
+
+def test_a_host_that_makes_no_spaces_for_clients(threads):
+    host = threads.host("first", space=False, create_spaces=False)
+    with pytest.raises(UnknownSpace, match="no space 'jobs'"):
+        tupelo.connect(host.url + "jobs")
+    host.space("jobs")  # Its own program may.
+    with tupelo.connect(host.url + "jobs") as jobs:
+        jobs.write(("job", 1))
+        with pytest.raises(UnknownSpace):
+            jobs.space("jbos")
+    with pytest.raises(BadArgument, match="create_spaces="):
+        tupelo.Host("second", create_spaces=None)  # type: ignore[arg-type]

@@ -28,13 +28,15 @@ def entries_of(notices: list[tupelo.Notice]) -> list[Any]:
 
 
 def state_of(space: Any) -> tuple[list[str], list[tuple[int, str, str]]]:
-    """All that an onlooker can see of a space: its entries, and its log where it has one."""
+    """What can be seen of a space: its entries, and its log where it has one, without the entries
+    that aborted transactions have released."""
     entries = [repr(entry) for entry in space.read_all()]
     try:
         log = space.changes()
     except LogTrimmed:  # It keeps none.
         log = []
-    return entries, [(change.position, change.kind, repr(change.entry)) for change in log]
+    kept = [change for change in log if change.kind != "released"]
+    return entries, [(change.arrival, change.kind, repr(change.entry)) for change in kept]
 
 
 def refused(error: type[Exception], match: str, *attempts: Callable[[], Any]) -> None:

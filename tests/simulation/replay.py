@@ -31,6 +31,8 @@ class Replay:
                 case "renewed":
                     assert self._living[arrival][0] == said[0]
                     self._living[arrival] = said
+                case "released":
+                    assert self._living[arrival] == said and change.deliveries > 0
                 case "prepared" | "committed" | "aborted":
                     assert change.txn is not None
 

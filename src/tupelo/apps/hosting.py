@@ -99,6 +99,12 @@ directory = click.Path(path_type=Path)
     metavar="ADDRESS",
     help="Serve the console and the HTTP API here, such as 127.0.0.1:7780.",
 )
+@click.option(
+    "--create/--no-create",
+    default=True,
+    show_default=True,
+    help="Whether programs may make spaces, or only open those that exist.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Log also who comes and goes.")
 @click.pass_context
 def host(context: click.Context, /, config: Path | None, **given: Any) -> None:
@@ -198,6 +204,7 @@ def run_host(
     limits: tupelo.Limits | None = None,
     access: tupelo.Access | None = None,
     spaces: Mapping[str, Mapping[str, Any]] | None = None,
+    create: bool = True,
 ) -> None:
     """Run a host until SIGINT or SIGTERM. On SIGHUP the file of known identities is read again, and
     the connections of identities that were removed end. The limit of open files is raised to the
@@ -233,6 +240,7 @@ def run_host(
             limits=limits,
             access=access,
             spaces=spaces,
+            create_spaces=create,
         )
     except CannotReach as error:
         cause = error.__cause__

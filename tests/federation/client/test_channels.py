@@ -1,11 +1,13 @@
 """Channels: what is said to a host, in which order, and what becomes of it after a loss."""
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 
 from tests.federation.client.peer import PLAIN, REFUSED
+from tests.federation.company import PATIENCE_SECONDS
 from tupelo.errors import (
     BadArgument,
     BadEntry,
@@ -57,7 +59,20 @@ def test_the_host_is_told_who_we_are(dial, peer, later):
 def test_nobody_there(dial, peer):
     peer.close()
     with pytest.raises(CannotReach, match=str(peer.port)):
-        dial(peer.url)
+        dial(peer.url, reconnect=0)
+    with pytest.raises(CannotReach, match=rf"{peer.port}.*dialled for 0.1 seconds \(reconnect=\)"):
+        dial(peer.url, reconnect=0.1)
+
+
+def test_a_host_that_starts_later(dial, threads, later):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    call = later(dial, f"tupelo://127.0.0.1:{port}/jobs", reconnect=PATIENCE_SECONDS)
+    threads.child("late", listen=port)
+    space = call.result()
+    space.write(("job", 1))
+    assert space.take(("job", int), wait=0) == ("job", 1)
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1", b"TUPELO\x63P"])
@@ -69,7 +84,7 @@ def test_another_language(dial, peer, later, answer):
 
 
 def test_a_host_that_hangs_up(dial, peer, later):
-    call = later(dial, peer.url)
+    call = later(dial, peer.url, reconnect=0)
     peer.dialled().close()
     with pytest.raises(CannotReach):
         call.result()

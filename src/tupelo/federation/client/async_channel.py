@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from tupelo.errors import CannotReach, LinkError
 from tupelo.federation.client.channel import (
-    DIAL_SECONDS,
     PARTING_SECONDS,
     TICKS,
     Channel,
@@ -123,7 +122,7 @@ class AsyncChannel(Channel):
     async def made(cls, config: ConnectionConfig, chance: random.Random, network: Network) -> Self:
         """Dial the host. Raises CannotReach, or the refusal of the host."""
         channel = cls(config, chance, network)
-        channel._use_line(*await channel._dial(DIAL_SECONDS))
+        channel._use_line(*await channel._dial_first())
         return channel
 
     @property

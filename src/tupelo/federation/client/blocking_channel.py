@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -212,7 +211,7 @@ class BlockingChannel(Channel):
         self._wake_keeper = _new_signal()
         self._line: BlockingLine | None = None
         self._lost_lines: list[BlockingLine] = []
-        self._line, welcome = run_sync(partial(self._dial, DIAL_SECONDS))
+        self._line, welcome = run_sync(self._dial_first)
         self._begin_link(welcome)
         self._keeper = threading.Thread(target=self._keep, name="tupelo-channel", daemon=True)
         self._keeper.start()

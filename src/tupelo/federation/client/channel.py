@@ -75,6 +75,9 @@ class ConnectionConfig(msgspec.Struct, frozen=True):
     reconnect: float
     """For how many seconds a lost host is dialled again."""
 
+    first_seconds: float = 0.0
+    """For how many seconds a host is dialled that does not answer yet."""
+
 
 class ChannelUser(Protocol):
     """A user of a channel, such as a remote space. Its handles end with the link."""
@@ -335,9 +338,11 @@ class Channel(ABC):
 
     # Opening and closing spaces
 
-    async def open(self, owner: ChannelUser, space: str, password: str | None) -> list[Any]:
+    async def open(
+        self, owner: ChannelUser, space: str, password: str | None, create: bool = True
+    ) -> list[Any]:
         """Open a space of the host, on this and every later link; return its description."""
-        message = wire.Open(0, space, password)
+        message = wire.Open(0, space, password, create)
         self._open_spaces[owner] = message
         try:
             return list((await self.ask(message, owner)).value)
@@ -449,6 +454,24 @@ class Channel(ABC):
 
     @abstractmethod
     async def _pause(self, seconds: float) -> None: ...
+
+    async def _dial_first(self) -> tuple[Any, wire.Welcome]:
+        """Dial a host that may not be up yet: see `_dial`."""
+        seconds = self.config.first_seconds
+        end = self.time() + seconds
+        next_pause = self._pauses()
+        while True:
+            try:
+                return await self._dial(DIAL_SECONDS)
+            except CannotReach as error:
+                cause = error.__cause__
+                if not seconds or not isinstance(cause, OSError) or isinstance(cause, ssl.SSLError):
+                    raise
+                left = end - self.time()
+                if left <= 0:
+                    waited = f"{error.reason}; it was dialled for {seconds:g} seconds (reconnect=)"
+                    raise CannotReach(self.peer, waited) from cause
+            await self._pause(min(next_pause(), left))
 
     async def _dial_again(self) -> None:
         """Dial a lost host until it answers, refuses, or the reconnect time is over."""

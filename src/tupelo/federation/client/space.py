@@ -99,7 +99,9 @@ class RemoteSpaceLike(SpaceLike, Protocol):
     @property
     def host(self) -> dict[str, Any]: ...
 
-    def space(self, name: str, password: str | None = None) -> RemoteSpaceLike: ...
+    def space(
+        self, name: str, password: str | None = None, create: bool = True
+    ) -> RemoteSpaceLike: ...
 
 
 class AsyncRemoteSpaceLike(AsyncSpaceLike, Protocol):
@@ -114,7 +116,9 @@ class AsyncRemoteSpaceLike(AsyncSpaceLike, Protocol):
     @property
     def host(self) -> Awaitable[dict[str, Any]]: ...
 
-    def space(self, name: str, password: str | None = None) -> Opening[AsyncRemoteSpaceLike]: ...
+    def space(
+        self, name: str, password: str | None = None, create: bool = True
+    ) -> Opening[AsyncRemoteSpaceLike]: ...
 
 
 class HostConnection(DualHandle):
@@ -136,15 +140,19 @@ class HostConnection(DualHandle):
         self._landlord = RemoteLandlord(self)
 
     @classmethod
-    async def opened(cls, channel: Channel, name: str, password: str | None) -> Self:
-        """Open the space `name` of the host at the other end of the channel. Raises BadArgument,
-        or the refusal of the host."""
+    async def opened(
+        cls, channel: Channel, name: str, password: str | None, create: bool = True
+    ) -> Self:
+        """Open the space `name` of the host at the other end of the channel; unless `create`, it
+        must exist. Raises BadArgument, or the refusal of the host."""
         if not is_text(name) or not name:
             raise BadArgument("name", "the name of a space", name)
         if password is not None and not is_text(password):
             raise BadArgument("password", "a text, or None", password)
+        if not isinstance(create, bool):
+            raise BadArgument("create", "True or False", create)
         connection = cls(channel, name)
-        description = parts(await channel.open(connection, name, password), 5)
+        description = parts(await channel.open(connection, name, password, create), 5)
         connection.durable, connection.engine_id, connection._agent = description[:3]
         connection.host_id, now = description[3:]
         connection._clock_offset = now - channel.time()
@@ -289,9 +297,9 @@ class RemoteSpace(HostConnection, SpaceLike):
         """The description of the host, a dict; awaited on the async API."""
         return self.dual_call(self.describe_host)
 
-    def space(self, name: str, password: str | None = None) -> Any:
-        """Another space of the same host, over the same link."""
-        return self.dual_call(RemoteSpace.opened, self._channel, name, password)
+    def space(self, name: str, password: str | None = None, create: bool = True) -> Any:
+        """Another space of the same host, over the same link; unless `create`, it must exist."""
+        return self.dual_call(RemoteSpace.opened, self._channel, name, password, create)
 
     # Transactions as `txn=`
 

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from tupelo.errors import (
     NotAllowed,
     Stranger,
     TupeloError,
+    UnknownSpace,
 )
 from tupelo.federation.hosts.client_resources import ClientResources
 from tupelo.federation.hosts.decisions import TransactionDecisions
@@ -43,7 +45,7 @@ from tupelo.federation.links.calls import Handlers, TurnScheduler
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link, Listener, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
-from tupelo.federation.names import DECISIONS, PRESENCE, companion_name
+from tupelo.federation.names import DECISIONS, PRESENCE, companion_name, is_reserved
 from tupelo.federation.spaces.hosted import (
     Doubt,
     DoubtfulDeliveries,
@@ -64,6 +66,8 @@ logger = logging.getLogger("tupelo")
 
 PRESENCE_SECONDS = 0.01
 NO_SPACES: Mapping[str, Mapping[str, Any]] = {}
+NEAR_MAX = 5
+"""Names of spaces that the refusal of an unknown one lists."""
 TRUST_REVIEW_SECONDS = 3_600.0
 """The longest time between two checks whether trust in an identity has ended."""
 
@@ -102,6 +106,7 @@ class HostCore:
         archiver: Archiver | None = None,
         local_trust: bool = True,
         limits: Limits | None = None,
+        create_spaces: bool = True,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.name = name
@@ -147,6 +152,7 @@ class HostCore:
         self._durability = durability
         self._archiver = archiver
         self.commits_in_place = commit_in_place
+        self._creates_spaces = create_spaces
         self._calls = 0
         self._dialler = Dialler(host_id, self._greet, self._has, rng)
         self.dial = self._dialler.dial
@@ -425,9 +431,16 @@ class HostCore:
             port.count_from(int(self.clock.now() * 1_000_000))
         return space
 
-    def hosted(self, name: str, who: str | None = None) -> HostedSpace:
+    def require_space(self, name: str) -> None:
+        """Raise UnknownSpace, with the names that are spelt alike, if there is no such space."""
+        if name not in self.spaces and name not in self.set_aside:
+            known = [one for one in sorted(self.spaces) if not is_reserved(one)]
+            raise UnknownSpace(name, get_close_matches(name, known, NEAR_MAX))
+
+    def hosted(self, name: str, who: str | None = None, create: bool = True) -> HostedSpace:
         """The space of this name, for a client with the identity `who`. It is made if it does not
-        exist and the client may write in spaces with the rules of the host."""
+        exist, `create` and the host allow that, and the client may write in spaces with the rules
+        of the host."""
         found = self.spaces.get(name)
         if found is None or found.serves is not None:
             check_space_name(name)
@@ -435,6 +448,8 @@ class HostCore:
             self._reopen(name)
             found = self.spaces[name]
         if found is None:
+            if not (create and self._creates_spaces):
+                self.require_space(name)
             self._access.check("write", name, who, False)
             if self._folder is not None and self._folder.is_claimed(name):
                 raise NotAllowed("use, before its program has opened it,", name, who or "an agent")

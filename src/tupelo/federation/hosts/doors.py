@@ -61,6 +61,7 @@ class HostConfig:
     local_trust: bool
     limits: Limits
     spaces: Mapping[str, Mapping[str, Any]]
+    create_spaces: bool
     _discovery: Discovery | None = field(default=None, init=False)
 
     async def start(self) -> HostCore:
@@ -89,6 +90,7 @@ class HostConfig:
             archiver=None if self.archiving is None else archiver_for(self.archiving),
             local_trust=self.local_trust,
             limits=limits,
+            create_spaces=self.create_spaces,
         )
         core.identity = self.identity
         try:
@@ -161,6 +163,7 @@ def plan_host(
     local_trust: bool = True,
     limits: Limits | None = None,
     spaces: Mapping[str, Mapping[str, Any]] | None = None,
+    create_spaces: bool = True,
 ) -> HostConfig:
     """Check the arguments of a host and fill in the defaults. Raises BadArgument."""
     if not isinstance(name, str) or not name:
@@ -188,6 +191,8 @@ def plan_host(
         isinstance(spaces, Mapping) and all(isinstance(one, Mapping) for one in spaces.values())
     ):
         raise BadArgument("spaces", "the options of spaces by their names", spaces)
+    if not isinstance(create_spaces, bool):
+        raise BadArgument("create_spaces", "True or False", create_spaces)
     folder = None if path is None else Path(path)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise BadArgument("path", "the name of a folder", path)
@@ -216,6 +221,7 @@ def plan_host(
         local_trust,
         limits or Limits(),
         spaces or {},
+        create_spaces,
     )
 
 
@@ -263,6 +269,7 @@ class HostDoor:
         local_trust: bool = True,
         limits: Limits | None = None,
         spaces: Mapping[str, Mapping[str, Any]] | None = None,
+        create_spaces: bool = True,
     ) -> None:
         self._plan = plan_host(
             name,
@@ -280,6 +287,7 @@ class HostDoor:
             local_trust,
             limits,
             spaces,
+            create_spaces,
         )
         self._begin()
 
@@ -511,6 +519,7 @@ class Host(HostDoor):
     - `archive`: a folder to which the logs of its spaces are copied before they are trimmed.
     - `limits`: how much clients may use.
     - `spaces`: spaces that are made before clients can connect: the arguments of `space` by name.
+    - `create_spaces=False`: clients can open only spaces that exist.
     """
 
     is_async = False
@@ -541,12 +550,16 @@ class Host(HostDoor):
         *,
         access: Access | None = None,
         doubt: Doubt | None = None,
+        create: bool = True,
         **options: Any,
     ) -> FederatedSpaceLike:
         """Open a space that spans this host and all engaged hosts. If this host has no space of
-        this name, it is created with these options of `tupelo.Space`."""
+        this name, it is created with these options of `tupelo.Space`; unless `create`, then
+        UnknownSpace is raised."""
 
         async def make() -> FederatedSpace:
+            if not create:
+                self._core.require_space(name)
             hosted = self._core.make_space(name, access, doubt, **options)
             return FederatedSpace(self, hosted, False)
 
@@ -645,10 +658,14 @@ class AsyncHost(HostDoor):
         *,
         access: Access | None = None,
         doubt: Doubt | None = None,
+        create: bool = True,
         **options: Any,
     ) -> AsyncFederatedSpaceLike:
         """Open a space that spans this host and all engaged hosts. If this host has no space of
-        this name, it is created with these options of `tupelo.Space`."""
+        this name, it is created with these options of `tupelo.Space`; unless `create`, then
+        UnknownSpace is raised."""
+        if not create:
+            self._core.require_space(name)
         hosted = self._core.make_space(name, access, doubt, **options)
         made: Any = FederatedSpace(self, hosted, True)
         awaited: AsyncFederatedSpaceLike = made

@@ -535,7 +535,7 @@ class ClientServer:
         return True
 
     async def open(self, message: wire.Open) -> list[Any]:
-        hosted = self._host.hosted(message.space, self.who)
+        hosted = self._host.hosted(message.space, self.who, message.create)
         if hosted.protected:
             if not message.password:  # No guess: it may only want to know whether it needs one.
                 raise WrongPassword(message.space)

@@ -155,12 +155,14 @@ class Confirm(Message, tag=21):
 
 
 class Open(Message, tag=22):
-    """Use a space, showing its password if it has one. Answer: [durable, identity of the space, the
-    agent that the caller is there, id of the host, the time there]."""
+    """Use a space, showing its password if it has one. Without `create`, it must exist. Answer:
+    [durable, identity of the space, the agent that the caller is there, id of the host, the time
+    there]."""
 
     call: int
     space: str
     password: str | None = None
+    create: bool = True
 
 
 class Write(Message, tag=23):

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -18,9 +17,7 @@ import pyarrow.compute as pc
 
 from tupelo.errors import (
     BadArgument,
-    CannotReach,
     LogTrimmed,
-    PeerLost,
     PipelineError,
     WrongPassword,
 )
@@ -37,7 +34,6 @@ RECONNECT_SECONDS = 10.0
 
 _Answer = tuple[str, str, int, int, list[list[Any]]]
 """The host and id of the log, its first and last position, and the requested columns."""
-_PAUSE_SECONDS = 0.2
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no", ""}
 
 
@@ -64,21 +60,14 @@ class Way:
         """Connect to a space at a host; `patiently` waits until the host is back."""
         from tupelo.federation.client.connect import connect
 
-        until = monotonic() + self.reconnect
-        while True:
-            try:
-                made = connect(
-                    f"tupelo://{address}/{quote(space, safe='')}",
-                    password=None if space == PRESENCE else self.password,
-                    tls=self.tls,
-                    name="pipeline",
-                    reconnect=self.reconnect,
-                )
-                return cast("RemoteSpace", made)
-            except (CannotReach, PeerLost):
-                if not patiently or monotonic() + _PAUSE_SECONDS > until:
-                    raise
-            sleep(_PAUSE_SECONDS)
+        made = connect(
+            f"tupelo://{address}/{quote(space, safe='')}",
+            password=None if space == PRESENCE else self.password,
+            tls=self.tls,
+            name="pipeline",
+            reconnect=self.reconnect if patiently else 0,
+        )
+        return cast("RemoteSpace", made)
 
 
 def flag(name: str, value: str) -> bool:
