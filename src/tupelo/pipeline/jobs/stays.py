@@ -46,12 +46,13 @@ def count_of(condition: Column) -> Column:
 
 def stays(changes: DataFrame) -> DataFrame:
     """One row per stay: how often it began and ended, when, and where the entry went. Decisions
-    about moving entries are rows of their own, without an arrival."""
+    about moving entries are rows of their own, without an arrival. A stay of a delayed entry begins
+    when the entry becomes visible."""
     ending = of_kind(*ENDINGS)
     written, taken, moved = of_kind("written"), of_kind("taken"), of_kind("moved")
     decision = of_kind(*_DECISIONS)
     spoken_of = changes.where(
-        (of_kind("written", "read", "returned", *ENDINGS) & f.col("n").isNotNull())
+        (of_kind("written", "delayed", "read", "returned", *ENDINGS) & f.col("n").isNotNull())
         | (decision & f.col("txn").startswith("move:"))
     ).select(
         "*",
@@ -59,7 +60,7 @@ def stays(changes: DataFrame) -> DataFrame:
         *(_moving(name, group).alias(f"its_{name}") for group, name in enumerate(ENTRY[1:], 1)),
     )
     # Only numbers are aggregated, which Spark does in place: a host is the hash of its id.
-    return spoken_of.groupBy(
+    found = spoken_of.groupBy(
         "space",
         f.coalesce("origin", "its_origin").alias("origin"),
         f.coalesce("n", f.col("its_n").cast("long")).alias("n"),
@@ -78,7 +79,9 @@ def stays(changes: DataFrame) -> DataFrame:
         f.max(f.when(ending, f.col("position"))).alias("left_at"),
         f.max(f.when(taken | moved, f.xxhash64("there"))).alias("goes"),
         f.max(f.when(written, f.col("bytes"))).alias("bytes"),
+        count_of(of_kind("delayed")).alias("delayed"),
     )
+    return found.where("delayed = 0").drop("delayed")
 
 
 def gotten(changes: DataFrame) -> DataFrame:
