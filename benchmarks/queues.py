@@ -76,8 +76,8 @@ def _by_priority(count: int, priorities: int) -> float:
         start = perf_counter()
         job = space.take(("job", int, int), order=Key(1))
         seconds += perf_counter() - start
-        require(job[1] >= last, "the most urgent should come first")
-        last = job[1]
+        require(job is not None and job[1] >= last, "the most urgent should come first")
+        last = job[1] if job else last
         space.write(("job", priorities, 0))
     return seconds / TAKES * 1e6
 

@@ -1,5 +1,6 @@
 """Delays: an entry that is written with a delay is there, and nobody sees it before its time."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -164,7 +165,7 @@ def test_it_counts_in_the_capacity_and_is_not_evicted(make_space, clock):
         lease = space.write(("hidden",), delay=5)
         space.write(("a",))
         if evict is None:
-            refused(SpaceFull, "2 entries", lambda s=space: s.write(("b",)))
+            refused(SpaceFull, "2 entries", partial(space.write, ("b",)))
         else:
             space.write(("b",))
             assert space.read_all() == [("b",)]
@@ -231,8 +232,8 @@ def test_bad_delays_are_refused(space):
         refused(
             BadArgument,
             "delay=",
-            lambda delay=delay: space.write(("a",), delay=delay),
-            lambda delay=delay: space.write_all([("a",)], delay=delay),
+            partial(space.write, ("a",), delay=delay),
+            partial(space.write_all, [("a",)], delay=delay),
         )
     refused(BadArgument, "delay=", lambda: space.write(("a",), delay=1, to="someone"))
     assert space.count() == 0

@@ -1,10 +1,12 @@
 """Subscriptions: told after the step, in order, without gaps, within bounds."""
 
+from typing import Any
+
 import pytest
 
 from tests.laws.kinds import Job, PrintJob
 from tests.laws.talk import drained, entries_of, listeners_at
-from tupelo import ANY, HERE, Notice, Where
+from tupelo import ANY, HERE, Capacity, Notice, Where
 from tupelo.errors import BadArgument, BadTemplate
 
 
@@ -313,3 +315,71 @@ def test_a_backlog_that_makes_no_sense_is_refused(space, backlog_max):
 def test_a_callback_that_cannot_be_called_is_refused(space, callback):
     with pytest.raises(BadArgument, match="callback="):
         space.subscribe(("a",), callback)
+
+
+# Removals
+
+
+def told(subscription: Any) -> list[tuple[str, Any]]:
+    return [(notice.kind, notice.entry) for notice in drained(subscription)]
+
+
+def test_removals_are_told_to_those_who_ask(space, clock):
+    asked = space.subscribe(("a", int), removed=True, scope=HERE)
+    other = space.subscribe(("a", int), scope=HERE)
+    space.write(("a", 1))
+    space.write(("b", 2))
+    space.take(("b", int))
+    space.take(("a", int))
+    space.write(("a", 3), lease=5)
+    space.write(("a", 4)).cancel()
+    clock.advance(5)
+    assert told(asked) == [
+        ("visible", ("a", 1)),
+        ("taken", ("a", 1)),
+        ("visible", ("a", 3)),
+        ("visible", ("a", 4)),
+        ("cancelled", ("a", 4)),
+        ("expired", ("a", 3)),
+    ]
+    assert asked.sequence == 6 and asked.event_id != other.event_id
+    assert told(other) == [("visible", ("a", number)) for number in (1, 3, 4)]
+
+
+def test_a_take_in_a_transaction_is_told_when_it_commits(space):
+    asked = space.subscribe(("a", int), removed=True, scope=HERE)
+    space.write(("a", 1))
+    for end, kinds in (("abort", ["visible"]), ("commit", ["taken"])):
+        drained(asked)
+        txn = space.transaction()
+        space.take(("a", int), txn=txn)
+        assert told(asked) == []
+        getattr(txn, end)()
+        assert [kind for kind, _ in told(asked)] == kinds
+
+
+def test_what_waiting_takers_get_is_told_as_taken(space, park):
+    asked = space.subscribe(("a", int), removed=True, scope=HERE)
+    waiter = park(space, space.take, ("a", int))
+    space.write(("a", 1))
+    assert waiter.result() == ("a", 1)
+    assert told(asked) == [("visible", ("a", 1)), ("taken", ("a", 1))]
+
+
+def test_an_eviction_is_told(make_space):
+    space = make_space(capacity=Capacity(entries=1, evict="fifo"))
+    asked = space.subscribe(removed=True, scope=HERE)
+    space.write_all([("a",)])
+    space.write(("b",))
+    assert told(asked) == [("visible", ("a",)), ("evicted", ("a",)), ("visible", ("b",))]
+
+
+def test_an_entry_that_was_never_visible_leaves_without_a_word(space, clock):
+    asked = space.subscribe(removed=True, scope=HERE)
+    space.write(("a",), delay=5).cancel()
+    txn = space.transaction()
+    space.write(("b",), txn=txn)
+    space.take(("b",), txn=txn)
+    txn.commit()
+    clock.advance(5)
+    assert told(asked) == []

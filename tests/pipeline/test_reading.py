@@ -292,6 +292,20 @@ def test_the_entries_at_a_position(path, archive, clock):
             read(where, asOf="13")
 
 
+def test_a_delayed_entry_is_there_once_it_is_visible(tmp_path, clock):
+    file = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=file, clock=clock) as space:
+        lease = space.write(("late",), delay=10)  # 1
+        lease.renew(100)  # 2
+        space.write(("now",))  # 3
+        clock.advance(10)
+        assert space.count() == 2  # 4
+    assert entries(file, asOf="3") == ['["now"]']
+    assert entries(file, asOf="4") == ['["late"]', '["now"]']
+    assert [row["kind"] for row in read(file)] == ["delayed", "renewed", "written", "written"]
+    assert {row["fields"] for row in read(file)} == {'["late"]', '["now"]'}
+
+
 def test_leases_and_returns_count_as_they_were_then(tmp_path, clock):
     file = tmp_path / "jobs.tupelo"
     with tupelo.Space("jobs", path=file, clock=clock) as space:

@@ -29,6 +29,7 @@ from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Items, Places, RequestedLease, Signal, Waiting, WriteOutcome
 from tupelo.store.index import Store
 from tupelo.store.watchers import Watchers
+from tupelo.values.change import Ending
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, require_known
 from tupelo.values.lease import LeasePolicy
@@ -313,7 +314,7 @@ class Core:
             for victim in self.room.overflow(entries, self.store):
                 self.store.remove(victim)
                 self.release(victim)
-                self.log.add("evicted", victim)
+                self.ended(victim, "evicted")
         if self.watched:
             for entry in entries:
                 self.subscriptions.notify(entry, "visible")
@@ -422,9 +423,16 @@ class Core:
     ) -> None:
         """The entry was taken; it can be returned until it is `received`."""
         self.release(entry, received)
-        self.log.add(how, entry, txn_id, waited)
+        self.ended(entry, how, txn_id, waited)
         if self.match_sets:
             matchset.lose(self, entry)
+
+    def ended(
+        self, entry: Entry, how: Ending, txn_id: str | None = None, waited: float = 0.0
+    ) -> None:
+        """Log that a visible entry was removed, and notify the subscriptions to removals."""
+        self.log.add(how, entry, txn_id, waited)
+        self.subscriptions.notify(entry, how)
 
     def discard(self, entry: Entry) -> None:
         """Drop an entry that was never visible outside its transaction."""
@@ -437,7 +445,7 @@ class Core:
             entry.txn = None
             self.release(entry, published=home is None)
             if home is None:
-                self.log.add("expired", entry)
+                self.ended(entry, "expired")
             return False
         (self.store if home is None else home.store).restore(entry)
         if home is None:

@@ -199,7 +199,7 @@ def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -
         core.read_locks -= 1
     core.release(entry, published=within is None)
     if within is None:
-        core.log.add(how, entry)
+        core.ended(entry, how)
 
 
 def _require_undecided(entry: Entry) -> None:

@@ -54,7 +54,7 @@ from tupelo.space.waiting import Items, Places, RequestedLease, Signal, Waiter, 
 from tupelo.store.index import Accept
 from tupelo.store.sqlite import SqliteJournal
 from tupelo.store.tail import Tail
-from tupelo.values.change import Change, ChangeKind, Notice
+from tupelo.values.change import ENDINGS, Change, ChangeKind, Notice
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import (
     Entry,
@@ -1380,6 +1380,7 @@ class Port:
         backlog_max: int,
         available: bool,
         returned: bool = True,
+        removed: bool = False,
         *,
         unleased: bool = False,
     ) -> SubscriptionState:
@@ -1396,6 +1397,7 @@ class Port:
                 template,
                 available=bool(available),
                 returned=bool(returned),
+                removed=bool(removed),
                 txn=self.state_of(txn),
                 handback=handback,
                 backlog_max=backlog_max,
@@ -1422,6 +1424,8 @@ class Port:
                 self._engine.settle()
             notice = state.next()
             if notice is not None:
+                if notice.kind in ENDINGS:  # The removal must not be undone by a crash.
+                    return notice, self._core.log.position
                 return notice, self._engine.position_for([notice.subject])
             if state.error is not None:
                 raise state.error

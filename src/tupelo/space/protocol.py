@@ -81,7 +81,8 @@ class SpaceLike(Protocol):
     _write_all: Callable[..., list[Lease]]
     """(entries, lease, txn, at, wait, to, delay): a list of leases."""
     _subscribe: Callable[..., SubscriptionLike]
-    """(template, callback, lease, txn, handback, backlog_max, available, returned, scope)."""
+    """(template, callback, lease, txn, handback, backlog_max, available, returned, removed,
+    scope)."""
     _react: Callable[..., ReactionLike]
     """(template, function, once, existing, scope)."""
     # No defaults: class attributes would slow down the access to instance attributes.
@@ -311,11 +312,17 @@ class SpaceLike(Protocol):
         backlog_max: int = 1_000,
         available: bool = False,
         returned: bool = True,
+        removed: bool = False,
         scope: Scope | None = None,
     ) -> SubscriptionLike:
         """Get notices of entries that become visible; with `available`, also of entries that are
         available again because a transaction released its read lock or a taker was lost; without
         `returned`, not of entries that a transaction had taken and returns.
+
+        With `removed`, also get notices of matching entries that leave the space: their `kind` is
+        "taken" (also when a transaction with the take commits), "expired", "cancelled", "evicted"
+        or "moved". If the taker is lost, a notice of the kind "available" follows. Of entries at
+        other hosts there are no such notices, so a space that spans hosts needs scope=HERE.
 
         Iterate over the subscription, or pass a callback, which is called by its own thread or
         task. If `backlog_max` notices are waiting, the oldest is dropped; the next notice tells the
@@ -324,7 +331,16 @@ class SpaceLike(Protocol):
         only of entries here.
         """
         return self._subscribe(
-            template, callback, lease, txn, handback, backlog_max, available, returned, scope
+            template,
+            callback,
+            lease,
+            txn,
+            handback,
+            backlog_max,
+            available,
+            returned,
+            removed,
+            scope,
         )
 
     def react(
@@ -705,10 +721,20 @@ class AsyncSpaceLike(Protocol):
         backlog_max: int = 1_000,
         available: bool = False,
         returned: bool = True,
+        removed: bool = False,
         scope: Scope | None = None,
     ) -> Opening[AsyncSubscriptionLike]:
         return self._subscribe(
-            template, callback, lease, txn, handback, backlog_max, available, returned, scope
+            template,
+            callback,
+            lease,
+            txn,
+            handback,
+            backlog_max,
+            available,
+            returned,
+            removed,
+            scope,
         )
 
     def react(

@@ -4,12 +4,13 @@ full the oldest notice is dropped, and the next one reports the number of droppe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Hashable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
-from tupelo.values.change import Notice
+from tupelo.values.change import ENDINGS, Notice, NoticeKind
 from tupelo.values.entry import Entry
 from tupelo.values.kind import is_typed, values_of
 from tupelo.values.template import Combined, Template
@@ -46,6 +47,7 @@ class SubscriptionState:
         "handback",
         "missed",
         "question",
+        "removed",
         "returned",
         "ticket",
         "txn",
@@ -60,6 +62,7 @@ class SubscriptionState:
         *,
         available: bool,
         returned: bool,
+        removed: bool,
         txn: Txn | None,
         handback: Any,
         backlog_max: int,
@@ -70,6 +73,7 @@ class SubscriptionState:
         self.event = event
         self.available = available
         self.returned = returned
+        self.removed = removed
         self.txn = txn
         self.handback = handback
         self.backlog_max = backlog_max
@@ -106,9 +110,12 @@ class Subscriptions:
         self._core = core
         self._events: dict[Hashable, PendingNotice] = {}
         self._event_count = 0
+        self.of_removals = 0  # the number of subscriptions to removals
 
-    def event(self, raw: Any, available: bool, returned: bool, txn: Txn | None) -> PendingNotice:
-        key: Hashable = (_key(raw), available, returned, txn)
+    def event(
+        self, raw: Any, available: bool, returned: bool, removed: bool, txn: Txn | None
+    ) -> PendingNotice:
+        key: Hashable = (_key(raw), available, returned, removed, txn)
         try:
             event = self._events.get(key)
         except TypeError:  # a template with a list or a dict in it
@@ -126,6 +133,7 @@ class Subscriptions:
         subscription.ended = True
         subscription.error = error
         self.watchers.discard(subscription)
+        self.of_removals -= subscription.removed
         subscription.event.users -= 1
         if not subscription.event.users:
             self._events.pop(subscription.event.key, None)
@@ -135,20 +143,27 @@ class Subscriptions:
     def notify(
         self,
         entry: Entry,
-        kind: Literal["visible", "available"],
+        kind: NoticeKind,
         txn: Txn | None = None,
         returned: bool = False,
     ) -> None:
         """Notify the subscriptions that match, of everybody or only of the transaction that can see
         the entry. A `returned` entry was announced before."""
-        if not self.watchers:
+        removal = kind in ENDINGS
+        if not (self.of_removals if removal else self.watchers):
             return
         sequences: dict[PendingNotice, int] = {}
         with self._core.user_code("a template"):
-            within = None if txn is None else lambda subscription: subscription.txn is txn
+            within: Callable[[SubscriptionState], bool] | None = None
+            if removal:
+                within = attrgetter("removed")
+            elif txn is not None:
+                within = lambda subscription: subscription.txn is txn  # noqa: E731
             wanting = list(self.watchers.wanting(entry, within))
         for subscription in wanting:
-            if kind == "available" and not subscription.available:
+            if kind == "available" and not (
+                subscription.available or (returned and subscription.removed)
+            ):
                 continue
             if returned and not subscription.returned:
                 continue
@@ -174,6 +189,7 @@ def register(
     *,
     available: bool,
     returned: bool,
+    removed: bool,
     txn: Txn | None,
     handback: Any,
     backlog_max: int,
@@ -187,15 +203,17 @@ def register(
     subscription = SubscriptionState(
         core.store.question(raw),
         core.waiting.ticket(),
-        core.subscriptions.event(raw, available, returned, txn),
+        core.subscriptions.event(raw, available, returned, removed, txn),
         available=available,
         returned=returned,
+        removed=removed,
         txn=txn,
         handback=handback,
         backlog_max=backlog_max,
         expires=None if unleased else core.grant("subscription", lease, now),
     )
     core.subscriptions.watchers.add(subscription)
+    core.subscriptions.of_removals += removed
     core.watched += 1
     core.deadlines.add(subscription)
     return subscription

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -29,7 +29,8 @@ ChangeKind = Literal[
     # New kinds are added at the end: a file has their numbers.
 ]
 
-ENDINGS: tuple[ChangeKind, ...] = ("taken", "expired", "cancelled", "evicted", "moved")
+Ending = Literal["taken", "expired", "cancelled", "evicted", "moved"]
+ENDINGS: tuple[Ending, ...] = get_args(Ending)
 """Kinds of changes that remove an entry; a later "returned" brings it back."""
 
 
@@ -85,8 +86,12 @@ class Change(msgspec.Struct, frozen=True, eq=False):
         return thaw(self.shape, self.fields)
 
 
+NoticeKind = Literal["visible", "available"] | Ending
+
+
 class Notice(msgspec.Struct, frozen=True, eq=False):
-    """An entry became visible or, if the subscription asks for it, available to takers again.
+    """An entry became visible or, if the subscription asks for it, available to takers again, or
+    it was removed: then the kind is that of the change in the log.
 
     `event_id` identifies what was subscribed to; subscriptions to the same thing share it and the
     `sequence`, which has no gaps. A jump means that notices were dropped because the backlog was
@@ -95,7 +100,7 @@ class Notice(msgspec.Struct, frozen=True, eq=False):
 
     event_id: int
     sequence: int
-    kind: Literal["visible", "available"]
+    kind: NoticeKind
     subject: Entry
     handback: Any = None
     missed: int = 0

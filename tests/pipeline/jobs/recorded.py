@@ -105,7 +105,8 @@ class RandomRun:
 
     def _write(self, **how: Any) -> None:
         lease = self._rng.choice([None, None, 1.0, 5.0])
-        self._leases.append(self._space.write(self._entry(), lease=lease, **how))
+        delay = self._rng.choice([None, None, None, 2.0])
+        self._leases.append(self._space.write(self._entry(), lease=lease, delay=delay, **how))
 
     def _write_all(self, **how: Any) -> None:
         self._space.write_all([self._entry() for _ in range(self._rng.randrange(4))], **how)

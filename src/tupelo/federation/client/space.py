@@ -597,6 +597,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         backlog_max: int,
         available: bool,
         returned: bool,
+        removed: bool,
         scope: Scope | None,
     ) -> Any:
         if callback is not None and not callable(callback):
@@ -614,7 +615,10 @@ class RemoteSpace(HostConnection, SpaceLike):
             min(backlog_max, NUMBER_MAX),
             bool(available),
             bool(returned),
+            bool(removed),
         )
+        if removed:
+            self.require_level(2, "notify of removals")
         return self.dual_call(self._open_subscription, message, callback, txn, handback)
 
     async def _open_subscription(

@@ -250,6 +250,7 @@ class ClientResources:
             message.backlog_max,
             message.available,
             message.returned,
+            message.removed,
         )
         subscription_id = self._new_id()
         self._subscriptions[subscription_id] = hosted, state, Subscription(hosted.port, state, None)

@@ -33,9 +33,9 @@ from tupelo.values.scope import Scope
 from tupelo.values.template_encoding import read_wire_extension
 
 VERSION = 2
-LEVEL = 1
+LEVEL = 2
 """What this program understands beyond the first messages of its version; programs that do not
-announce a level have 0. 1: `delay` of Write."""
+announce a level have 0. 1: `delay` of Write. 2: `removed` of Subscribe."""
 FRAME_MAX = 16 * 2**20
 """The longest frame that is sent or accepted, in bytes, and the longest message for programs that
 do not accept pieces."""
@@ -265,6 +265,7 @@ class Subscribe(Message, tag=30):
     backlog_max: int = 1_000
     available: bool = False
     returned: bool = True
+    removed: bool = False
 
 
 class Next(Message, tag=31):

@@ -341,6 +341,7 @@ class FederatedSpace(Closing, SpaceLike):
         backlog_max: int,
         available: bool,
         returned: bool,
+        removed: bool,
         scope: Scope | None,
     ) -> Any:
         self._require_open()
@@ -354,7 +355,10 @@ class FederatedSpace(Closing, SpaceLike):
                 backlog_max=backlog_max,
                 available=available,
                 returned=returned,
+                removed=removed,
             )
+        if removed:
+            raise BadArgument("removed", "left out, or given with scope=HERE", removed)
         if callback is not None and not callable(callback):
             raise BadArgument("callback", "a function of a notice", callback)
         check_count(backlog_max, "backlog_max")

@@ -153,6 +153,7 @@ class _History:
         each, back = np.unique(arrivals[::-1], return_index=True)
         newest = len(arrivals) - 1 - back
         there = ~ended[newest] & (expires[newest] > at)
+        there &= np.isin(each, arrivals[written])  # A delayed entry is not visible before.
         alive, leases = each[there], expires[newest][there]
         begun = np.isin(arrivals, alive) & written
         return _Alive(alive, positions[begun], leases)

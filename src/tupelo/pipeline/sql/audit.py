@@ -68,7 +68,7 @@ with spoken_of as (
     coalesce(c.n, try_cast(regexp_extract(c.txn, '{_MOVE}', 2) as bigint)) as n,
     coalesce(regexp_extract(c.txn, '{_TO_A_HOST}', 1), '') as destination
   from {{changes}} c
-  where (c.kind in ('read', {_listed(_KINDS)}) and c.n is not null)
+  where (c.kind in ('read', 'delayed', {_listed(_KINDS)}) and c.n is not null)
     or (c.{_DECISION} and c.txn like 'move:%')
 ),
 stays as (
@@ -95,6 +95,8 @@ stays as (
     ) as goes,
     max(case when kind = 'written' then bytes end) as bytes
   from spoken_of group by space, origin, n, host, arrival
+  -- The stay of a delayed entry begins when the entry becomes visible, at another arrival.
+  having {_count("kind = 'delayed'")} = 0
 ),
 logs as (
   -- Tuples of LIME move together, and the id does not name them.
