@@ -28,6 +28,7 @@ COMMANDS = {
         "console": ("hosting", "Serve the console of a host that runs already."),
         "spaces": ("spaces", "Print the spaces of a host."),
         "peers": ("spaces", "Print the hosts and programs connected to a host."),
+        "work": ("working", "Do the jobs of a queue that a module defines."),
         "top": ("top", "Watch a host: spaces, rates, waiting calls, open transactions."),
         "identity": ("identity", "Print the identity by which others know you, for --trust."),
     },

@@ -1,0 +1,53 @@
+"""The command `tupelo work`: do the jobs of a queue that a module defines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from tupelo.apps.hosting import log_to_stderr
+from tupelo.apps.shell import clear_errors, examples
+from tupelo.errors import BadArgument
+from tupelo.queue import JobQueue
+
+
+@click.command(
+    epilog=examples(
+        "tupelo work tasks:queue --threads 4",
+        "tupelo work tasks:queue --until-empty",
+        notes="MODULE is imported from the current directory; QUEUE is a tupelo.queue.JobQueue in"
+        " it, with its tasks. SIGTERM and Ctrl-C let each worker finish its job.",
+    )
+)
+@click.argument("queue", metavar="MODULE:QUEUE")
+@click.option(
+    "--threads", default=1, show_default=True, type=click.IntRange(1), help="Jobs at a time."
+)
+@click.option("--until-empty", is_flag=True, help="End when no job is left and none is in hand.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more than warnings.")
+def work(queue: str, threads: int, until_empty: bool, verbose: bool) -> None:
+    """Do the jobs of a queue, until it is stopped."""
+    with clear_errors():
+        log_to_stderr(verbose)
+        found(queue).work(threads, until_empty=until_empty)
+
+
+def found(text: str) -> JobQueue:
+    """The queue of this name. BadArgument if there is none."""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise BadArgument("queue", "MODULE:QUEUE, such as tasks:queue", text)
+    sys.path.insert(0, os.getcwd())
+    try:
+        queue = getattr(import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0] and error.name != module:
+            raise
+        expected = f"a module that is here or installed; there is no {module!r}"
+        raise BadArgument("queue", expected, text) from None
+    if not isinstance(queue, JobQueue):
+        raise BadArgument("queue", f"the name of a JobQueue in {module}", text)
+    return queue
