@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -40,7 +40,7 @@ def found(text: str) -> JobQueue:
     module, _, name = text.partition(":")
     if not module or not name:
         raise BadArgument("queue", "MODULE:QUEUE, such as tasks:queue", text)
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     try:
         queue = getattr(import_module(module), name, None)
     except ModuleNotFoundError as error:
