@@ -1,6 +1,7 @@
 """Entries that come back from takers elsewhere count it, and the host knows whose they were."""
 
 import sqlite3
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ def host(request, threads, tmp_path):
     return threads.host("first", space=False, **options)
 
 
-def deliveries(space):
-    about = []
+def deliveries(space: Any) -> list[int]:
+    about: list[tupelo.About] = []
     space.read_all(about=about)
     return [one.deliveries for one in about]
 
@@ -33,7 +34,7 @@ def test_a_client_that_is_lost_in_a_transaction_has_released_what_it_took(host, 
         assert watcher.count() == 0
         client.close()
         until(lambda: space.count() == 1, "it is back")
-        about = []
+        about: list[tupelo.About] = []
         assert watcher.take(("job", int), about=about) == ("job", 1)
         assert [one.deliveries for one in about] == [1]
         assert watcher.in_hand() == space.in_hand() == []
@@ -83,7 +84,7 @@ def test_a_taker_at_another_host_is_told_the_count(threads):
     space.take(("job", 1), txn=txn)
     txn.abort()
     with tupelo.connect(f"tupelo://{asker.address}/jobs") as client:
-        about = []
+        about: list[tupelo.About] = []
         assert client.read(("job", int), wait=PATIENCE_SECONDS, about=about) == ("job", 1)
         assert client.take(("job", int), wait=PATIENCE_SECONDS, about=about) == ("job", 1)
         assert [one.deliveries for one in about] == [1, 1]

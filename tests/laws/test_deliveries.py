@@ -1,21 +1,24 @@
 """How often an entry came back, and what its takers have in hand."""
 
+from typing import Any
+
 import pytest
 
 import tupelo
 from tupelo.errors import BadArgument
 
 
-def counts(space, **how):
-    about = []
-    entries = space.read_all(about=about, **how)
+def counts(space: Any) -> dict[Any, int]:
+    about: list[tupelo.About] = []
+    entries = space.read_all(about=about)
     return {entry: one.deliveries for entry, one in zip(entries, about, strict=True)}
 
 
 def test_an_entry_counts_the_transactions_that_took_and_released_it(space):
     space.write_all([("poison",), ("good",)])
     for attempt in range(3):
-        txn, about = space.transaction(), []
+        txn = space.transaction()
+        about: list[tupelo.About] = []
         assert space.take(("poison",), wait=0, txn=txn, about=about) == ("poison",)
         assert [one.deliveries for one in about] == [attempt]
         txn.abort()
@@ -38,11 +41,11 @@ def test_neither_a_read_nor_an_entry_of_the_transaction_is_counted(space):
 def test_about_names_the_entry_and_its_lease(space):
     lease = space.write(("a", 1), lease=60)
     space.write(("a", 2))
-    about = []
+    about: list[tupelo.About] = []
     assert space.read_all(("a", int), about=about) == [("a", 1), ("a", 2)]
     assert [one.expires for one in about] == [lease.expires, None]
     assert len({(one.origin, one.n) for one in about}) == 2
-    more = []
+    more: list[tupelo.About] = []
     assert space.take(("a", 2), about=more) == ("a", 2)
     assert more == [about[1]]
     assert space.take(("a", 2), wait=0, about=more) is None

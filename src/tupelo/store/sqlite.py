@@ -601,7 +601,7 @@ class SqliteJournal:
                 crc = row_crc(crc, entry_crc(position, origin, c.n, payload, c.to, *late))
                 row += (crc, origin, c.n, payload, c.to, *late, None, expires)
                 if expires is not None or c.deliveries:
-                    returns = c.deliveries or None
+                    returns: int | None = c.deliveries or None
                     row += (lease_crc(position, expires, returns), returns)
                 written[arrival] = row
                 arrived.append(arrival)
