@@ -47,7 +47,7 @@ COMMANDS = {
 OTHERS = {
     "lab": "Run hosts under faults, and check the histories of clients.",
     "pipeline": "The log of what happened, as tables.",
-    "sql": "Ask in SQL what has happened, at a host or in an archive.",
+    "sql": "Ask in SQL what has happened, and what is there, at a host or in an archive.",
 }
 """Summaries of commands of the layers above, which declare them as entry points."""
 EXIT_CODES = (

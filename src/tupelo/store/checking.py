@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -65,7 +66,7 @@ BESIDE = ("", "-wal", "-shm", ENDING)
 _REPORT_EVERY = 4_096  # rows
 _REPORT_STEPS = 1_000_000  # of SQLite's virtual machine
 
-Progress = Callable[[int, int], object]
+Progress = Callable[[int, int], None]
 """Called now and then with how much is done, and how much there is."""
 
 Row = tuple[Any, ...]
@@ -210,7 +211,7 @@ class _Examiner:
         self._db = db
         self._progress = progress
         if progress is not None:  # SQLite's own check takes long before the first row.
-            db.set_progress_handler(lambda: progress(0, 1) and None, _REPORT_STEPS)
+            db.set_progress_handler(partial(progress, 0, 1), _REPORT_STEPS)
         self._found: list[Damage] = []
         self._lost_upto = 0  # the last position of a lost change
         self._splits = 0
