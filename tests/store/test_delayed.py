@@ -101,8 +101,8 @@ def test_a_damaged_file_is_saved_with_its_delayed_entries(path, clock):
 
 def test_an_older_version_refuses_the_file(path, monkeypatch):
     tupelo.Space(path=path).close()
-    monkeypatch.setattr("tupelo.store.format.FORMAT_VERSION", 7)
-    with pytest.raises(ForeignFile, match="format 8"):
+    monkeypatch.setattr("tupelo.store.format.FORMAT_VERSION", 6)
+    with pytest.raises(ForeignFile, match="format 7"):
         tupelo.Space(path=path)
 
 

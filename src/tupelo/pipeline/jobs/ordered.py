@@ -74,15 +74,17 @@ def reordered(changes: DataFrame) -> DataFrame:
     """Entries that an agent wrote outside transactions and that are behind its later ones: such
     writes are in the log in the order of their numbers. Entries of a transaction are numbered when
     they are written, and logged at the commit; entries from other hosts are logged when they
-    come."""
+    come, and delayed ones when they become visible."""
     writer = ("host", "space", "origin")
     earlier = (
         Window.partitionBy(*writer).orderBy("block").rowsBetween(Window.unboundedPreceding, -1)
     )
+    delayed = changes.where(of_kind("delayed")).select(*writer, "n").distinct()
     # In blocks, because the log of one writer may be too long for one task.
     blocks = (
         changes.where(of_kind("written") & f.col("txn").isNull())
         .where(f.col("agent") == f.col("origin"))
+        .join(delayed, [*writer, "n"], "left_anti")
         .groupBy(*writer, f.floor(f.col("position") / BLOCK).alias("block"))
         .agg(
             f.array_sort(f.collect_list(f.struct("position", "n"))).alias("own"),
