@@ -43,7 +43,7 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
 PATIENCE_SECONDS = 60.0
 
 ON_SPARK = re.compile(
-    r"tests/pipeline/(jobs/|test_(cluster|recording|report|sink_on|source_on|sql|starting))"
+    r"tests/pipeline/(jobs/|test_(cluster|engines|recording|report|sink_on|source_on|sql|starting))"
     r"|test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b",
     re.IGNORECASE,
 )
