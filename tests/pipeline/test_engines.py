@@ -20,6 +20,7 @@ from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError
 from tupelo.pipeline.declared import fields_of, typed
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.schema import COLUMNS, MEANINGS
 from tupelo.pipeline.sql import engines
 from tupelo.pipeline.sql.duck import DuckDB, _parts
 from tupelo.pipeline.sql.engines import EngineName, chosen
@@ -168,6 +169,14 @@ def test_the_columns_are_those_of_the_schema(both, logs):
         for engine in both:
             found = engine.ask(f"select * from {table} limit 0", tables)
             assert found.schema.equals(tables.schema_of(table)), engine.name
+
+
+def test_every_column_is_described(logs):
+    tables = Tables(logs["file"], {})
+    assert tables.described("jobs").column("column").to_pylist() == list(COLUMNS) == list(MEANINGS)
+    described = {row["column"]: row["type"] for row in tables.described("entries").to_pylist()}
+    assert (described["time"], described["f.size"]) == ("timestamp", "double")
+    assert tables.listed().column("table").to_pylist() == ["changes", "entries", "jobs"]
 
 
 # Entries
