@@ -297,11 +297,11 @@ def test_only_the_columns_that_are_needed_are_read(logs, monkeypatch):
 def test_neither_pandas_nor_spark_is_imported(logs):
     """In a process of its own, which ends in peace though the statement had enough rows early."""
     program = (
-        "import sys\n"
-        "from tupelo.apps.commands import app\n"
-        "app(sys.argv[1:], standalone_mode=False)\n"
-        "found = {'pandas', 'pyspark', 'duckdb', 'tupelo.federation.client'} & set(sys.modules)\n"
-        "print(sorted(found))\n"
+        "import atexit, sys\n"
+        "from tupelo.apps.cli import main\n"
+        "looked = {'pandas', 'pyspark', 'duckdb', 'tupelo.federation.client'}\n"
+        "atexit.register(lambda: print(sorted(looked & set(sys.modules))))\n"
+        "main()\n"
     )
     statement = "select position from jobs limit 1"
     done = subprocess.run(
