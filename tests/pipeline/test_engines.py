@@ -20,6 +20,7 @@ from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError
 from tupelo.pipeline.declared import fields_of, typed
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.schema import COLUMNS, MEANINGS
 from tupelo.pipeline.sql import engines
 from tupelo.pipeline.sql.duck import DuckDB, _parts
 from tupelo.pipeline.sql.engines import EngineName, chosen
@@ -170,6 +171,14 @@ def test_the_columns_are_those_of_the_schema(both, logs):
             assert found.schema.equals(tables.schema_of(table)), engine.name
 
 
+def test_every_column_is_described(logs):
+    tables = Tables(logs["file"], {})
+    assert tables.described("jobs").column("column").to_pylist() == list(COLUMNS) == list(MEANINGS)
+    described = {row["column"]: row["type"] for row in tables.described("entries").to_pylist()}
+    assert (described["time"], described["f.size"]) == ("timestamp", "double")
+    assert tables.listed().column("table").to_pylist() == ["changes", "entries", "jobs"]
+
+
 # Entries
 
 
@@ -288,11 +297,11 @@ def test_only_the_columns_that_are_needed_are_read(logs, monkeypatch):
 def test_neither_pandas_nor_spark_is_imported(logs):
     """In a process of its own, which ends in peace though the statement had enough rows early."""
     program = (
-        "import sys\n"
-        "from tupelo.apps.commands import app\n"
-        "app(sys.argv[1:], standalone_mode=False)\n"
-        "found = {'pandas', 'pyspark', 'duckdb', 'tupelo.federation.client'} & set(sys.modules)\n"
-        "print(sorted(found))\n"
+        "import atexit, sys\n"
+        "from tupelo.apps.cli import main\n"
+        "looked = {'pandas', 'pyspark', 'duckdb', 'tupelo.federation.client'}\n"
+        "atexit.register(lambda: print(sorted(looked & set(sys.modules))))\n"
+        "main()\n"
     )
     statement = "select position from jobs limit 1"
     done = subprocess.run(
