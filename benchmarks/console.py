@@ -127,10 +127,9 @@ def _pages(settings: Settings, space: tupelo.SpaceLike, web: Web) -> Line:
             require(len(found) == PAGE, "there are fewer")
         return median(times) * 1e6
 
-    return compare(
-        *(f"a page of {PAGE} of {stored:,} entries", "read_all with that limit", "µs"),
-        *(Target("≤", 2), page, read_all, settings.rounds),
-    )
+    what = f"a page of {PAGE} of {stored:,} entries"
+    against, target = "read_all with that limit", Target("≤", 2)
+    return compare(what, against, "µs", target, page, read_all, settings.rounds)
 
 
 def _watched(settings: Settings, url: str, page: str) -> Line:

@@ -74,8 +74,8 @@ def history_of(
     lives: dict[int, _Life] = {}
     for change in changes:
         if change.arrival:
-            # The entry that changed last stands last.
-            life = lives[change.arrival] = lives.pop(change.arrival, None) or _Life()
+            found = lives.pop(change.arrival, None)  # The entry that changed last stands last.
+            life = lives[change.arrival] = _Life() if found is None else found
             life.add(change)
     shown: list[dict[str, Any]] = []
     for life in reversed(lives.values()):

@@ -28,6 +28,7 @@ from tupelo.apps.console.gateway import (
 )
 from tupelo.apps.console.json_values import entry_from_json, entry_to_json, template_from_json
 from tupelo.apps.console.openapi import describe_api
+from tupelo.apps.console.whiteboard import stroke
 from tupelo.errors import (
     AccessError,
     AnswerTooLarge,
@@ -471,6 +472,7 @@ class HttpApi:
         """Draw a line on the whiteboard."""
         body = call.body("colour", "width", "points")
         args = [body.get(key) for key in ("colour", "width", "points")]
+        stroke("", *args)  # Numbers that cannot be sent to the host are refused here.
         return reply({"id": await self._gateway.whiteboard("draw", *args)}, 201)
 
     async def wipe(self, call: Call) -> Answer:

@@ -83,12 +83,12 @@ OPERATIONS: list[Operation] = [
     (
         *("post", f"{_SPACE}/read", "Read an entry, or with limit several"),
         {"template": TEMPLATE, "wait": WAIT, "limit": LIMIT, "txn": TXN},
-        *([], 200, {"entry": ENTRY, "entries": ENTRIES}),
+        *([], 200, {"entry": {"oneOf": [ENTRY, {"type": "null"}]}, "entries": ENTRIES}),
     ),
     (
         *("post", f"{_SPACE}/take", "Take an entry, or with limit several"),
         {"template": TEMPLATE, "wait": WAIT, "limit": LIMIT, "txn": TXN},
-        *([], 200, {"entry": ENTRY, "entries": ENTRIES}),
+        *([], 200, {"entry": {"oneOf": [ENTRY, {"type": "null"}]}, "entries": ENTRIES}),
     ),
     (
         *("post", f"{_SPACE}/count", "How many entries match"),
