@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from tupelo.apps.console import Console
 from tupelo.models.event_heap import Event, EventHeap
 
 LINE = {"colour": "#1c5d4a", "width": 4, "points": [10, 10, 200, 200]}
+
+
+def _at_most_one(space: tupelo.SpaceLike) -> bool:
+    return space.count() <= 1
 
 
 @pytest.fixture
@@ -95,8 +100,9 @@ def test_two_hosts_draw_part_draw_meet_and_show_one_picture(
     here.get_by_role("dialog").get_by_role("button", name="Wipe").click()
     expect(drawn).to_have_count(0)
     expect(drawn_there).to_have_count(0)
-    for one in (host, garden):  # Of all events only the wipe is left.
-        until_true(lambda one=one: one.space("whiteboard").count() <= 1, "the strokes are removed")
+    for space in (host.space("whiteboard"), garden.space("whiteboard")):
+        # Of all events only the wipe is left.
+        until_true(partial(_at_most_one, space), "the strokes are removed")
 
 
 def test_the_keyboard_draws(console, open_page):

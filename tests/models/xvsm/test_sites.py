@@ -965,4 +965,5 @@ def test_a_reference_to_a_container_is_a_value():
     assert cref == RemoteContainer.at("XVSM://127.0.0.1/jobs")
     assert (cref.name, cref.id, cref.site) == ("jobs", None, "xvsm://127.0.0.1:7700")
     assert repr(cref) == "<container 'jobs' at 127.0.0.1:7700>"
-    assert cref != "xvsm://127.0.0.1:7700/jobs"
+    text: object = "xvsm://127.0.0.1:7700/jobs"
+    assert cref != text
