@@ -34,7 +34,7 @@ from tupelo.errors import TupeloError
 
 EXTRAS = {
     "hosts": (("cryptography", "zeroconf"), "connections between machines, and --discover"),
-    "console": (("starlette", "uvicorn", "httptools"), "tupelo console, tupelo host --console"),
+    "console": (("uvicorn", "httptools"), "tupelo console, tupelo host --console"),
     "plots": (("matplotlib",), "figures"),
     "pipeline": (("pyspark", "pyarrow", "pandas"), "tupelo sql, tupelo pipeline, --archive"),
 }

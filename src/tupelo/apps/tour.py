@@ -208,7 +208,7 @@ def place_in(folder: Path, *, short: bool) -> Place:
     console. BadInput if a package that these need is not installed."""
     if short:
         return Place(str(folder / FILE_NAME))
-    for package in ("starlette", "uvicorn", "pyspark"):
+    for package in ("uvicorn", "pyspark"):
         if find_spec(package) is None:
             extras = 'pip install "tupelo[console,pipeline]", or tupelo tour --short'
             raise BadInput(f"the whole tour needs {package}: {extras}")
