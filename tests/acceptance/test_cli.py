@@ -214,7 +214,7 @@ def test_check_finds_a_good_file_good(jobs, tupelo):
     result = tupelo("check", jobs)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
-        "space    'jobs', format 6",
+        "space    'jobs', format 7",
         "changes  5 good, from 1",
         "entries  3 good",
         "Nothing is damaged.",
