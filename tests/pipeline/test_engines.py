@@ -92,7 +92,7 @@ STATEMENTS = [
     "select `to`, count(*) from jobs where `to` is not null group by `to`",
     "with w as (select arrival, time from jobs where kind = 'written'), t as"
     " (select arrival, time from jobs where kind = 'taken')"
-    " select w.arrival, t.time >= w.time from w join t on w.arrival = t.arrival order by 1",
+    " select w.arrival, t.time >= w.time from w join t on w.arrival = t.arrival order by 1, 2",
     "select position, lag(position) over (partition by host order by position) from jobs"
     " order by host, position",
     "select get_json_object(fields, '$[1]') as number from jobs where type is null"

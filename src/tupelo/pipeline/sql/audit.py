@@ -234,7 +234,9 @@ select * from (
     partition by host, space, origin order by position, n
     rows between unbounded preceding and 1 preceding
   ) as highest
-  from changes where kind = 'written' and txn is null and agent = origin
+  from changes anti join (select * from changes where kind = 'delayed') as delayed
+    using (host, space, origin, n)
+  where kind = 'written' and txn is null and agent = origin
 ) where n < highest
 """
 _GAPS = """
