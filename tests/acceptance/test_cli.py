@@ -169,7 +169,7 @@ def newer(path: Path) -> str:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    return "has format 99, and this Tupelo knows up to 6; it was left as it was"
+    return "has format 99, and this Tupelo knows up to 7; it was left as it was"
 
 
 def torn(path: Path) -> str:
