@@ -59,6 +59,14 @@ def test_a_future_is_cancelled_while_nobody_has_begun_it(queue):
     assert len(queue) == 0
 
 
+def test_a_cancelled_future_does_not_keep_the_executor(queue, working):
+    with QueueExecutor(queue) as executor:
+        late = executor.submit(str.upper, "a", delay=3600)
+        assert late.cancel()
+        assert wait([late], PATIENCE_SECONDS).done == {late}
+        assert executor.submit(str.upper, "b").result(PATIENCE_SECONDS) == "B"
+
+
 def in_loop(program: Any) -> Any:
     return asyncio.run(asyncio.wait_for(program, PATIENCE_SECONDS))
 
@@ -132,6 +140,8 @@ def test_a_dict(space):
         shared.popitem()
     assert not shared and not other
     untyped: Any = shared
+    with pytest.raises(TypeError, match="unhashable"):
+        untyped[["a"]] = 1
     for bad in (None, str):
         with pytest.raises(BadArgument, match="key"):
             untyped[bad] = 1

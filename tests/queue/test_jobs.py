@@ -1,16 +1,18 @@
 """The job queue: results, retries, priorities, delays, dead letters, workers that stop or die."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
+from typing import Any, cast
 
 import pytest
 
 import tupelo
 from tupelo.errors import BadArgument
-from tupelo.queue import JobFailed, JobQueue
+from tupelo.queue import JobFailed, JobQueue, QueueExecutor
 
 PATIENCE_SECONDS = 60.0
 
@@ -157,8 +159,11 @@ def test_a_job_that_has_not_begun_can_be_cancelled(queue):
     assert job.cancel() and other.cancel()
     assert not job.cancel() and not other.cancel()
     queue.work(until_empty=True)
-    with pytest.raises(TimeoutError, match=f"job {job.id} has no result"):
-        job.result(0)
+    for cancelled in (job, other):
+        with pytest.raises(JobFailed, match="the job was cancelled"):
+            cancelled.result(0)
+    with pytest.raises(TimeoutError, match="job nothing has no result"):
+        queue.job("nothing").result(0)
 
 
 def test_a_job_of_a_transaction_is_there_when_it_commits(space, queue):
@@ -185,6 +190,60 @@ def test_stop_lets_a_worker_finish_its_job(queue):
     go.set()
     worker.join(PATIENCE_SECONDS)
     assert [job.done() for job in jobs] == [True, False]
+
+
+def test_stop_ends_a_worker_that_waits_for_a_job_in_hand(space, queue):
+    queue.task(name="upper")(str.upper)
+    queue.submit("upper", "a")
+    with space.transaction() as txn:
+        assert space.take(txn=txn) is not None
+        worker = threading.Thread(target=queue.work, kwargs={"until_empty": True})
+        worker.start()
+        worker.join(1.5)  # longer than one wait
+        assert worker.is_alive()
+        queue.stop()
+        worker.join(PATIENCE_SECONDS)
+        assert not worker.is_alive()
+
+
+def test_a_task_that_exits_has_failed(queue, caplog):
+    queue.task(name="leave", retries=0)(sys.exit)
+    job = queue.submit("leave", 3)
+    queue.work(until_empty=True)
+    with pytest.raises(JobFailed, match="SystemExit: 3"):
+        job.result(0)
+
+
+def test_a_text_that_cannot_be_encoded_does_not_end_the_worker(queue):
+    def fail(text):
+        raise ValueError(text.replace("?", "\udcff"))
+
+    queue.task(name="fail", retries=0)(fail)
+    job = queue.submit("fail", "what?")
+    queue.work(until_empty=True)
+    with pytest.raises(JobFailed, match=r"what\\udcff"):
+        job.result(0)
+
+
+def test_a_worker_and_an_executor_go_on_after_a_restart_of_the_host(tmp_path):
+    host = tupelo.Host("office", listen="127.0.0.1:0", path=tmp_path)
+    address, url = host.address, f"{host.url}jobs"
+    with tupelo.connect(url, reconnect=60) as space, tupelo.connect(url, reconnect=60) as other:
+        queue = JobQueue(space)
+        queue.task(name="upper")(str.upper)
+        worker = threading.Thread(target=queue.work)
+        worker.start()
+        elsewhere = JobQueue(other)
+        elsewhere.task(name="upper")(str.upper)
+        executor = QueueExecutor(elsewhere)
+        assert executor.submit(str.upper, "a").result(PATIENCE_SECONDS) == "A"
+        host.close()
+        with tupelo.Host("office", listen=address, path=tmp_path):
+            assert executor.submit(str.upper, "b").result(PATIENCE_SECONDS) == "B"
+            executor.shutdown()
+            queue.stop()
+            worker.join(PATIENCE_SECONDS)
+            assert not worker.is_alive()
 
 
 def test_the_lease_of_a_long_job_is_renewed(space, caplog):
@@ -282,6 +341,10 @@ def test_an_error_of_the_space_ends_the_work():
     [
         (lambda queue: JobQueue(queue.space, ""), "name"),
         (lambda queue: JobQueue(queue.space, lease=0), "lease"),
+        (lambda queue: JobQueue(cast(Any, "tupelo://127.0.0.1:7700/jobs")), "space"),
+        (lambda queue: queue.task(asyncio.sleep), "function"),
+        (lambda queue: queue.task(backoff=-0.5)(print), "backoff"),
+        (lambda queue: queue.submit("a", delay=float("inf")), "delay"),
         (lambda queue: JobQueue(queue.space, losses_max=-1), "losses_max"),
         (lambda queue: JobQueue(queue.space, keep_results=-1), "keep_results"),
         (lambda queue: queue.submit(print), "task"),

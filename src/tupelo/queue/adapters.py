@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import tupelo
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, SpaceClosed, TupeloError
 from tupelo.queue.jobs import FinishedJob, Job, JobFailed, JobQueue
 
 T = TypeVar("T")
@@ -19,6 +19,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 NEWEST = tupelo.Lifo()
+RETRY_SECONDS = 0.5
+"""The pause before a lost subscription is made again."""
 
 
 class QueueFuture(Future[T]):
@@ -29,7 +31,12 @@ class QueueFuture(Future[T]):
         self.job = job
 
     def cancel(self) -> bool:
-        return self.cancelled() or (self.job.cancel() and super().cancel())
+        if self.cancelled():
+            return True
+        if self.done() or not self.job.cancel() or not super().cancel():
+            return False
+        self.set_running_or_notify_cancel()
+        return True
 
     def settle(self, wait: float | None) -> None:
         """Take the result over, if there is one in time."""
@@ -48,43 +55,51 @@ class QueueExecutor(Executor):
         self._queue = queue
         self._lock = threading.Lock()
         self._pending: dict[str, QueueFuture[Any]] = {}
-        self._closed = False
-        self._results = queue.space.subscribe(FinishedJob(queue.name), self._on_notice)
+        self._closed = threading.Event()
+        self._results: Any = None
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> QueueFuture[T]:
         """Submit a task with its arguments; `priority` and `delay` are as for the queue."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 raise RuntimeError("cannot submit after shutdown")
             job = self._queue.submit(fn, *args, **kwargs)
             future = self._pending[job.id] = QueueFuture[T](job)
+        future.add_done_callback(lambda _: self._pending.pop(job.id, None))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more calls. With `wait`, wait for the results of the others. The workers of the
         queue go on."""
         with self._lock:
-            self._closed = True
+            self._closed.set()
             pending = list(self._pending.values())
         for future in pending:
-            if cancel_futures and future.cancel():
-                continue
-            if wait:
-                self._settle(future, None)
-        self._results.close()
+            if not (cancel_futures and future.cancel()) and wait:
+                future.settle(None)
+        if self._results is not None:
+            self._results.close()
 
-    def _on_notice(self, notice: tupelo.Notice) -> None:
-        with self._lock:
-            found = self._pending.get(notice.entry.id)
-            settled = list(self._pending.values()) if notice.missed else [found] if found else []
-        for future in settled:
-            self._settle(future, 0)
-
-    def _settle(self, future: QueueFuture[Any], wait: float | None) -> None:
-        future.settle(wait)
-        if future.done():
-            with self._lock:
-                self._pending.pop(future.job.id, None)
+    def _listen(self) -> None:
+        """Settle futures as results come; after a lost connection, with a new subscription."""
+        while not self._closed.is_set():
+            try:
+                self._results = self._queue.space.subscribe(FinishedJob(self._queue.name))
+                for future in list(self._pending.values()):  # Some results may be there already.
+                    future.settle(0)
+                for notice in self._results:
+                    for future in list(self._pending.values()):
+                        if notice.missed or future.job.id == notice.entry.id:
+                            future.settle(0)
+            except SpaceClosed as error:
+                for future in list(self._pending.values()):
+                    with suppress(InvalidStateError):
+                        future.set_exception(error)
+                return
+            except TupeloError:
+                self._closed.wait(RETRY_SECONDS)
 
 
 @tupelo.entry("tupelo.queue.Item")
@@ -203,15 +218,18 @@ class SpaceDict(MutableMapping[K, V]):
         raise KeyError("the dict is empty")
 
     def __iter__(self) -> Iterator[K]:
-        return iter({item.key: None for item in self._items()})
+        return iter(self._keys())
 
     def __len__(self) -> int:
-        return len({item.key for item in self._items()})
+        return len(self._keys())
 
-    def _items(self) -> list[DictItem]:
-        return self._space.read_all(DictItem(self._name))
+    def _keys(self) -> list[K]:
+        """Every key once. As in an entry, 1, 1.0 and True are different keys."""
+        items = self._space.read_all(DictItem(self._name))
+        return list({(type(item.key), item.key): item.key for item in items}.values())
 
     def _template(self, key: K) -> DictItem:
+        hash(key)  # TypeError, as for a dict, if it has none
         if key is None or isinstance(key, type):
             raise BadArgument("key", "a value that an entry may hold, other than None", key)
         return DictItem(self._name, key)

@@ -15,17 +15,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from inspect import iscoroutinefunction
+from math import isfinite
+from time import monotonic
 from typing import Any, TypeVar, overload
 from uuid import uuid4
 
 import tupelo
-from tupelo.errors import BadArgument, BadEntry, LeaseLost, TransactionEnded, TupeloError
+from tupelo.errors import BadArgument, BadEntry, LeaseLost, PeerLost, TransactionEnded, TupeloError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 BY_PRIORITY = tupelo.Key("priority", reverse=True)
 POLL_SECONDS = 1.0
 """How long an idle worker waits for a job before it looks whether it shall stop."""
+
+CANCELLED = "the job was cancelled"
 
 logger = logging.getLogger("tupelo.queue")
 
@@ -108,17 +113,23 @@ class Job:
         return bool(self._queue.space.count(FinishedJob(self._queue.name, self.id)))
 
     def cancel(self) -> bool:
-        """Remove the job if it waits, also for its time. Returns False if it is in hand or done.
+        """Remove the job if it waits, also for its time; then its result is JobFailed. Returns
+        False if it is in hand or done.
 
-        A job that was found by its id, or waits for another attempt, is removed after its delay
-        only: until then this returns False.
+        A job that was found by its id, or waits for another attempt, can be cancelled only when
+        its delay is over: until then this returns False.
         """
+        queue = self._queue
         if self._lease is not None:
             with suppress(LeaseLost):
                 self._lease.cancel()
+                queue.finish(FinishedJob(queue.name, self.id, error=CANCELLED))
                 return True
-        waiting = WaitingJob(self._queue.name, self.id)
-        return self._queue.space.take(waiting, wait=0) is not None
+        with queue.space.transaction() as txn:
+            if queue.space.take(WaitingJob(queue.name, self.id), wait=0, txn=txn) is None:
+                return False
+            queue.finish(FinishedJob(queue.name, self.id, error=CANCELLED), txn)
+        return True
 
     def __repr__(self) -> str:
         return f"<job {self.id} of {self._queue.name!r}>"
@@ -145,10 +156,14 @@ class JobQueue:
     ) -> None:
         if not isinstance(name, str) or not name:
             raise BadArgument("name", "a text that is not empty", name)
-        _check_seconds("lease", lease, above=0)
+        if not hasattr(space, "take"):
+            raise BadArgument(
+                "space", "a space, such as tupelo.Space() or tupelo.connect(...)", space
+            )
+        _check_seconds("lease", lease, above=True)
         _check_count("losses_max", losses_max)
         if keep_results is not None:
-            _check_seconds("keep_results", keep_results, above=0)
+            _check_seconds("keep_results", keep_results, above=True)
         self.space = space
         self.name = name
         self.lease = lease
@@ -188,8 +203,8 @@ class JobQueue:
         return self._declare(name, retries, backoff, function)
 
     def _declare(self, name: str | None, retries: int, backoff: float, function: F) -> F:
-        if not callable(function):
-            raise BadArgument("function", "a function", function)
+        if not callable(function) or iscoroutinefunction(function):
+            raise BadArgument("function", "a function that is not async", function)
         _check_count("retries", retries)
         _check_seconds("backoff", backoff)
         name = name or function.__name__
@@ -266,9 +281,10 @@ class JobQueue:
     def work(self, threads: int = 1, *, until_empty: bool = False) -> None:
         """Do jobs in this many threads, until `stop()`, SIGTERM or Ctrl-C; each worker finishes the
         job that it has begun. With `until_empty`, also end when no job can be begun and none is in
-        hand.
+        hand; jobs with a delay, also before another attempt, are not waited for.
 
-        Raises the error that ends a worker, for example that the connection to the host is lost.
+        A worker goes on after a lost connection, if the space connects again (see `reconnect=` of
+        `tupelo.connect`). Raises the error that ends a worker.
         """
         if not self._tasks:
             raise BadArgument("work", "a queue with tasks: declare functions by @queue.task", self)
@@ -287,6 +303,7 @@ class JobQueue:
                 self._stop.set()
 
         workers = [threading.Thread(target=run_worker, daemon=True) for _ in range(threads)]
+        logger.info("%d workers for %s, tasks %s", threads, self.name, ", ".join(self._tasks))
         with _stopped_by_signals(self._stop):
             for worker in workers:
                 worker.start()
@@ -310,25 +327,26 @@ class JobQueue:
                     logger.warning("the lease of a job in hand was not renewed: %s", error)
 
     def _work_once(self, in_hand: set[tupelo.Lease], if_exists: bool) -> bool:
-        """Do one job. Returns False if there was none."""
+        """Do one job. Returns False if there was none, and with `if_exists` none is in hand."""
         mine = WaitingJob(self.name, task=tupelo.OneOf(*self._tasks))
         about: list[tupelo.About] = []
+        began = monotonic()
+        transaction = self.space.transaction(lease=max(self.lease, 2 * POLL_SECONDS))
         try:
-            with self.space.transaction(lease=max(self.lease, 2 * POLL_SECONDS)) as txn:
+            with transaction as txn:
                 job = self.space.take(
                     mine,
-                    wait=None if if_exists else POLL_SECONDS,
+                    wait=POLL_SECONDS,
                     order=BY_PRIORITY,
                     txn=txn,
                     if_exists=if_exists,
                     about=about,
                 )
-                if job is None:
-                    return False
+                if job is None:  # If it waited, a job is in hand that may come back.
+                    return if_exists and monotonic() - began >= POLL_SECONDS
                 if about[0].deliveries > self.losses_max:
-                    self._make_dead_letter(
-                        job, f"its worker was lost {about[0].deliveries} times", txn
-                    )
+                    lost = f"its worker was lost {about[0].deliveries} times"
+                    self._make_dead_letter(job, lost, txn)
                     return True
                 lease = txn.lease
                 in_hand.add(lease)
@@ -338,23 +356,26 @@ class JobQueue:
                     in_hand.discard(lease)
         except TransactionEnded:
             logger.warning("a job took longer than its lease and is in the queue again")
+        except PeerLost as error:
+            logger.warning("the connection was lost, and a job in hand is begun again: %s", error)
         return True
 
     def _run(self, job: WaitingJob, txn: Any) -> None:
-        assert job.arguments is not None and job.options is not None and job.failures is not None
+        assert job.arguments is not None and job.options is not None
         task = self._tasks[job.task]
         try:
             value = task.function(*job.arguments, **job.options)
-            self._finish(FinishedJob(self.name, job.id, value), txn)
-        except TransactionEnded:
-            raise
+        except (Exception, SystemExit):
+            self._fail(job, task, traceback.format_exc(), txn)
+            return
+        try:
+            self.finish(FinishedJob(self.name, job.id, value), txn)
         except BadEntry as error:
             self._fail(job, task, f"the result of {task.name} cannot be an entry: {error}", txn)
-        except Exception:
-            self._fail(job, task, traceback.format_exc(), txn)
 
     def _fail(self, job: WaitingJob, task: Task, error: str, txn: Any) -> None:
         assert job.failures is not None
+        error = error.encode("utf-8", "backslashreplace").decode()
         job.failures += 1
         logger.warning("job %s of %s has failed: %s", job.id, task.name, error.splitlines()[-1])
         if job.failures <= task.retries:
@@ -364,9 +385,10 @@ class JobQueue:
 
     def _make_dead_letter(self, job: WaitingJob, error: str, txn: Any) -> None:
         self.space.write(DeadLetter(**vars(job), error=error), txn=txn)
-        self._finish(FinishedJob(self.name, job.id, error=error), txn)
+        self.finish(FinishedJob(self.name, job.id, error=error), txn)
 
-    def _finish(self, finished: FinishedJob, txn: Any) -> None:
+    def finish(self, finished: FinishedJob, txn: Any = None) -> None:
+        """Write the result of a job."""
         self.space.write(finished, lease=self.keep_results, txn=txn)
 
     def __repr__(self) -> str:
@@ -388,9 +410,10 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _check_seconds(name: str, value: object, above: float = -1) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > above:
-        limit = "above 0" if above == 0 else "of 0 or more"
+def _check_seconds(name: str, value: Any, *, above: bool = False) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    if not is_number or (value <= 0 if above else value < 0):
+        limit = "above 0" if above else "of 0 or more"
         raise BadArgument(name, f"a number of seconds {limit}", value)
 
 

@@ -484,15 +484,20 @@ class RemoteSpace(HostConnection, SpaceLike):
         if isinstance(handle, RemoteTransaction):
             message.txn = handle.id
         build = read_whole if message.whole else built
-        found: list[Any] = []
+        noted: list[About] = []
 
         def build_all(answer: Any) -> list[Any]:
-            found[:] = [build(encoded) for encoded in _entries_of(answer, coverage)]
-            return list(found) if about is None else [entry.value for entry in found]
+            found = [build(encoded) for encoded in _entries_of(answer, coverage)]
+            if about is None:
+                return found
+            noted.clear()
+            note_about(found, noted)
+            return [entry.value for entry in found]
 
         if handle is None and not message.take:
             values = build_all(await self.ask(message))
-            note_about(found, about)
+            if about is not None:
+                about += noted
             return values
         # A read in a transaction or session also changes state at the host, which a lost answer
         # must undo.
@@ -507,7 +512,8 @@ class RemoteSpace(HostConnection, SpaceLike):
             if handle is not None:
                 handle.lost()
             raise
-        note_about(found, about)
+        if about is not None:  # no call: an interrupt here would lose what was taken
+            about += noted
         return entries
 
     @dual_api
