@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from tupelo.space.reaction import Step
     from tupelo.values.change import Change, Notice
     from tupelo.values.entry import About
-    from tupelo.values.field_parts import ANY, Between, Exactly, Not, OneOf, Where
+    from tupelo.values.field_parts import (
+        ANY,
+        Between,
+        Exactly,
+        Not,
+        OneOf,
+        Prefix,
+        Regex,
+        Suffix,
+        Where,
+    )
     from tupelo.values.holder import InHand
     from tupelo.values.kind import entry
     from tupelo.values.lease import Lease, longest
@@ -64,9 +74,11 @@ __all__ = [
     "Notice",
     "OneOf",
     "Order",
+    "Prefix",
     "Queue",
     "Random",
     "Reaction",
+    "Regex",
     "Scope",
     "Session",
     "Space",
@@ -75,6 +87,7 @@ __all__ = [
     "Stack",
     "Step",
     "Subscription",
+    "Suffix",
     "Template",
     "Transaction",
     "Trust",
@@ -109,7 +122,7 @@ _NAMES = {
     "space.reaction": "Step",
     "values.change": "Change Notice",
     "values.entry": "About",
-    "values.field_parts": "ANY Between Exactly Not OneOf Where",
+    "values.field_parts": "ANY Between Exactly Not OneOf Prefix Regex Suffix Where",
     "values.holder": "InHand",
     "values.kind": "entry",
     "values.lease": "Lease longest",

@@ -151,6 +151,9 @@ REPLIES = ["cancel", "close", "get", "is_over", "lost", "missed"]
 PROMISED = [
     "ANY",
     "Between",
+    "Prefix",
+    "Suffix",
+    "Regex",
     "OneOf",
     "Not",
     "Where",

@@ -27,9 +27,28 @@ if TYPE_CHECKING:
     def OneOf(*choices: Any) -> Any:  # noqa: N802
         """A value that matches one of the choices: values, types or parts."""
 
+    def Prefix(text: str) -> Any:  # noqa: N802
+        """A str that begins with this text."""
+
+    def Suffix(text: str) -> Any:  # noqa: N802
+        """A str that ends with this text."""
+
+    def Regex(text: str) -> Any:  # noqa: N802
+        """A str that matches this regular expression of RE2 as a whole (`fullmatch`)."""
+
     def Where(function: Callable[[Any], Any]) -> Any:  # noqa: N802
         """A value for which the function is true."""
 else:
-    from tupelo.values.parts import ANY, Between, Exactly, Not, OneOf, Where
+    from tupelo.values.parts import (
+        ANY,
+        Between,
+        Exactly,
+        Not,
+        OneOf,
+        Prefix,
+        Regex,
+        Suffix,
+        Where,
+    )
 
-__all__ = ["ANY", "Between", "Exactly", "Not", "OneOf", "Where"]
+__all__ = ["ANY", "Between", "Exactly", "Not", "OneOf", "Prefix", "Regex", "Suffix", "Where"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types as python_types
 from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 from types import NoneType
 from typing import Any, get_args
 from uuid import UUID
@@ -15,6 +16,10 @@ from tupelo.values.kind import Kind, class_if_known, is_typed, kind_of, name_of,
 
 INDEXABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, UUID})
 """Types whose values an index finds by their hash."""
+REGEX_BYTES_MAX = 1024 * 1024
+"""The largest compiled regular expression, with the states that it keeps while it is used."""
+REGEX_STEPS_MAX = 100_000_000
+"""The largest number of steps of one match: about a second."""
 
 
 class Part:
@@ -179,6 +184,87 @@ class Between(Part):
 
     def __repr__(self) -> str:
         return f"Between({self.low!r}, {self.high!r})"
+
+
+class TextPart(Part):
+    """A condition on a str; values of other types do not match."""
+
+    def __init__(self, text: str) -> None:
+        if type(text) is not str:
+            raise BadTemplate(f"{type(self).__name__}() takes a str, not {text!r}")
+        self.text = text
+
+    def matches(self, value: Any) -> bool:
+        return type(value) is str and self.holds(value)
+
+    def holds(self, value: str) -> bool:
+        """Whether a text matches."""
+        raise NotImplementedError
+
+    def fits(self, cls: type) -> bool:
+        return cls is str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text!r})"
+
+
+class Prefix(TextPart):
+    """A str that begins with this text."""
+
+    def holds(self, value: str) -> bool:
+        return value.startswith(self.text)
+
+
+class Suffix(TextPart):
+    """A str that ends with this text."""
+
+    def holds(self, value: str) -> bool:
+        return value.endswith(self.text)
+
+
+class Regex(TextPart):
+    """A str that matches this regular expression as a whole, as by `fullmatch`: for "contains",
+    write `.*` at both ends.
+
+    The syntax is that of RE2: no backreferences and no lookaround, so that the time of a match is
+    linear in the length of the text. A text of megabytes does not match if a match could take more
+    than `REGEX_STEPS_MAX` steps. Needs the extra `tupelo[patterns]`.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        _compiled(text)  # raises BadTemplate
+
+    def holds(self, value: str) -> bool:
+        encoded = value.encode(errors="surrogatepass")
+        if len(encoded) * self.cost > REGEX_STEPS_MAX:
+            return False
+        return _compiled(self.text).fullmatch(encoded) is not None
+
+    @property
+    def cost(self) -> int:
+        """The steps of the compiled expression: each may be done once for each byte."""
+        steps: int = _compiled(self.text).programsize
+        return steps
+
+
+@lru_cache(256)  # So many are kept, since clients of a host may send any number.
+def _compiled(pattern: str) -> Any:
+    try:
+        import re2
+    except ImportError as error:
+        raise BadTemplate(
+            f"Regex({pattern!r}) needs the package google-re2, which is not here: "
+            'pip install "tupelo[patterns]"'
+        ) from error
+    options = re2.Options()
+    options.log_errors, options.never_capture, options.max_mem = False, True, REGEX_BYTES_MAX
+    try:
+        return re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError) as error:
+        said = error.args[0]
+        reason = said.decode(errors="replace") if isinstance(said, bytes) else error
+        raise BadTemplate(f"Regex({pattern!r}) is no regular expression of RE2: {reason}") from error
 
 
 class OneOf(Part):

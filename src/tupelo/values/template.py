@@ -2,7 +2,8 @@
 
 A template is a tuple, a dataclass instance or class, `ANY`, `Named(...)`, or a `Template` combined
 by `&`, `|` and `~`. Its fields are values (same type and value), types (which match subclasses) or
-parts: `ANY`, `Between`, `OneOf`, `Not`, `Where`, `Exactly`, nested tuples and dataclasses.
+parts: `ANY`, `Between`, `Prefix`, `Suffix`, `Regex`, `OneOf`, `Not`, `Where`, `Exactly`, nested
+tuples and dataclasses.
 
 A template is compiled once for each shape (`bind`); what remains to be tested for each entry are a
 few values at known positions, which an index can find, and perhaps a check.

@@ -33,12 +33,22 @@ from tupelo.values.parts import (
     OfType,
     OneOf,
     Part,
+    Prefix,
+    Regex,
+    Suffix,
+    TextPart,
     Where,
     as_part,
 )
 from tupelo.values.template import AllOf, AnyOf, Combined, Named, NoneOf, Template, as_template
 
 Spelled = tuple[Any, ...]
+
+
+class UnusablePart(BadBytes):
+    """A template has a part that this program cannot ask: of a newer version, or one that needs a
+    package that is not installed here."""
+
 
 TEMPLATE_BYTES_MAX = 128 * 1024
 """The largest encoding of a template that is accepted from another program."""
@@ -117,7 +127,8 @@ def _check_cost(cost: int, error: type[TupeloError]) -> None:
 
 
 def template_from_wire(value: Any) -> Any:
-    """The reverse of `template_to_wire`, with `read_wire_extension`. Raises BadBytes."""
+    """The reverse of `template_to_wire`, with `read_wire_extension`. Raises BadBytes, or
+    BadTemplate if the template is sound and cannot be used here."""
     if type(value) is list:
         fields = tuple(value)
         _check_cost(len(fields), BadBytes)
@@ -128,6 +139,8 @@ def template_from_wire(value: Any) -> Any:
         return fields
     if type(value) is Template:
         return value
+    if type(value) is UnusablePart:
+        raise BadTemplate(str(value)) from value
     raise BadBytes(f"a template expected, not a {type(value).__name__}")
 
 
@@ -145,7 +158,10 @@ def read_wire_extension(code: int, data: memoryview) -> Any:
         known = _known.get(encoded)  # Repeated templates are decoded and planned once.
         if known is None:
             _check_size(len(encoded), BadBytes)
-            known = read_template(decode_entry(encoded)[1])
+            try:
+                known = read_template(decode_entry(encoded)[1])
+            except UnusablePart as error:  # The link stays: only this request is refused.
+                return error
             _check_cost(known.cost, BadBytes)
             if len(encoded) <= _SHORT:
                 if len(_known) >= _READ_MAX:
@@ -188,6 +204,8 @@ def _encode(part: Part) -> Spelled:
             return ("exactly", *_encode_class(cls))
         case Between(low=low, high=high):
             return ("between", low, high)
+        case TextPart(text=text):
+            return (type(part).__name__.lower(), text)
         case OneOf(choices=choices):
             return ("one of", *map(_encode, choices))
         case Not(part=inner):
@@ -201,7 +219,7 @@ def _encode(part: Part) -> Spelled:
         case Where():
             raise BadTemplate(
                 f"{part!r} cannot be sent to another program: its function is code; use values, "
-                "types, Between, OneOf, Not and Named"
+                "types, Between, Prefix, Regex, OneOf, Not and Named"
             )
     raise BadTemplate(f"{part!r} cannot be sent to another program")
 
@@ -236,7 +254,9 @@ def _read_whole(encoded: Any, depth: int) -> Template:
 def _read(encoded: Any, depth: int) -> Part:
     _require_depth(depth)
     sign, *rest = encoded
-    reader = _READERS[sign]
+    reader = _READERS.get(sign)
+    if reader is None:
+        raise UnusablePart(f"the part {sign!r:.50} of a template is not known to this version")
     return reader(rest, depth + 1)
 
 
@@ -282,6 +302,13 @@ def _read_not(rest: list[Any], depth: int) -> Part:
     return Not(_read(part, depth))
 
 
+def _read_regex(rest: list[Any], depth: int) -> Part:
+    try:
+        return Regex(*rest)
+    except BadTemplate as error:  # Without RE2, or with an older one.
+        raise UnusablePart(str(error)) from error
+
+
 _READERS: dict[str, Callable[[list[Any], int], Part]] = {
     "any": lambda rest, depth: ANY,
     "=": _read_equal,
@@ -289,6 +316,9 @@ _READERS: dict[str, Callable[[list[Any], int], Part]] = {
     "kind": lambda rest, depth: OfKind(_text(rest[0]), tuple([_text(name) for name in rest[1:]])),
     "exactly": _read_exactly,
     "between": lambda rest, depth: Between(*rest),
+    "prefix": lambda rest, depth: Prefix(*rest),
+    "suffix": lambda rest, depth: Suffix(*rest),
+    "regex": _read_regex,
     "one of": _read_one_of,
     "not": _read_not,
     "both": _read_both,

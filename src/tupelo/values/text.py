@@ -1,6 +1,7 @@
 """Entries and templates as text, for the command line and for messages.
 
 A template is written as in Python: `("job", int, ANY)`, `("job", Between(1, 9) & Not(5))`,
+`("job", Prefix("a-") | Regex("b[0-9]+"))`,
 `Named(name="resize")`, `job(name="resize")` for a dataclass by its name, and `&`, `|`, `~` between
 templates. An entry is a tuple of values, `("job", 7)`, or a dataclass by its name. The text is
 parsed, never evaluated.
@@ -21,7 +22,19 @@ import msgspec
 from tupelo.errors import BadEntry, BadTemplate
 from tupelo.values.entry import Shape, Typed
 from tupelo.values.kind import build, is_typed, kind_named
-from tupelo.values.parts import ANY, Between, Exactly, NestedTyped, Not, OfType, OneOf, as_part
+from tupelo.values.parts import (
+    ANY,
+    Between,
+    Exactly,
+    NestedTyped,
+    Not,
+    OfType,
+    OneOf,
+    Prefix,
+    Regex,
+    Suffix,
+    as_part,
+)
 from tupelo.values.template import Named, Template
 
 TEXT_MAX = 200
@@ -40,14 +53,10 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "UUID": UUID,
     "Decimal": Decimal,
 }
-_PARTS: dict[str, Callable[..., Any]] = {
-    "Between": Between,
-    "OneOf": OneOf,
-    "Not": Not,
-    "Exactly": Exactly,
-    "Named": Named,
-    **_PARSERS,
+_FIELD_PARTS: dict[str, Callable[..., Any]] = {
+    cls.__name__: cls for cls in (Between, OneOf, Not, Exactly, Prefix, Suffix, Regex)
 }
+_PARTS: dict[str, Callable[..., Any]] = {"Named": Named, **_FIELD_PARTS, **_PARSERS}
 _UNREADABLE = (SyntaxError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError)
 
 
@@ -217,10 +226,9 @@ def _read(node: ast.expr) -> Any:
 
 def _are_parts(*nodes: ast.expr) -> bool:
     """Whether `|` and `&` combine fields rather than whole templates."""
-    names = {"Between", "OneOf", "Not", "Exactly"}
     return all(
         (isinstance(node, ast.Name) and node.id in _TYPES)
-        or (isinstance(node, ast.Call) and _dotted(node.func) in names)
+        or (isinstance(node, ast.Call) and _dotted(node.func) in _FIELD_PARTS)
         or (isinstance(node, ast.BinOp) and _are_parts(node.left, node.right))
         for node in nodes
     )

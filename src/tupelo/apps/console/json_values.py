@@ -5,7 +5,8 @@ not have are objects with one key: `{"$bytes": "aGk="}` (base64), `{"$datetime":
 `{"$uuid": ...}`, `{"$decimal": "1.50"}`, `{"$float": "nan"}`, `{"$int": "9007199254740993"}` for
 integers above 2**53, `{"$tuple": [...]}` for a tuple inside an entry (an array is a list there),
 and `{"$dict": [[key, value], ...]}` for a dict that JSON could not hold. A template may also have
-`{"$any": true}` and `{"$type": "int"}`; or it is text, as on the command line.
+`{"$any": true}`, `{"$type": "int"}`, `{"$prefix": "job-"}`, `{"$suffix": ".png"}` and
+`{"$regex": "[a-z]+"}`; or it is text, as on the command line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from uuid import UUID
 from tupelo.errors import BadEntry, BadTemplate, TupeloError
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.kind import build, kind_named
-from tupelo.values.parts import ANY
+from tupelo.values.parts import ANY, Prefix, Regex, Suffix, TextPart
 from tupelo.values.template import Template, as_template
 from tupelo.values.text import INTEGER_BITS_MAX, read_entry, read_template
 
@@ -125,6 +126,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "$int": lambda text: int(text, 0),
 }
 
+_TEXT_PARTS: dict[str, type[TextPart]] = {"$prefix": Prefix, "$suffix": Suffix, "$regex": Regex}
+
 
 def _from_json(said: Any, depth: int, part: bool = False) -> Any:
     if depth > DEPTH_MAX:
@@ -150,6 +153,8 @@ def _from_json(said: Any, depth: int, part: bool = False) -> Any:
             return ANY
         if part and key == "$type":
             return _type_named(inner)
+        if part and key in _TEXT_PARTS:
+            return _TEXT_PARTS[key](inner)
         if key not in _READERS:
             raise ValueError(f"{key!r} is not known")
         if not isinstance(inner, str):
