@@ -75,6 +75,16 @@ def test_entries_of_unknown_classes_are_shown_by_name(url, host, tupelo):
     assert taken == [{"kind": name, "fields": {"to": "ben", "grams": 250}}]
 
 
+def test_patterns_in_templates(url, host, tupelo):
+    host.space("jobs").write_all([("a.png",), ("b.png",), ("b.txt",)])
+    assert tupelo("count", url, '(Suffix(".png"),)').stdout == "2\n"
+    assert lines(tupelo("take", url, r'(Prefix("b") & Regex(r"\w\.png"),)')) == [
+        {"fields": ["b.png"]}
+    ]
+    refused = tupelo("count", url, '(Regex("(a"),)')
+    assert refused.returncode != 0 and "Regex('(a')" in refused.stderr
+
+
 def test_more_than_a_page_is_shown(url, host, tupelo):
     host.space("jobs").write_all([("n", number) for number in range(1_234)])
     assert [line["fields"][1] for line in lines(tupelo("show", url))] == list(range(1_234))

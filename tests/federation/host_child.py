@@ -128,7 +128,10 @@ class Child:
 
 def main() -> None:
     pause_at(os.environ.get("TUPELO_TEST_PAUSE", ""))
-    child = Child(json.loads(sys.argv[1]))
+    options = json.loads(sys.argv[1])
+    modules: Any = sys.modules
+    modules.update(dict.fromkeys(options.get("without", [])))  # as if they were not installed
+    child = Child(options)
     for line in sys.stdin:
         number, verb, args = json.loads(line)
         threading.Thread(target=child.do, args=(number, verb, args), daemon=True).start()

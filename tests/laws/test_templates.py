@@ -12,7 +12,20 @@ import pytest
 
 from tests.laws.kinds import Basket, Empty, Job, Loud, Other, Point, Poster, PrintJob, Renamed
 from tests.laws.talk import alike, drained, entries_of
-from tupelo import ANY, HERE, Between, Exactly, Named, Not, OneOf, Template, Where
+from tupelo import (
+    ANY,
+    HERE,
+    Between,
+    Exactly,
+    Named,
+    Not,
+    OneOf,
+    Prefix,
+    Regex,
+    Suffix,
+    Template,
+    Where,
+)
 from tupelo.errors import BadTemplate
 
 NAN = math.nan
@@ -188,6 +201,19 @@ BY_PART: list[tuple[Any, list[Any], list[Any]]] = [
         [datetime(2025, 1, 1), datetime(2024, 6, 1, tzinfo=UTC)],
     ),
     (Between(UUID(int=1), UUID(int=3)), [UUID(int=2)], [UUID(int=4), 2]),
+    (Prefix("job-"), ["job-", "job-1"], ["job", "a job-1", "Job-1", b"job-1", 1, None, ["job-"]]),
+    (Prefix(""), ["", "a"], [b"", None]),
+    (Suffix(".png"), [".png", "a.png"], ["a.png ", "png", b"a.png"]),
+    (Prefix("a") & Suffix("a") & Not("a"), ["aa", "aba"], ["a", "ab", "ba"]),
+    (~Prefix("a") & str, ["", "b"], ["a", 1]),
+    (
+        Regex("[a-z]+-[0-9]{2}"),
+        ["job-12"],
+        ["job-1", "job-123", " job-12", "job-12\n", b"job-12", 1],
+    ),
+    (Regex(".*é+"), ["caféé", "é"], ["cafe", "é!", "a\né"]),
+    (Regex("a|b") | Prefix("x") | 1, ["a", "b", "xy", 1], ["ab", "c", 2]),
+    (Not(Regex("a*")), ["b", 1], ["", "aa"]),
     (OneOf(1, "a", None), [1, "a", None], [1.0, True, "b", 2]),
     (OneOf(int, "a"), [1, 2, "a"], [True, 1.0, "b"]),
     (OneOf(Between(1, 2), Between(5, 6), bool), [1, 6, True], [3, 7]),
@@ -260,6 +286,8 @@ TYPED: list[tuple[Any, list[Any], list[Any]]] = [
     (Job("x", 1), [Job("x", 1), Poster("x", 1)], [Job("x", 2), Job("x", True), Job("x")]),
     (PrintJob("x"), [PrintJob("x"), Poster("x", 1, 2, True)], [Job("x"), Loud("x")]),
     (PrintJob(pages=2), [PrintJob("x", 1, 2), Poster(pages=2)], [PrintJob(pages=3)]),
+    (Job(name=Prefix("x")), [Job("x"), PrintJob("xy")], [Job("y"), Job(), Other("x")]),
+    (Job(name=Regex("x|y+")), [Job("x"), PrintJob("yy")], [Job("xy"), Job()]),
     (Job(size=Between(1, 5)), [Job("x", 3), PrintJob("y", 5)], [Job("x", 6), Job("x")]),
     (Job(name=ANY, size=int), [Job(None, 1), Job("x", 2)], [Job("x"), Job("x", True)]),  # type: ignore[arg-type]
     (Job, [Job(), PrintJob("x"), Loud()], [Other("x"), (1,), Empty()]),
@@ -342,6 +370,12 @@ WHOLE_BY_FUNCTION: list[tuple[Any, list[Any], list[Any]]] = [
 def test_a_function_may_judge_whole_entries(space):
     for template, yes, no in WHOLE_BY_FUNCTION:
         check(space, template, yes, no, scope=HERE)
+
+
+def test_a_pattern_that_would_backtrack_for_ever_answers(space):
+    space.write_all([("text", "a" * 100_000), ("text", "a" * 100_000 + "b")])
+    assert space.take_all(("text", Regex("(a+)+$"))) == [("text", "a" * 100_000)]
+    assert space.count() == 1
 
 
 def test_a_compiled_template_can_be_asked_again_and_again(space):

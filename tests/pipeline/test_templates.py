@@ -29,6 +29,8 @@ class Errand:
         ('("job", -3)', ("job", -3), ("job", 3)),
         ('("job", Between(1, 9) & Not(5))', ("job", 4), ("job", 5)),
         ('("job", OneOf(1, "one"))', ("job", "one"), ("job", 2)),
+        ('("job", Prefix("a") & Suffix("z"))', ("job", "az"), ("job", "a")),
+        (r'("job", Regex(r"\d+") | int)', ("job", "12"), ("job", "x")),
         ('("job", int | str)', ("job", "x"), ("job", 1.5)),
         ('("a",) | ("b", int)', ("b", 2), ("b",)),
         ('("a", int) & ~("a", 3)', ("a", 2), ("a", 3)),

@@ -1,6 +1,9 @@
 """Templates on their own: what can be said, and what cannot."""
 
 import math
+import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -8,9 +11,22 @@ from typing import Any, Protocol
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.values.strategies import Branch, Leaf, entries, positional
-from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
+from tests.values.strategies import Branch, Leaf, entries, positional, values
+from tupelo import (
+    ANY,
+    Between,
+    Exactly,
+    Named,
+    Not,
+    OneOf,
+    Prefix,
+    Regex,
+    Suffix,
+    Template,
+    Where,
+)
 from tupelo.errors import BadTemplate
 from tupelo.values.entry import freeze, same
 from tupelo.values.kind import name_of
@@ -90,6 +106,16 @@ def test_the_laws_of_and_or_and_not(entry, other):
         (lambda: Between(NAN, 1.0), "Between"),
         (lambda: Between(Decimal("NaN"), Decimal(1)), "Between"),
         (lambda: Between(Decimal("sNaN"), Decimal(1)), "Between"),
+        (lambda: Template(Prefix("a")), "one field"),
+        (lambda: Prefix(1), r"Prefix\(\) takes a str, not 1"),  # type: ignore[arg-type]
+        (lambda: Suffix(b"a"), r"Suffix\(\) takes a str"),  # type: ignore[arg-type]
+        (lambda: Regex(None), r"Regex\(\) takes a str"),  # type: ignore[arg-type]
+        (lambda: Regex("(é"), r"Regex\('\(é'\).*missing \)"),
+        (lambda: Regex(r"(a)\1"), "invalid escape"),
+        (lambda: Regex("(?=a)"), "invalid perl operator"),
+        (lambda: Regex("a{1001}"), "repetition"),
+        (lambda: Regex("a" * 200_000), "too large"),
+        (lambda: Regex("\ud800"), "surrogates"),
         (lambda: OneOf(), "OneOf"),
         (lambda: OneOf(1, {2}), "choice 1"),
         (lambda: Not({1}), r"Not\(\)"),
@@ -167,3 +193,64 @@ def test_one_of_many_values_is_what_each_of_them_is(value):
     choices = [0, 1, 2.0, False, None, "x", b"1", math.nan, 0.0, (1,), str]
     expected = any(Template((choice,)).matches((value,)) for choice in choices)
     assert Template((OneOf(*choices),)).matches((value,)) == expected
+
+
+short = st.text("ab\né\ud800", max_size=6)
+
+
+@given(short, short | values)
+def test_prefix_and_suffix_are_those_of_python(text, value):
+    is_text = type(value) is str
+    assert Template((Prefix(text),)).matches((value,)) == (is_text and value.startswith(text))
+    assert Template((Suffix(text),)).matches((value,)) == (is_text and value.endswith(text))
+
+
+patterns = st.recursive(
+    st.sampled_from(["a", "b", "é", ".", "[ab]", "[^a]", r"\n", r"\w", "", "^", r"\b"]),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=3).map("".join),
+        st.lists(inner, min_size=2, max_size=3).map(lambda some: f"(?:{'|'.join(some)})"),
+        st.tuples(inner, st.sampled_from("*+?")).map(lambda two: f"(?:{two[0]}){two[1]}"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(patterns, st.text("ab\né", max_size=6))
+def test_a_regex_matches_what_fullmatch_of_python_matches(pattern, text):
+    expected = re.compile(pattern, re.ASCII).fullmatch(text) is not None
+    assert Template((Regex(pattern),)).matches((text,)) == expected
+
+
+def test_a_regex_may_be_asked_of_text_that_is_not_valid_unicode():
+    assert Template((Regex("a.b"),)).matches(("a\ud800b",))
+    assert not Template((Regex("[ab]*"),)).matches(("a\ud800b",))
+
+
+def test_a_match_that_could_take_very_long_is_not_tried():
+    """States that no table holds: each byte would cost a step for each of them."""
+    slow = Regex("(a|b)*a(a|b){900}")
+    assert Template((slow,)).matches(("a" * 901,))
+    assert not Template((slow,)).matches(("a" * 200_000,))
+    assert Template((Regex("(a|b)*"),)).matches(("ab" * 1_000_000,))
+
+
+def test_without_re2_a_regex_names_the_extra_and_the_others_work():
+    program = """
+import sys
+sys.modules["re2"] = None
+import tupelo
+space = tupelo.Space()
+space.write(("job-1",))
+print(space.read((tupelo.Prefix("job") & tupelo.Suffix("1"),)))
+try:
+    tupelo.Regex("a+")
+except tupelo.errors.BadTemplate as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "('job-1',)",
+        "Regex('a+') needs the package google-re2, which is not here: "
+        'pip install "tupelo[patterns]"',
+    ]

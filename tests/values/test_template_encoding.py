@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from tests.conftest import shown
 from tests.values.strategies import values
-from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
+from tupelo import (
+    ANY,
+    Between,
+    Exactly,
+    Named,
+    Not,
+    OneOf,
+    Prefix,
+    Regex,
+    Suffix,
+    Template,
+    Where,
+)
 from tupelo.errors import BadTemplate
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.entry import shape_of
@@ -45,6 +57,8 @@ ENTRIES: list[Any] = [
     ("job", None),
     ("job", (1, "a")),
     ("job", [1]),
+    ("job", "a.png"),
+    ("job", "b"),
     ("job", Job("a", 1)),
     ("job", Urgent("a", 1, "now")),
     Job("a", 1),
@@ -64,6 +78,9 @@ TEMPLATES: list[Any] = [
     ("job", None),
     ("job", Between(0, 3)),
     ("job", Between(None, 3)),
+    ("job", Prefix("a") & Suffix(".png")),
+    ("job", Regex("[a-c]")),
+    Job(name=Regex("a|c")),
     ("job", OneOf(1, None, (1, str))),
     ("job", Not(1)),
     ("job", int | None),
@@ -159,6 +176,7 @@ def test_anything_else_is_told_apart(encoded):
 
 
 SIGNS = ["any", "=", "type", "exactly", "between", "one of", "not", "both", "tuple", "typed"]
+SIGNS += ["prefix", "suffix", "regex"]
 
 
 @given(st.sampled_from([*SIGNS, "&", "|", "~", "named"]), st.lists(tree, max_size=3))
@@ -173,3 +191,26 @@ def test_it_may_not_be_nested_too_deeply():
         deep = ("not", deep)
     with pytest.raises(BadBytes, match="deeper"):
         read_template(deep)
+
+
+def arrived(*encoded: Any) -> Any:
+    """What a link delivers for an encoding that another version made."""
+    packed = encode_entry(shape_of(None, tuple(map(type, encoded))), encoded)
+    return read_wire_extension(16, memoryview(packed))
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [(("of the future", 1), "'of the future'.*not known"), (("regex", "(a"), r"Regex\('\(a'\)")],
+)
+def test_a_part_that_cannot_be_used_here_is_refused_and_does_not_end_the_link(part, says):
+    for encoded in [("tuple", part), ("~", ("tuple", ("not", part)))]:
+        with pytest.raises(BadTemplate, match=says):
+            template_from_wire(arrived(*encoded))
+
+
+def test_a_regex_of_many_steps_is_not_sent():
+    with pytest.raises(BadTemplate, match="comparisons"):
+        template_to_wire((Regex(".{1000}"),))
+    with pytest.raises(BadBytes, match="comparisons"):
+        arrived("tuple", ("regex", ".{1000}"))

@@ -35,6 +35,7 @@ from tupelo.errors import TupeloError
 EXTRAS = {
     "hosts": (("cryptography", "zeroconf"), "connections between machines, and --discover"),
     "console": (("uvicorn", "httptools"), "tupelo console, tupelo host --console"),
+    "patterns": (("re2",), "Regex in templates"),
     "plots": (("matplotlib",), "figures"),
     "pipeline": (("pyspark", "pyarrow", "pandas"), "tupelo sql, tupelo pipeline, --archive"),
 }

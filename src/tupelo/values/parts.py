@@ -264,7 +264,9 @@ def _compiled(pattern: str) -> Any:
     except (re2.error, UnicodeEncodeError) as error:
         said = error.args[0]
         reason = said.decode(errors="replace") if isinstance(said, bytes) else error
-        raise BadTemplate(f"Regex({pattern!r}) is no regular expression of RE2: {reason}") from error
+        raise BadTemplate(
+            f"Regex({pattern!r}) is no regular expression of RE2: {reason}"
+        ) from error
 
 
 class OneOf(Part):

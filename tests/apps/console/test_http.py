@@ -55,6 +55,26 @@ def test_a_template_may_be_json(http, host):
     assert http.ok(f"{JOBS}/count", {"template": anything}) == {"count": 2}
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        *([{"$prefix": "job-"}], [{"$suffix": "-1"}], [{"$regex": "job-[0-9]"}]),
+        *('(Prefix("job-"),)', '(Suffix("-1"),)', '(Regex("job-[0-9]"),)'),
+    ],
+    ids=str,
+)
+def test_a_template_may_have_patterns(http, host, template):
+    host.space("jobs").write_all([("job-1",), ("job",), (1,)])
+    assert http.ok(f"{JOBS}/read", {"template": template, "limit": 9}) == {"entries": [["job-1"]]}
+
+
+@pytest.mark.parametrize("template", [[{"$regex": "(a"}], [{"$prefix": 1}], '(Regex("(a"),)'])
+def test_a_bad_pattern_is_refused(http, template):
+    status, said = http.call("POST", f"{JOBS}/count", {"template": template})
+    assert (status, said["error"]) == (400, "BadTemplate")
+    assert "Regex('(a')" in said["message"] or "Prefix() takes a str, not 1" in said["message"]
+
+
 def test_several_entries_are_written_in_one_step_or_none(http, host):
     status, said = http.call("POST", f"{JOBS}/write", {"entries": [["a"], {"no": "entry"}]})
     assert (status, said["error"]) == (400, "BadEntry")
