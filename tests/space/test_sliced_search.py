@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tupelo import ANY, Between, Key, Lifo, Space, Template
+from tupelo import ANY, Between, Key, Lifo, Regex, Space, Template
 from tupelo.space.port import Port, port_of
 from tupelo.space.query import Query
 from tupelo.values.entry import Entry
@@ -57,6 +57,16 @@ def test_others_get_their_turn_during_a_long_search(full):
         return turns
 
     assert asyncio.run(run()) > 10
+
+
+@pytest.mark.parametrize("how", [{}, {"order": Key(0), "limit": 1}], ids=["any", "by key"])
+def test_long_texts_are_searched_by_a_regex_in_slices(how):
+    with Space() as space:
+        port, query = port_of(space), asked((int, Regex("(a|b)*c")), many=True, **how)
+        space.write_all([(n, "ab") for n in range(50)])
+        assert asyncio.run(port.fetch(query)) == [] and not port.is_long(query)
+        space.write_all([(n, "ab" * 10_000) for n in range(50)])
+        assert port.is_long(query) and asyncio.run(port.fetch(query)) == []
 
 
 def test_an_index_is_built_in_slices(full):

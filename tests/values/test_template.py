@@ -231,8 +231,8 @@ def test_a_match_that_could_take_very_long_is_not_tried():
     """States that no table holds: each byte would cost a step for each of them."""
     slow = Regex("(a|b)*a(a|b){900}")
     assert Template((slow,)).matches(("a" * 901,))
-    assert not Template((slow,)).matches(("a" * 200_000,))
-    assert Template((Regex("(a|b)*"),)).matches(("ab" * 1_000_000,))
+    assert not Template((slow,)).matches(("a" * 20_000,))
+    assert Template((Regex("(a|b)*"),)).matches(("ab" * 500_000,))
 
 
 def test_without_re2_a_regex_names_the_extra_and_the_others_work():

@@ -34,6 +34,8 @@ SORTED_TYPES = frozenset({bool, int, float, str, bytes, datetime, UUID})
 
 BYTES_A_STEP = 64
 """So many bytes of a value in lists or dicts count as one more comparison."""
+WEIGHED_COST = 16
+"""Where an entry costs so many comparisons, as with a Regex, all its bytes count so."""
 
 Keyed = tuple[Any, Entry]
 _arrival = attrgetter("arrival")
@@ -51,6 +53,7 @@ class Steps:
         self._left = left
         self._cost = cost
         self.limited = left is not None
+        self.weighs = cost >= WEIGHED_COST
 
     def use(self, count: int = 1) -> None:
         if self._left is not None:
@@ -83,7 +86,8 @@ class _Track:
         return self.bucket.candidates(self.positions, self.values, after=0)
 
     def matches(self, entry: Entry, steps: Steps) -> bool:
-        steps.use(1 + about_bytes(entry.fields) // BYTES_A_STEP if self._weighs else 1)
+        weighs = self._weighs or steps.weighs
+        steps.use(1 + about_bytes(entry.fields) // BYTES_A_STEP if weighs else 1)
         return (
             holds(entry.fields, self.positions, self.values)
             and (self.check is None or self.check(entry.fields))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.space.keysearch import (
     BYTES_A_STEP,
+    WEIGHED_COST,
     Steps,
     TooLong,
     first_by_key,
@@ -97,13 +98,14 @@ class _SliceTrack:
             self.indexing = None
         rejections = 0
         found = self.found
+        weighs = self.weighs or cost >= WEIGHED_COST
         for entry in self.bucket.candidates(self.positions, self.values, after=self.edge):
             if steps <= 0 or len(found) == enough:
                 self.at_end = False
                 return steps
             self.edge = entry.arrival
             steps -= cost
-            if self.weighs:
+            if weighs:
                 steps -= cost * (about_bytes(entry.fields) // BYTES_A_STEP)
             if not holds(entry.fields, self.positions, self.values):
                 rejections += 1
@@ -322,7 +324,7 @@ def begin(
             if check is None and accept is None and enough is not None and not positions:
                 count = min(count, enough)
             steps -= count * cost
-            if check is not None and not shape.flat:
+            if check is not None and (not shape.flat or cost >= WEIGHED_COST):
                 weights = (about_bytes(entry.fields) for entry in islice(bucket, count))
                 for weight in weights:
                     steps -= cost * (weight // BYTES_A_STEP)

@@ -18,8 +18,11 @@ INDEXABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, UUID})
 """Types whose values an index finds by their hash."""
 REGEX_BYTES_MAX = 1024 * 1024
 """The largest compiled regular expression, with the states that it keeps while it is used."""
-REGEX_STEPS_MAX = 100_000_000
-"""The largest number of steps of one match: about a second."""
+REGEX_STEPS_MAX = 10_000_000
+"""The largest number of steps of one match: about a tenth of a second."""
+
+_REGEX_CALL = 16
+"""A call of RE2 takes as long as so many comparisons."""
 
 
 class Part:
@@ -227,25 +230,22 @@ class Regex(TextPart):
     write `.*` at both ends.
 
     The syntax is that of RE2: no backreferences and no lookaround, so that the time of a match is
-    linear in the length of the text. A text of megabytes does not match if a match could take more
-    than `REGEX_STEPS_MAX` steps. Needs the extra `tupelo[patterns]`.
+    linear in the length of the text. A very long text never matches: one whose bytes, times the
+    steps of the compiled expression, are more than `REGEX_STEPS_MAX`. Needs the extra `tupelo[patterns]`.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        _compiled(text)  # raises BadTemplate
+        self._steps: int = _compiled(text).programsize  # raises BadTemplate
 
     def holds(self, value: str) -> bool:
         encoded = value.encode(errors="surrogatepass")
-        if len(encoded) * self.cost > REGEX_STEPS_MAX:
-            return False
-        return _compiled(self.text).fullmatch(encoded) is not None
+        fits = len(encoded) * self._steps <= REGEX_STEPS_MAX
+        return fits and _compiled(self.text).fullmatch(encoded) is not None
 
     @property
     def cost(self) -> int:
-        """The steps of the compiled expression: each may be done once for each byte."""
-        steps: int = _compiled(self.text).programsize
-        return steps
+        return _REGEX_CALL + self._steps
 
 
 @lru_cache(256)  # So many are kept, since clients of a host may send any number.
