@@ -214,3 +214,13 @@ def test_a_regex_of_many_steps_is_not_sent():
         template_to_wire((Regex(".{1000}"),))
     with pytest.raises(BadBytes, match="comparisons"):
         arrived("tuple", ("regex", ".{1000}"))
+    assert wired((Regex(r"\p{L}+"),)).matches(("é",))
+
+
+def test_a_template_that_is_sent_has_few_regexes():
+    several = [Regex(f"{n}+") for n in range(15)]
+    assert wired((OneOf(*several),)).matches(("77",))
+    with pytest.raises(BadTemplate, match="comparisons"):
+        template_to_wire((OneOf(*several, *several),))
+    with pytest.raises(BadBytes, match="makes 60,000 comparisons"):  # none was compiled
+        arrived("tuple", ("not", ("one of", *[("regex", "(")] * 1_000)))

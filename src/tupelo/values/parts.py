@@ -20,9 +20,9 @@ REGEX_BYTES_MAX = 1024 * 1024
 """The largest compiled regular expression, with the states that it keeps while it is used."""
 REGEX_STEPS_MAX = 10_000_000
 """The largest number of steps of one match: about a tenth of a second."""
-
-_REGEX_CALL = 16
-"""A call of RE2 takes as long as so many comparisons."""
+REGEX_COST_MIN = 60
+"""A Regex counts as so many comparisons and more, so that a template that is sent has few of them:
+each is compiled by the host."""
 
 
 class Part:
@@ -245,7 +245,7 @@ class Regex(TextPart):
 
     @property
     def cost(self) -> int:
-        return _REGEX_CALL + self._steps
+        return REGEX_COST_MIN + self._steps // 2
 
 
 @lru_cache(256)  # So many are kept, since clients of a host may send any number.

@@ -21,6 +21,7 @@ from tupelo.values.entry import DEPTH_MAX, NATIVE, shape_of, types_of
 from tupelo.values.kind import name_of
 from tupelo.values.parts import (
     ANY,
+    REGEX_COST_MIN,
     AnyPart,
     Between,
     Both,
@@ -88,6 +89,7 @@ def encode_template(raw: Any) -> Spelled:
 def read_template(encoded: Any) -> Template:
     """The reverse of `encode_template`. Raises BadBytes."""
     try:
+        _check_cost(_regexes(encoded) * REGEX_COST_MIN, BadBytes)  # before they are compiled
         return _read_whole(encoded, 0)
     except BadTemplate as error:
         raise BadBytes(f"this is no template: {error}") from error
@@ -304,9 +306,17 @@ def _read_not(rest: list[Any], depth: int) -> Part:
 
 def _read_regex(rest: list[Any], depth: int) -> Part:
     try:
-        return Regex(*rest)
+        part = Regex(*rest)
     except BadTemplate as error:  # Without RE2, or with an older one.
         raise UnusablePart(str(error)) from error
+    _check_cost(part.cost, BadBytes)
+    return part
+
+
+def _regexes(encoded: Any) -> int:
+    if type(encoded) is not tuple or not encoded:
+        return 0
+    return (encoded[0] == "regex") + sum(map(_regexes, encoded[1:]))
 
 
 _READERS: dict[str, Callable[[list[Any], int], Part]] = {
