@@ -19,10 +19,9 @@ def child(threads):
 
 def test_a_client_is_told_what_its_host_lacks(child):
     with tupelo.connect(f"tupelo://{child.address}/jobs", reconnect=0) as space:
-        asks = [space.read, space.take, space.read_all, space.count, space.subscribe]
-        for ask in [*asks, space.match_set]:
+        for verb in ("read", "take", "read_all", "count", "subscribe", "match_set"):
             with pytest.raises(BadTemplate, match=r"tupelo\[patterns\]"):
-                ask(PATTERN)
+                getattr(space, verb)(PATTERN)
         assert space.take((Prefix("j"), int), wait=0) == ("job", 1), "the link has ended"
 
 

@@ -231,7 +231,8 @@ class Regex(TextPart):
 
     The syntax is that of RE2: no backreferences and no lookaround, so that the time of a match is
     linear in the length of the text. A very long text never matches: one whose bytes, times the
-    steps of the compiled expression, are more than `REGEX_STEPS_MAX`. Needs the extra `tupelo[patterns]`.
+    steps of the compiled expression, are more than `REGEX_STEPS_MAX`. Needs the
+    extra `tupelo[patterns]`.
     """
 
     def __init__(self, text: str) -> None:

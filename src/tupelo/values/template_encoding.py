@@ -316,7 +316,7 @@ def _read_regex(rest: list[Any], depth: int) -> Part:
 def _regexes(encoded: Any) -> int:
     if type(encoded) is not tuple or not encoded:
         return 0
-    return (encoded[0] == "regex") + sum(map(_regexes, encoded[1:]))
+    return int(encoded[0] == "regex") + sum(map(_regexes, encoded[1:]))
 
 
 _READERS: dict[str, Callable[[list[Any], int], Part]] = {
