@@ -15,7 +15,7 @@ RUN_STAMP := $(ESCAPED_VENV)/.stamp-run
 DEV_STAMP := $(ESCAPED_VENV)/.stamp-dev
 
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
-SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadscope
+SIDE_BY_SIDE := --numprocesses 4 --dist loadscope
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

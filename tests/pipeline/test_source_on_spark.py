@@ -18,6 +18,7 @@ from tupelo import pipeline
 from tupelo.errors import CorruptSegment
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import MANIFEST, Archive, seal
+from tupelo.pipeline.schema import SCHEMA_VERSION
 
 AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -128,7 +129,7 @@ def test_bad_input_is_said_clearly(spark, path, tmp_path):
     with pytest.raises(PySparkException, match=f"CorruptSegment: .*{file.name} is damaged"):
         read(spark, tmp_path / "archive").collect()
     (manifest,) = (tmp_path / "archive").rglob(MANIFEST)
-    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 99'))
+    manifest.write_text(manifest.read_text().replace(f'"schema": {SCHEMA_VERSION}', '"schema": 99'))
     with pytest.raises(PySparkException, match=f"{MANIFEST} has version 99 of the schema"):
         read(spark, tmp_path / "archive").collect()
 
