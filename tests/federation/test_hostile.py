@@ -18,6 +18,7 @@ from tests.federation.raw import PLAIN, Raw, encoded
 from tupelo.errors import BadFrame, LinkError
 from tupelo.federation.client.connect import connect
 from tupelo.federation.links import reception, tcp, wire
+from tupelo.values.entry import DELIVERIES_MAX, About
 from tupelo.values.scope import HERE, Coverage, Scope
 
 PATIENCE = 60.0
@@ -339,6 +340,29 @@ def test_no_host_settles_what_another_took(siege):
     assert siege.good.count(("job", int), scope=HERE) == 0
     one.call(wire.Settle, 5, False, "jobs", siege.host._core.incarnation)
     assert siege.good.take(("job", int), wait=0) == ("job", 1)
+
+
+def test_an_entry_with_impossible_numbers_closes_no_durable_space(threads, tmp_path):
+    host = threads.host("owner", space=False, path=tmp_path)
+    space = host.space("jobs")
+    liar = Raw.met(host.address, "host")
+
+    def moved(n: int, deliveries: int) -> Any:
+        entry = [["job", n], liar.id, n, 1, None, host.id, deliveries]
+        return liar.call(wire.MoveEntry, "jobs", entry)
+
+    for n, deliveries in ((2**63, 0), (1, DELIVERIES_MAX + 1), (1, 2**63 - 1)):
+        assert moved(n, deliveries).kind == "BadFrame"
+    assert moved(1, DELIVERIES_MAX).value is True
+    for _ in range(2):
+        txn = space.transaction()
+        about: list[About] = []
+        assert space.take(("job", 1), wait=0, txn=txn, about=about) == ("job", 1)
+        assert about[0].deliveries == DELIVERIES_MAX
+        txn.abort()
+    space.write(("after",))
+    assert space.take_all() == [("job", 1), ("after",)]
+    liar.close()
 
 
 def left_in_doubt(siege: Siege, role: str, until: Any) -> Raw:

@@ -454,7 +454,7 @@ class Core:
 
     def released(self, entry: Entry, txn: Txn) -> None:
         """An entry of the space that this transaction had taken is back."""
-        entry.deliveries += 1
+        entry.count_delivery()
         self.log.add("released", entry, txn.id, actor=txn.actor)
 
     def undo(self, entry: Entry, query: Query) -> None:
@@ -482,7 +482,7 @@ class Core:
                 self.room.add([entry])
             self.deadlines.add(entry)
             self.directed.add(entry)
-            entry.deliveries += 1
+            entry.count_delivery()
             self.log.add("returned", entry)
             if not self.closed:
                 self.subscriptions.notify(entry, "available", returned=True)

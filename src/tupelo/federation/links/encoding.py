@@ -18,7 +18,7 @@ from tupelo.space.session import Seen
 from tupelo.space.tasks import turn
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, encode_value, entry_to_wire, read_entry, read_value
-from tupelo.values.entry import NATIVE, Entry, freeze, freeze_value, thaw_value
+from tupelo.values.entry import DELIVERIES_MAX, NATIVE, Entry, freeze, freeze_value, thaw_value
 
 REST_BYTES = 64 * 1024
 """A message needs less than this beside its entries."""
@@ -62,12 +62,12 @@ def read_whole(encoded: Any, now: float = 0.0) -> Entry:
     if not (
         type(origin) is str
         and type(n) is int
-        and n >= 0
+        and 0 <= n < 2**63
         and type(arrival) is int
         and (expires is None or (type(expires) is float and isfinite(expires)))
         and type(to) in (str, type(None))
         and type(deliveries) is int
-        and 0 <= deliveries < 2**63
+        and 0 <= deliveries <= DELIVERIES_MAX
     ):
         raise BadFrame("this is no entry: its identity cannot be")
     shape, values = read_encoded_entry(fields)
