@@ -188,8 +188,11 @@ class Core:
         """A match in a plain space, None, or NotImplemented: see `Store.first_fast`."""
         entry = self.store.first_fast(raw, take)
         if take and entry is not None and entry is not NotImplemented:
-            if self.books is not None:
-                (self.books.taken if self.log.on else self.books.forget)(entry)
+            if not self.log.on:
+                if self.delayed or self.books is not None:
+                    self.received(entry)
+            elif self.books is not None:
+                self.books.taken(entry)
             self.log.add("taken", entry, actor=actor)
         return entry
 
