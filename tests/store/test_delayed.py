@@ -72,6 +72,23 @@ def test_a_prepared_transaction_keeps_its_delayed_entries(path, clock):
         assert space.count() == 0
 
 
+def test_time_goes_forward_in_the_log_if_a_transaction_outlasts_the_delay(path, clock):
+    with tupelo.Space(path=path, clock=clock) as space:
+        txn = space.transaction()
+        space.write(("late",), delay=2, lease=10, txn=txn)
+        clock.advance(5)
+        space.write(("x",))
+        txn.commit()
+        assert space.read_all() == [("x",), ("late",)]
+        times = [change.time for change in space.changes()]
+        kinds = [change.kind for change in space.changes()]
+        assert times == [clock.now()] * 3 and kinds == ["written", "delayed", "written"]
+        assert space.changes()[1].visible == clock.now()
+        clock.advance(7)  # The lease began with the delay's end.
+        assert space.read_all() == [("x",)]
+    assert not examine(path).found
+
+
 def test_a_trimmed_log_keeps_what_is_delayed(path, clock):
     with tupelo.Space(path=path, clock=clock) as space:
         space.write(("a",), delay=10)

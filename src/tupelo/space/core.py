@@ -268,9 +268,12 @@ class Core:
     def delay(
         self, entries: list[Entry], payloads: list[bytes] | None = None, txn_id: str | None = None
     ) -> None:
-        """Keep these entries until they become visible."""
+        """Keep these entries until they become visible: at once, if their transaction took longer
+        than the delay."""
+        now = self.now()
         for i, entry in enumerate(entries):
             entry.txn = None
+            entry.visible = max(entry.visible or now, now)
             if self.log.on:
                 entry.arrival = self.log.position + 1
             self.log.add("delayed", entry, txn_id, payload=payloads[i] if payloads else None)
