@@ -9,15 +9,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tupelo
 from tests.federation.company import Company, await_space
 from tests.federation.raw import PLAIN, Raw, encoded
 from tupelo.errors import BadFrame, LinkError
 from tupelo.federation.client.connect import connect
 from tupelo.federation.links import reception, tcp, wire
+from tupelo.federation.links.encoding import encode_change, read_change
+from tupelo.values.entry import DELIVERIES_MAX, About
 from tupelo.values.scope import HERE, Coverage, Scope
 
 PATIENCE = 60.0
@@ -339,6 +343,56 @@ def test_no_host_settles_what_another_took(siege):
     assert siege.good.count(("job", int), scope=HERE) == 0
     one.call(wire.Settle, 5, False, "jobs", siege.host._core.incarnation)
     assert siege.good.take(("job", int), wait=0) == ("job", 1)
+
+
+def test_an_entry_with_impossible_numbers_closes_no_durable_space(threads, tmp_path):
+    host = threads.host("owner", space=False, path=tmp_path)
+    space = host.space("jobs")
+    liar = Raw.met(host.address, "host")
+
+    def moved(n: int, deliveries: int) -> Any:
+        entry = [["job", n], liar.id, n, 1, None, host.id, deliveries]
+        return liar.call(wire.MoveEntry, "jobs", entry)
+
+    for n, deliveries in ((2**63, 0), (1, DELIVERIES_MAX + 1), (1, 2**63 - 1)):
+        assert moved(n, deliveries).kind == "BadFrame"
+    assert moved(1, DELIVERIES_MAX).value is True
+    for _ in range(2):
+        txn = space.transaction()
+        about: list[About] = []
+        assert space.take(("job", 1), wait=0, txn=txn, about=about) == ("job", 1)
+        assert about[0].deliveries == DELIVERIES_MAX
+        txn.abort()
+    space.write(("after",))
+    assert space.take_all() == [("job", 1), ("after",)]
+    liar.close()
+
+
+BAD_CHANGES: dict[str, Any] = {
+    "too short": lambda change: change[:4],
+    "too long": lambda change: [*change, "me", 0, None, None, 1],
+    "no list": lambda change: 7,
+    "no position": lambda change: ["1", *change[1:]],
+    "no kind": lambda change: [*change[:2], 3, *change[3:]],
+    "no entry": lambda change: [*change[:10], 5, *change[11:]],
+    "no name": lambda change: [*change, {"a": 1}],
+    "no number of deliveries": lambda change: [*change, "me", "abc"],
+    "too many deliveries": lambda change: [*change, "me", DELIVERIES_MAX + 1],
+    "no time": lambda change: [*change, "me", 0, "x"],
+    "no arrival": lambda change: [*change, "me", 0, None, []],
+}
+
+
+@pytest.mark.parametrize("spoil", BAD_CHANGES.values(), ids=BAD_CHANGES)
+def test_a_change_that_cannot_be_is_refused(spoil):
+    with tupelo.Space("jobs", log_keep="all") as space:
+        space.write(("kept", 1))
+        sent = msgspec.msgpack.encode(encode_change(space.changes()[0]))
+    change = msgspec.msgpack.decode(sent)
+    assert len(change) == 13  # The rest has its defaults.
+    assert read_change(change).entry == ("kept", 1)
+    with pytest.raises(BadFrame):
+        read_change(spoil(change))
 
 
 def left_in_doubt(siege: Siege, role: str, until: Any) -> Raw:

@@ -365,3 +365,29 @@ def test_a_file_in_use_is_not_checked(open_space, path):
     open_space()
     with pytest.raises(SpaceInUse, match="open in another space"):
         examine(path)
+
+
+@pytest.mark.parametrize("damaged", ["99", "-5", "NULL", "'abc'", "x'00'"])
+@pytest.mark.parametrize(("trimmed", "expected"), [(1, 3), (5, 3), (6, 0)])
+def test_a_damaged_count_of_deliveries_is_taken_from_the_log(tmp_path, damaged, trimmed, expected):
+    """Unless the log begins after the last change of the entry."""
+    path = tmp_path / "jobs.tupelo"
+    with opened(path) as space:
+        space.write_all([("good",), ("bad",)])
+        for _ in range(3):
+            txn = space.transaction()
+            space.take(("bad",), txn=txn, wait=0)
+            txn.abort()
+        space.write(("last",))
+        space.trim(before=trimmed)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"UPDATE change SET returns = {damaged} WHERE position = 2")
+        db.commit()
+    (found,) = salvage(path, tmp_path / "good.tupelo").found
+    assert found.lost == "nothing" and found.first == 2
+    assert ("not known" in str(found)) == (expected == 0)
+    assert not examine(tmp_path / "good.tupelo").found
+    with opened(tmp_path / "good.tupelo") as space:
+        about: list[tupelo.About] = []
+        assert space.read_all(about=about) == [("good",), ("bad",), ("last",)]
+        assert [one.deliveries for one in about] == [0, expected, 0]

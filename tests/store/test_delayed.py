@@ -1,10 +1,14 @@
 """Delayed entries in a file: they are there after a restart, and still hidden until their time."""
 
 import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 import tupelo
+from tests.conftest import until_true
 from tupelo.errors import ForeignFile, LeaseLost
 from tupelo.federation.links import wire
 from tupelo.space.port import port_of
@@ -68,6 +72,23 @@ def test_a_prepared_transaction_keeps_its_delayed_entries(path, clock):
         assert space.count() == 0
 
 
+def test_time_goes_forward_in_the_log_if_a_transaction_outlasts_the_delay(path, clock):
+    with tupelo.Space(path=path, clock=clock) as space:
+        txn = space.transaction()
+        space.write(("late",), delay=2, lease=10, txn=txn)
+        clock.advance(5)
+        space.write(("x",))
+        txn.commit()
+        assert space.read_all() == [("x",), ("late",)]
+        times = [change.time for change in space.changes()]
+        kinds = [change.kind for change in space.changes()]
+        assert times == [clock.now()] * 3 and kinds == ["written", "delayed", "written"]
+        assert space.changes()[1].visible == clock.now()
+        clock.advance(7)  # The lease began with the delay's end.
+        assert space.read_all() == [("x",)]
+    assert not examine(path).found
+
+
 def test_a_trimmed_log_keeps_what_is_delayed(path, clock):
     with tupelo.Space(path=path, clock=clock) as space:
         space.write(("a",), delay=10)
@@ -97,6 +118,29 @@ def test_a_damaged_file_is_saved_with_its_delayed_entries(path, clock):
         assert space.read_all() == [("early",)]
         clock.advance(20)
         assert space.read_all() == [("early",), ("late",)]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_space_forgets_delayed_entries_that_were_taken(path, clock, durable):
+    with tupelo.Space("jobs", path=path if durable else None, clock=clock) as space:
+        core: Any = port_of(space)._core
+        takes: list[Callable[[], Any]] = [
+            lambda: space.take(("a", int), wait=0),
+            lambda: space.take(("a", int), wait=0, about=[]),
+            lambda: space.take_all(("a", int)),
+        ]
+        for take in takes:
+            space.write(("a", 1), delay=5)
+            clock.advance(5)
+            assert space.count() == 1 and core.plain  # From now on the fast path applies.
+            assert take() and not core.delayed
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(space.take, ("a", int))
+            until_true(lambda: core.watched)
+            space.write(("a", 1), delay=5)
+            clock.advance(5)
+            assert waiting.result() == ("a", 1)
+        assert not core.delayed
 
 
 def test_an_older_version_refuses_the_file(path, monkeypatch):

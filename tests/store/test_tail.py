@@ -1,10 +1,13 @@
 """The log in columns, as a host hands it out."""
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import tupelo
+from tests.store.test_reopening import OLDER, make_older
 from tupelo.errors import BadArgument
 from tupelo.store import tail
 from tupelo.store.journal import MemoryJournal
@@ -51,3 +54,37 @@ def test_an_answer_is_bounded_by_the_texts_in_it(monkeypatch):
     assert tail.tail_of(journal, ["position", "agent"], 1, 10)[2][0] == [1, 2, 3, 4, 5]
     asked = ["to", "position", "session", "agent"]
     assert tail.tail_of(journal, asked, 1, 10)[2][1] == [1, 2]
+
+
+def test_a_file_tells_the_same_changes_as_its_space(tmp_path, clock):
+    path: Path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, clock=clock, log_reads=True) as space:
+        space.write(("late",), delay=5, lease=10)
+        space.write(("for", "another"), to="another agent")
+        clock.advance(5)
+        txn = space.transaction()
+        space.take(("late",), txn=txn, wait=0)
+        txn.abort()
+        txn = space.transaction()
+        space.take(("late",), txn=txn, wait=0)
+        txn.prepare()
+        with space.session() as session:
+            session.read(wait=0)
+        expected = [msgspec.structs.asdict(change) for change in space.changes()]
+        found = [msgspec.structs.asdict(change) for change in tail.changes_in(path, 0, 100)]
+        txn.abort()
+    assert found == expected and {change["kind"] for change in found} >= {"delayed", "released"}
+
+
+@pytest.mark.parametrize(("form", "lacking"), OLDER)
+def test_a_file_of_an_older_format_is_followed(tmp_path, form, lacking):
+    path: Path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path) as space:
+        space.write(("old", 1))
+        space.take(wait=0)
+    make_older(path, form, lacking)
+    found = tail.changes_in(path, 0, 100)
+    assert [(c.kind, c.entry, c.to, c.agent_name, c.deliveries) for c in found] == [
+        ("written", ("old", 1), None, "", 0),
+        ("taken", ("old", 1), None, "", 0),
+    ]

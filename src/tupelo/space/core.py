@@ -188,8 +188,11 @@ class Core:
         """A match in a plain space, None, or NotImplemented: see `Store.first_fast`."""
         entry = self.store.first_fast(raw, take)
         if take and entry is not None and entry is not NotImplemented:
-            if self.books is not None:
-                (self.books.taken if self.log.on else self.books.forget)(entry)
+            if not self.log.on:
+                if self.delayed or self.books is not None:
+                    self.received(entry)
+            elif self.books is not None:
+                self.books.taken(entry)
             self.log.add("taken", entry, actor=actor)
         return entry
 
@@ -265,9 +268,12 @@ class Core:
     def delay(
         self, entries: list[Entry], payloads: list[bytes] | None = None, txn_id: str | None = None
     ) -> None:
-        """Keep these entries until they become visible."""
+        """Keep these entries until they become visible: at once, if their transaction took longer
+        than the delay."""
+        now = self.now()
         for i, entry in enumerate(entries):
             entry.txn = None
+            entry.visible = max(entry.visible or now, now)
             if self.log.on:
                 entry.arrival = self.log.position + 1
             self.log.add("delayed", entry, txn_id, payload=payloads[i] if payloads else None)
@@ -454,7 +460,7 @@ class Core:
 
     def released(self, entry: Entry, txn: Txn) -> None:
         """An entry of the space that this transaction had taken is back."""
-        entry.deliveries += 1
+        entry.count_delivery()
         self.log.add("released", entry, txn.id, actor=txn.actor)
 
     def undo(self, entry: Entry, query: Query) -> None:
@@ -482,7 +488,7 @@ class Core:
                 self.room.add([entry])
             self.deadlines.add(entry)
             self.directed.add(entry)
-            entry.deliveries += 1
+            entry.count_delivery()
             self.log.add("returned", entry)
             if not self.closed:
                 self.subscriptions.notify(entry, "available", returned=True)

@@ -177,9 +177,9 @@ class Deliveries:
 
     def received(self, entries: list[Entry]) -> None:
         """The entries will not come back: sessions may forget them, waiting writers may use their
-        keys, and orders may show others."""
+        keys, orders may show others, and nobody has a lease of them."""
         core = self.engine.core
-        if core.pruning.memories or core.books is not None:
+        if core.pruning.memories or core.delayed or core.books is not None:
             with self.engine.lock:
                 for entry in entries:
                     core.received(entry)

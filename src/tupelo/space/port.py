@@ -371,8 +371,8 @@ class Port:
             if not core.plain:
                 return NotImplemented
             entry = core.store.first_fast(template, take)
-            if core.books is not None and take and isinstance(entry, Entry):
-                core.books.forget(entry)
+            if (core.delayed or core.books is not None) and take and isinstance(entry, Entry):
+                core.received(entry)
             if entry is None and signal is not None:
                 waiter = core.waiting.park(Query(template, take, None), signal())
                 core.plain = waiter.plain
@@ -536,7 +536,7 @@ class Port:
                 and query.sliced is None
                 and not query.committed
                 and not query.test
-                and not (reserve and core.books is not None)
+                and not (reserve and (core.delayed or core.books is not None))
             ):
                 entry = core.first_fast(query.template, query.take, query.actor)
                 if entry is not NotImplemented:

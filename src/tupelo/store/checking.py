@@ -193,12 +193,13 @@ class _Locked:
 
 class _EntryHistory(NamedTuple):
     """What the log says about an entry: the row that wrote it, the position at which it ended, its
-    lease, and the last change about it."""
+    lease, the last change about it, and how often it had come back then."""
 
     row: Row
     ended: int | None
     lease: float | None
     at: int
+    deliveries: int | None
 
 
 class _Examiner:
@@ -385,15 +386,17 @@ class _Examiner:
     def _follow(self, row: Row) -> None:
         """Note a change of an entry."""
         position, arrival, expires = row[0], row[_PLACE["arrival"]], row[_PLACE["expires"]]
-        kind = KINDS[row[2]]
+        kind, deliveries = KINDS[row[2]], row[_PLACE["deliveries"]]
         if kind in _WITH_ENTRY:
-            self._histories[position] = _EntryHistory(row, None, expires, position)
+            self._histories[position] = _EntryHistory(row, None, expires, position, deliveries)
             self._end_delayed(row[_PLACE["delayed"]], position)
         elif arrival in self._histories:
             history = self._histories[arrival]
             ended = position if kind in ENDINGS else None
             lease = expires if kind in ("renewed", "returned") else history.lease
-            self._histories[arrival] = _EntryHistory(history.row, ended, lease, position)
+            self._histories[arrival] = _EntryHistory(
+                history.row, ended, lease, position, deliveries
+            )
             if ended is not None and ended == history.row[_PLACE["ended"]]:
                 del self._histories[arrival]  # consistent
         elif arrival is not None and self._is_lost(arrival):
@@ -405,7 +408,7 @@ class _Examiner:
         """The delayed entry with this arrival, if any, was written at this position."""
         if arrival in self._histories:
             history = self._histories[arrival]
-            self._histories[arrival] = _EntryHistory(history.row, position, None, position)
+            self._histories[arrival] = history._replace(ended=position, lease=None, at=position)
             if position == history.row[_PLACE["ended"]]:
                 del self._histories[arrival]  # consistent
 
@@ -419,8 +422,8 @@ class _Examiner:
         """Decide which entries live: by the log, where no change about them can be missing;
         otherwise by their rows, unless these are damaged; otherwise it is not known."""
         for arrival, history in self._histories.items():
-            ended, lease, of_lease, returns = history.row[_PLACE["ended"] :]
-            good = not self._checked or _is_lease_crc(of_lease, arrival, lease, returns)
+            ended, lease, *_ = history.row[_PLACE["ended"] :]
+            good = self._is_lease_good(history.row)
             if history.at > self._lost_upto or self._lost_upto < self._first:
                 if history.ended is None:
                     self._living[arrival] = history.lease
@@ -428,6 +431,8 @@ class _Examiner:
                     ended is None and not (good and lease == history.lease)
                 ):
                     text = f"the row of the entry at {arrival} is wrong; the log has what is right"
+                    if not good and history.at < self._first:
+                        text += ", but how often it came back is not known"
                     self._add("nothing", text, arrival)
             elif ended is None and history.ended is None and good:
                 self._living[arrival] = lease
@@ -504,10 +509,23 @@ class _Examiner:
             if arrival in self._histories:
                 lease = self._living.get(arrival)
                 ended = None if arrival in self._living else self._ended(arrival)
-                returns = row[_PLACE["returns"]] if ended is None else None
+                returns = self._returns(arrival) if ended is None else None
                 crc = lease_crc(arrival, lease, returns)
                 row = (*row[: _PLACE["ended"]], ended, lease, crc, returns)
             yield row
+
+    def _returns(self, arrival: int) -> int | None:
+        """How often a living entry came back: by its row, unless that is damaged; otherwise by the
+        log; None if that begins later."""
+        history = self._histories[arrival]
+        if self._is_lease_good(history.row):
+            returns: int | None = history.row[_PLACE["returns"]]
+            return returns
+        return history.deliveries if history.at >= self._first else None
+
+    def _is_lease_good(self, row: Row) -> bool:
+        _, lease, crc, returns = row[_PLACE["ended"] :]
+        return not self._checked or _is_lease_crc(crc, row[0], lease, returns)
 
     def _ended(self, arrival: int) -> int | None:
         history = self._histories[arrival]

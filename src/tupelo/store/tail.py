@@ -21,6 +21,7 @@ from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 COLUMNS = (
     *("position", "time", "kind", "arrival", "origin", "n", "agent", "session"),
     *("txn", "to", "waited", "expires", "payload", "agent_name", "deliveries"),
+    *("visible", "delayed"),
 )
 """The columns that can be requested. None means absent, or not about an entry; for an agent or an
 origin it means the space's own agent."""
@@ -33,23 +34,16 @@ Tail = tuple[int, int, list[Sequence[Any]]]
 
 _LONG = {"payload", "origin", "agent", "agent_name", "session", "txn", "to"}
 _OF_ENTRY = {"origin": "w.origin", "n": "w.n", "to": "w.dest", "payload": "w.payload"}
+_SINCE = {"to": 2, "session": 3} | dict.fromkeys(
+    ("agent_name", "deliveries", "visible", "delayed"), 7
+)
+"""The first format of the file with such a column."""
 _OTHERS = {"agent_name": AGENT_NAME.format("c"), "deliveries": "ifnull(c.deliveries, 0)"}
 
 
 def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
     """Columns of the first changes between two positions, from a file."""
     _check(names)
-    sources = _OF_ENTRY | _OTHERS
-    selected = [sources.get(name, f"c.{name}") for name in names]
-    joined = (
-        ""
-        if _OF_ENTRY.keys().isdisjoint(names)
-        else " LEFT JOIN change w ON w.position = c.arrival"
-    )
-    query = (
-        f"SELECT {', '.join(selected)} FROM change c{joined}"
-        " WHERE c.position BETWEEN ? AND ? ORDER BY c.position"
-    )
     try:
         uri = f"{path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
@@ -59,7 +53,7 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
             until = min(last, first + ROWS_MAX - 1, durable)
             if names and first <= until:
                 require_kept(first - 1, kept)
-                columns = _columns(db.execute(query, (first, until)), names)
+                columns = _columns(db.execute(_query(db, names), (first, until)), names)
         if "kind" in names:
             place = list(names).index("kind")
             columns[place] = [KINDS[code] for code in columns[place]]
@@ -70,6 +64,22 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
     return kept, durable, columns
 
 
+def _query(db: sqlite3.Connection, names: Sequence[str]) -> str:
+    """SQL for these columns between two positions, in a file of any format."""
+    (form,) = db.execute("PRAGMA user_version").fetchone()
+    sources = _OF_ENTRY | _OTHERS | {n: "NULL" for n, since in _SINCE.items() if form < since}
+    selected = [sources.get(name, f"c.{name}") for name in names]
+    joined = (
+        ""
+        if _OF_ENTRY.keys().isdisjoint(names)
+        else " LEFT JOIN change w ON w.position = c.arrival"
+    )
+    return (
+        f"SELECT {', '.join(selected)} FROM change c{joined}"
+        " WHERE c.position BETWEEN ? AND ? ORDER BY c.position"
+    )
+
+
 def changes_in(path: Path, since: int, limit: int) -> list[Change]:
     """Changes after a position, from a file whose space may be in use."""
     _, _, columns = tail_in(path, COLUMNS, since + 1, since + limit)
@@ -78,7 +88,9 @@ def changes_in(path: Path, since: int, limit: int) -> list[Change]:
     for row in zip(*columns, strict=True):
         cells = dict(zip(COLUMNS, row, strict=True))
         cells |= {"agent": cells["agent"] or own, "n": cells["n"] or 0}
-        cells |= {"arrival": cells["arrival"] or 0, "origin": cells["origin"] or own}
+        cells["origin"] = cells["origin"] or (own if cells["arrival"] else "")
+        cells["arrival"] = cells["arrival"] or 0
+        cells |= {"agent_name": cells["agent_name"] or "", "deliveries": cells["deliveries"] or 0}
         if (payload := cells["payload"]) is not None:
             try:
                 cells["shape"], cells["fields"] = decode_entry(payload)

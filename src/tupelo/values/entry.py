@@ -45,6 +45,10 @@ class Typed(msgspec.Struct, frozen=True, eq=False):
     values: tuple[Any, ...]
 
 
+DELIVERIES_MAX = 2**31 - 1
+"""The count of an entry's deliveries stops here."""
+
+
 class Entry(msgspec.Struct, gc=False, eq=False):
     """One entry of a space. `arrival` orders it in its space; (`origin`, `n`) identifies it
     anywhere.
@@ -75,6 +79,10 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     @property
     def ended(self) -> bool:
         return self.gone and self.txn is None and self.visible is None
+
+    def count_delivery(self) -> None:
+        """Count that the entry was taken and came back."""
+        self.deliveries = min(self.deliveries + 1, DELIVERIES_MAX)
 
     @property
     def value(self) -> Any:

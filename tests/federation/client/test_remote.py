@@ -387,3 +387,13 @@ def test_a_host_that_is_not_trusted_is_not_met(secured, dial, tmp_path):
     known.write_text(known.read_text().replace(identity.key, Identity.new().key))
     with pytest.raises(IdentityChanged):
         dial(host.url, identity=Identity.new(), trust=Trust.on_first_use(known))
+
+
+@pytest.mark.parametrize("position", [2**63, -(2**63) - 1, 2**70])
+def test_the_key_of_a_field_fits_in_a_message(dial, host, position):
+    host.space.write_all([("n", 2), ("n", 1)])
+    space = dial(host.url)
+    with pytest.raises(BadArgument, match="order="):
+        space.read(("n", int), order=tupelo.Key(position))
+    assert space.read(("n", int), order=tupelo.Key(2**63 - 1)) == ("n", 2)
+    assert space.read(("n", int), order=tupelo.Key(-(2**63))) == ("n", 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from pyroaring import BitMap64
@@ -18,7 +18,7 @@ from tupelo.space.session import Seen
 from tupelo.space.tasks import turn
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, encode_value, entry_to_wire, read_entry, read_value
-from tupelo.values.entry import NATIVE, Entry, freeze, freeze_value, thaw_value
+from tupelo.values.entry import DELIVERIES_MAX, NATIVE, Entry, freeze, freeze_value, thaw_value
 
 REST_BYTES = 64 * 1024
 """A message needs less than this beside its entries."""
@@ -62,12 +62,12 @@ def read_whole(encoded: Any, now: float = 0.0) -> Entry:
     if not (
         type(origin) is str
         and type(n) is int
-        and n >= 0
+        and 0 <= n < 2**63
         and type(arrival) is int
         and (expires is None or (type(expires) is float and isfinite(expires)))
         and type(to) in (str, type(None))
         and type(deliveries) is int
-        and 0 <= deliveries < 2**63
+        and 0 <= deliveries <= DELIVERIES_MAX
     ):
         raise BadFrame("this is no entry: its identity cannot be")
     shape, values = read_encoded_entry(fields)
@@ -190,23 +190,35 @@ def _without_defaults(*values: Any) -> tuple[Any, ...]:
     return values[: given[-1] + 1] if given else ()
 
 
+class _EncodedChange(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    position: int
+    time: float
+    kind: str
+    arrival: int
+    origin: str
+    n: int
+    agent: str
+    txn: str | None
+    waited: float
+    expires: float | None
+    entry: Any
+    to: str | None
+    session: str | None
+    agent_name: str = ""
+    deliveries: Annotated[int, msgspec.Meta(ge=0, le=DELIVERIES_MAX)] = 0
+    visible: float | None = None
+    delayed: int | None = None
+
+
 def read_change(encoded: Any) -> Change:
-    position, time, kind, arrival, origin, n, agent, txn, waited, expires, *rest = encoded
-    entry, to, session, *newer = rest
-    newer += _CHANGE_DEFAULTS[len(newer) :]
-    name, deliveries, visible, delayed = newer
+    """Decode `encode_change`. Raises BadFrame for anything else."""
+    try:
+        cells = msgspec.structs.asdict(msgspec.convert(encoded, _EncodedChange))
+    except msgspec.ValidationError as error:
+        raise BadFrame(f"this is no change: {error}") from error
+    entry = cells.pop("entry")
     shape, fields = (None, None) if entry is None else read_encoded_entry(entry)
-    return Change(
-        *(position, time, kind, arrival, origin, n, agent, txn, waited, expires),
-        shape=shape,
-        fields=fields,
-        to=to,
-        session=session,
-        agent_name=name,
-        deliveries=deliveries,
-        visible=visible,
-        delayed=delayed,
-    )
+    return Change(**cells, shape=shape, fields=fields)
 
 
 def encode_error(error: BaseException) -> tuple[str, str, dict[str, Any]]:
@@ -249,6 +261,8 @@ def encode_order(order: Order | None) -> Any:
         if type(order) is kind:
             return name
     if type(order) is Key and not callable(order.of):
+        if isinstance(order.of, int) and not -(2**63) <= order.of < 2**63:
+            raise BadArgument("order", "the Key of a field whose position fits in 64 bits", order)
         return ["key", order.of, order.reverse]
     raise BadArgument(
         "order",

@@ -47,7 +47,7 @@ KEPT_MAX = 10_000
 def adopt(hosted: HostedSpace, entries: list[Entry]) -> None:
     """Write entries again, under their own identity, after their taker has vanished."""
     for entry in entries:
-        entry.deliveries += 1
+        entry.count_delivery()
     hosted.flush_soon(hosted.port.adopt(entries))
 
 
