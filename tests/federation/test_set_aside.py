@@ -57,3 +57,14 @@ def test_a_repaired_space_has_the_options_that_it_was_given(folder):
             tupelo.connect(host.url + "jobs")
         with tupelo.connect(host.url + "jobs", password="tea") as jobs:
             assert jobs.count() == 1
+
+
+def test_a_repaired_space_keeps_its_rules_when_the_program_opens_it(folder):
+    spaces = {"jobs": {"access": tupelo.Access(password="tea")}}
+    with tupelo.Host("kitchen", listen="127.0.0.1:0", path=folder, spaces=spaces) as host:
+        salvage_in_place(folder / "jobs.tupelo")
+        assert host.space("jobs").count() == 1
+        with pytest.raises(tupelo.errors.WrongPassword):
+            tupelo.connect(host.url + "jobs")
+        with tupelo.connect(host.url + "jobs", password="tea") as jobs:
+            assert jobs.count() == 1

@@ -271,10 +271,17 @@ class HostCore:
     def make_space(
         self, name: str, access: Access | None = None, doubt: Doubt | None = None, **options: Any
     ) -> HostedSpace:
-        """The space of this name; it is made with these options if it does not exist yet. Raises
+        """The space of this name; it is made with these options if it does not exist yet. One that
+        was set aside keeps the options that it was given, unless others replace them. Raises
         BadArgument if options are given for an existing space."""
-        own = bool(options) or access is not None or doubt is not None
         check_space_name(name)
+        if name in self.set_aside:  # The rules that it was given hold also after its repair.
+            kept = dict(self.set_aside[name].options)
+            rules, policy = kept.pop("access", None), kept.pop("doubt", None)
+            access = rules if access is None else access
+            doubt = policy if doubt is None else doubt
+            options = kept | options
+        own = bool(options) or access is not None or doubt is not None
         if name in self.spaces:
             if own:
                 given = ", ".join([*options, *(["access"] if access else []), "doubt"][:3])
