@@ -7,7 +7,9 @@ import pytest
 
 import tupelo
 from tupelo.errors import DamagedFile
+from tupelo.space.port import port_of
 from tupelo.store.checking import salvage_in_place
+from tupelo.values.entry import Entry, freeze
 
 
 @pytest.fixture
@@ -68,3 +70,22 @@ def test_a_repaired_space_keeps_its_rules_when_the_program_opens_it(folder):
             tupelo.connect(host.url + "jobs")
         with tupelo.connect(host.url + "jobs", password="tea") as jobs:
             assert jobs.count() == 1
+
+
+def test_a_space_is_not_served_if_the_damage_is_found_after_it_was_opened(tmp_path):
+    file = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=file) as space:
+        shape, fields = freeze(("n", 1))
+        port_of(space).take_in(Entry(fields, shape, "o@p", 5, 1, None, to="me@q"))
+        space.take(("n", int))
+        space.write(("n", 2))
+    with sqlite3.connect(file) as db:  # An entry that is gone: it is read by the host only.
+        db.execute("UPDATE change SET payload = x'00' WHERE dest IS NOT NULL")
+    db.close()
+    with tupelo.Host("kitchen", listen="127.0.0.1:0", path=tmp_path) as host:
+        assert set(host.health) == {"jobs"}
+        with pytest.raises(DamagedFile, match="set aside"):
+            tupelo.connect(host.url + "jobs")
+        salvage_in_place(file)  # Refused if the host still had it open.
+        with tupelo.connect(host.url + "jobs") as jobs:
+            assert jobs.read_all() == [("n", 2)]

@@ -359,6 +359,11 @@ class HostCore:
         return found
 
     def _add_space(self, hosted: HostedSpace) -> None:
+        try:
+            self.mover.load_accepted(hosted)
+        except BaseException:
+            hosted.port.close()
+            raise
         self.spaces[hosted.name] = hosted
         if self.set_aside.pop(hosted.name, None) is not None:
             logger.warning("the space %r was repaired, and is served again", hosted.name)
