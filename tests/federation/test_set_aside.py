@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tupelo
-from tupelo.errors import DamagedFile
+from tupelo.errors import DamagedFile, JournalFailed
 from tupelo.space.port import port_of
 from tupelo.store.checking import salvage_in_place
 from tupelo.values.entry import Entry, freeze
@@ -89,3 +89,22 @@ def test_a_space_is_not_served_if_the_damage_is_found_after_it_was_opened(tmp_pa
         salvage_in_place(file)  # Refused if the host still had it open.
         with tupelo.connect(host.url + "jobs") as jobs:
             assert jobs.read_all() == [("n", 2)]
+
+
+def test_a_space_whose_file_was_locked_is_served_when_the_lock_is_gone(tmp_path, monkeypatch):
+    with tupelo.Host("kitchen", path=tmp_path) as host:
+        host.space("jobs").write(("n", 1))
+    db = sqlite3.connect(tmp_path / "jobs.tupelo", isolation_level=None)
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute("BEGIN EXCLUSIVE")
+    with monkeypatch.context() as patch:
+        patch.setattr("tupelo.store.sqlite.LOCKED_SECONDS", 0.0)
+        host = tupelo.Host("kitchen", listen="127.0.0.1:0", path=tmp_path)
+    with host:
+        assert "locked" in host.health["jobs"]
+        with pytest.raises(JournalFailed, match=r"'jobs' is set aside at this host: .*locked"):
+            tupelo.connect(host.url + "jobs")
+        db.close()  # The file has not changed.
+        with tupelo.connect(host.url + "jobs") as jobs:
+            assert jobs.read_all() == [("n", 1)]
+        assert host.health == {}

@@ -59,6 +59,7 @@ from tupelo.space import blocking
 from tupelo.space.clock import Clock
 from tupelo.space.log import Actor
 from tupelo.space.port import port_of
+from tupelo.store.format import is_locked
 from tupelo.values.holder import Holder
 from tupelo.values.scope import Scope
 
@@ -74,11 +75,11 @@ TRUST_REVIEW_SECONDS = 3_600.0
 
 class SetAside(NamedTuple):
     """A space in the folder that could not be opened: why, with which options, and the state of its
-    file then."""
+    file then; None if the file may be good, and could only not be used."""
 
     reason: str
     options: Mapping[str, Any]
-    state: tuple[int, ...]
+    state: tuple[int, ...] | None
 
 
 class HostCore:
@@ -302,27 +303,37 @@ class HostCore:
         return hosted
 
     def _open_or_set_aside(self, name: str, options: Mapping[str, Any]) -> None:
-        """Open a space; if its file is damaged, the host goes on without it."""
+        """Open a space; if its file cannot be used, the host goes on without it."""
         try:
             self.make_space(name, **options)
         except (DamagedFile, ForeignFile, JournalFailed) as error:
             if self._folder is None:
                 raise
-            state = _file_state(self._folder.file_of(name))
+            passing = isinstance(error, JournalFailed)
+            state = None if passing else _file_state(self._folder.file_of(name))
             self.set_aside[name] = SetAside(str(error), options, state)
             logger.error(
-                "the space %r is set aside, and the others are served: %s; repair its file with"
-                " `tupelo repair`, and it is opened when it is next used",
+                "the space %r is set aside, and the others are served: %s; %s it is opened when it"
+                " is next used",
                 name,
                 error,
+                "when that has passed," if passing else "repair it with `tupelo repair`, and",
             )
 
     def _reopen(self, name: str) -> None:
-        """Open a space that was set aside, if its file has changed since. Raises DamagedFile."""
-        before = self.set_aside[name]
-        if self._folder is not None and _file_state(self._folder.file_of(name)) != before.state:
-            self._open_or_set_aside(name, before.options)
+        """Open a space that was set aside, if its file has changed since, or if it was only not
+        usable then. Raises DamagedFile or JournalFailed."""
+        aside = self.set_aside[name]
+        if self._folder is not None:
+            file = self._folder.file_of(name)
+            # Opening a locked file would hold up the host until the lock is released.
+            tried = is_locked(file) if aside.state is None else _file_state(file) == aside.state
+            if not tried:
+                self._open_or_set_aside(name, aside.options)
         if name in self.set_aside:
+            aside = self.set_aside[name]
+            if aside.state is None:
+                raise JournalFailed(f"the space {name!r} is set aside at this host: {aside.reason}")
             raise DamagedFile(
                 f"the space {name!r} is set aside at this host, because its file cannot be used;"
                 " `tupelo repair` saves what is good of it"
