@@ -12,6 +12,7 @@ import pytest
 
 import tupelo as package
 from tupelo import Access, Host, SpaceLike
+from tupelo.errors import UnknownSpace
 
 
 @dataclass
@@ -30,6 +31,7 @@ def host(tmp_path):
 
 @pytest.fixture
 def url(host):
+    host.space("jobs")
     return host.url + "jobs"
 
 
@@ -153,3 +155,18 @@ def test_what_is_wrong_is_said_in_one_line(arguments, said, url, tupelo):
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("tupelo: ") and said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["read", "take", "count", "show", "log", "watch"])
+def test_a_misspelt_space_is_not_made(command, host, url, tupelo):
+    template = ["ANY"] if command == "take" else []
+    result = tupelo(command, host.url + "jbos", *template, *["--follow"] * (command == "log"))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "tupelo: there is no space 'jbos' at this host; there is 'jobs'\n"
+    with pytest.raises(UnknownSpace):
+        host.space("jbos", create=False)
+
+
+def test_write_makes_a_space(host, tupelo):
+    assert tupelo("write", host.url + "new", "(1,)").returncode == 0
+    assert host.space("new", create=False).count() == 1

@@ -118,8 +118,8 @@ def take(**given: Any) -> None:
 def write(
     space: str, entry: tuple[str, ...], lease: float | None, to: str | None, trust: str | None
 ) -> None:
-    """Write entries, all of them or none."""
-    with clear_errors(), opened(space, trust) as target:
+    """Write entries, all of them or none. At a host, a space that does not exist is made."""
+    with clear_errors(), opened(space, trust, create=True) as target:
         texts = (line for one in entry for line in (sys.stdin if one == "-" else [one]))
         entries = [read_entry(text) for text in texts if text.strip()]
         target.write_all(entries, lease=lease, to=to)
@@ -312,11 +312,14 @@ def describe_host(url: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(space: str, trust: str | None = None) -> Iterator[tupelo.SpaceLike]:
-    """Open the space of a file or a URL. The password is in the environment: TUPELO_PASSWORD."""
+def opened(
+    space: str, trust: str | None = None, *, create: bool = False
+) -> Iterator[tupelo.SpaceLike]:
+    """Open the space of a file or a URL. The password is in the environment: TUPELO_PASSWORD. A
+    space that a host does not have is made if `create`; else UnknownSpace is raised."""
     always_stand_in()
     if space.startswith("tupelo://"):
-        with tupelo.connect(space, **credentials(trust)) as remote:
+        with tupelo.connect(space, create=create, **credentials(trust)) as remote:
             yield remote
     else:
         with open_space(Path(space)) as local:
