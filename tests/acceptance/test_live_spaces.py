@@ -129,6 +129,13 @@ def test_spaces_and_peers_tell_names(host, url, tupelo):
     assert "password" in found["secret"]["refused"]
 
 
+def test_the_url_of_spaces_may_name_a_space(host, url, tupelo):
+    host.space("50% off").write((1,))
+    said = lines(tupelo("spaces", url))
+    assert said == lines(tupelo("spaces", host.url))
+    assert {"space": "50% off", "entries": 1} in said and {"space": "jobs", "entries": 0} in said
+
+
 def test_a_password_comes_from_the_environment(host, tupelo):
     host.space("secret", access=Access(password="tea")).write(("x", 1))
     url = host.url + "secret"

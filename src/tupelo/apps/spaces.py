@@ -15,6 +15,7 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -245,13 +246,15 @@ def log(
 @trust_option
 def spaces(url: str, json: bool | None, trust: str | None) -> None:
     """Print the spaces of a host, and how many entries each has."""
+    from tupelo.federation.links.address import parse_url
+
     with clear_errors():
         about = describe_host(url, credentials(trust))
-        base = url.rstrip("/")
+        address, _ = parse_url(url)  # A space in the URL is ignored, as by the other commands.
         rows = []
         for name in about["spaces"]:
             try:
-                with opened(f"{base}/{name}", trust) as target:
+                with opened(f"tupelo://{address}/{quote(name, safe='')}", trust) as target:
                     rows.append({"space": name, "entries": target.count(scope=tupelo.HERE)})
             except TupeloError as error:  # It may have a password, or access rules.
                 rows.append({"space": name, "entries": None, "refused": str(error)})
