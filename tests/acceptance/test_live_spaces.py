@@ -153,7 +153,10 @@ def test_a_password_comes_from_the_environment(host, tupelo):
         (["read", "URL", '(__import__("os"),)'], "names its fields"),
         (["read", "tupelo://127.0.0.1:1/jobs"], "cannot be reached"),
         (["read", "tupelo://127.0.0.1:1"], "names a space"),
-        (["read", "nothing.tupelo"], "does not exist"),
+        (["read", "nothing.tupelo"], "does not exist\n"),
+        (["read", "127.0.0.1:7700/jobs"], "a space at a host is tupelo://127.0.0.1:7700/jobs\n"),
+        (["log", "here:1/jobs", "--follow"], "a space at a host is tupelo://here:1/jobs\n"),
+        (["read", "URL", '("job", Betwen(1, 9))'], "unknown: Betwen; did you mean Between?"),
         (["take", "URL", '("job", 7)', "--wait", "-2"], "wait"),
     ],
 )

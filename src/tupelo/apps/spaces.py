@@ -6,6 +6,7 @@ A space is named by its file, or by the URL at which a host keeps it.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter
@@ -343,7 +344,9 @@ def open_space(path: Path) -> tupelo.Space:
 def check_file(path: Path) -> None:
     """Raise an error if the file does not exist or cannot be a journal."""
     if not path.exists():
-        raise JournalFailed(f"{path} does not exist")
+        like_url = re.fullmatch(r"[^/]+:\d+/.+", str(path))
+        hint = f"; a space at a host is tupelo://{path}" if like_url else ""
+        raise JournalFailed(f"{path} does not exist{hint}")
     if not path.is_file():
         raise ForeignFile(f"{path} is not a file")
     if not path.stat().st_size:
@@ -366,8 +369,8 @@ def log_of(space: str, follow: bool, trust: str | None) -> Iterator[Page]:
     """The log of a space. A file that is followed is only read, so its space may be in use."""
     if follow and not space.startswith("tupelo://"):
         always_stand_in()
+        check_file(Path(space))
         path = Path(space).absolute()
-        check_file(path)
         yield lambda since: changes_in(path, since, PAGE)
     else:
         with opened(space, trust) as target:
