@@ -89,7 +89,8 @@ def test_it_says_who_comes_and_goes(start):
         ),
         (
             ["kitchen", "--listen", "127.0.0.1:0", "--console", "0.0.0.0:0"],
-            "--console must be a loop",
+            "--console must be a loopback address (beyond this machine: `tupelo console URL"
+            " --remote`",
         ),
     ],
 )

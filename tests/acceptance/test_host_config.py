@@ -80,12 +80,29 @@ def test_options_override_the_file(start, config, tmp_path):
     ("before", "after", "complaint"),
     [
         ('name = "kitchen"', 'nam = "kitchen"', "line 2: nam is no key of it; the keys are: name"),
-        ("heartbeat = 10", 'heartbeat = "fast"', "line 5: heartbeat must be float"),
+        ("heartbeat = 10", 'heartbeat = "fast"', "line 5: heartbeat must be a number, not 'fast'"),
         ("connections = 50", "conections = 50", "line 8: conections in [limits] is no key"),
         ("connections = 50", "connections = 0", "line 8: connections in [limits] must be a whole"),
         ("entries = 2", "entrys = 2", "line 11: capacity.entrys in [spaces.jobs] is no key of it"),
         ("entries = 2", "entries = 0", "line 11: entries in [spaces.jobs] must be a whole number"),
-        ('"process"', '"sometimes"', "line 14: durability in [spaces.jobs] must be"),
+        (
+            '"process"',
+            '"fast"',
+            'line 14: durability in [spaces.jobs] must be "full" or "none" or "process", not',
+        ),
+        (
+            "{entries = 2}",
+            "2",
+            "line 11: capacity in [spaces.jobs] must be a table with the keys entries, size_bytes,"
+            " evict, not 2\n",
+        ),
+        (
+            "key = 1, reverse",
+            "reverse",
+            'order in [spaces.jobs] must be "fifo" or "lifo" or "queue" or "stack" or'
+            " \"vector\" or a table with the keys key, reverse, not {'reverse': True}\n",
+        ),
+        ("take = []", "take = [1]", "must be a text or a list of texts, not [1]\n"),
         ('file = "word"', 'file = "no"', "line 17: password_file in [spaces.secret.access] cannot"),
         ('password_file = "word"', 'password_env = "NO_WORD"', "line 17: password_env in [spaces."),
         ("take = []", 'take = ["me"]', "line 20: take in [spaces.board.access] must be ANYONE"),

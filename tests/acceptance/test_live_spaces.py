@@ -12,6 +12,7 @@ import pytest
 
 import tupelo as package
 from tupelo import Access, Host, SpaceLike
+from tupelo.errors import UnknownSpace
 
 
 @dataclass
@@ -30,6 +31,7 @@ def host(tmp_path):
 
 @pytest.fixture
 def url(host):
+    host.space("jobs")
     return host.url + "jobs"
 
 
@@ -137,6 +139,13 @@ def test_spaces_and_peers_tell_names(host, url, tupelo):
     assert "password" in found["secret"]["refused"]
 
 
+def test_the_url_of_spaces_may_name_a_space(host, url, tupelo):
+    host.space("50% off").write((1,))
+    said = lines(tupelo("spaces", url))
+    assert said == lines(tupelo("spaces", host.url))
+    assert {"space": "50% off", "entries": 1} in said and {"space": "jobs", "entries": 0} in said
+
+
 def test_a_password_comes_from_the_environment(host, tupelo):
     host.space("secret", access=Access(password="tea")).write(("x", 1))
     url = host.url + "secret"
@@ -154,7 +163,10 @@ def test_a_password_comes_from_the_environment(host, tupelo):
         (["read", "URL", '(__import__("os"),)'], "names its fields"),
         (["read", "tupelo://127.0.0.1:1/jobs"], "cannot be reached"),
         (["read", "tupelo://127.0.0.1:1"], "names a space"),
-        (["read", "nothing.tupelo"], "does not exist"),
+        (["read", "nothing.tupelo"], "does not exist\n"),
+        (["read", "127.0.0.1:7700/jobs"], "a space at a host is tupelo://127.0.0.1:7700/jobs\n"),
+        (["log", "here:1/jobs", "--follow"], "a space at a host is tupelo://here:1/jobs\n"),
+        (["read", "URL", '("job", Betwen(1, 9))'], "unknown: Betwen; did you mean Between?"),
         (["take", "URL", '("job", 7)', "--wait", "-2"], "wait"),
     ],
 )
@@ -163,3 +175,18 @@ def test_what_is_wrong_is_said_in_one_line(arguments, said, url, tupelo):
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("tupelo: ") and said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["read", "take", "count", "show", "log", "watch"])
+def test_a_misspelt_space_is_not_made(command, host, url, tupelo):
+    template = ["ANY"] if command == "take" else []
+    result = tupelo(command, host.url + "jbos", *template, *["--follow"] * (command == "log"))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "tupelo: there is no space 'jbos' at this host; there is 'jobs'\n"
+    with pytest.raises(UnknownSpace):
+        host.space("jbos", create=False)
+
+
+def test_write_makes_a_space(host, tupelo):
+    assert tupelo("write", host.url + "new", "(1,)").returncode == 0
+    assert host.space("new", create=False).count() == 1

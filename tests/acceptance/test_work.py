@@ -44,3 +44,21 @@ def test_a_queue_that_is_not_there_is_named(tupelo, tmp_path, name, expected):
     assert result.returncode != 0
     assert expected in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def boil():\n    raise ValueError('dry')\nboil()\n", "ValueError: dry"),
+        ("import absent_package\n", "ModuleNotFoundError: No module named 'absent_package'"),
+        ("def (\n", "SyntaxError: "),
+    ],
+)
+def test_a_module_that_raises_is_named_and_its_traceback_is_its_own(tupelo, tmp_path, source, said):
+    (tmp_path / "tasks.py").write_text(source)
+    result = tupelo("work", "tasks:queue")
+    assert result.returncode == 1
+    first = result.stderr.splitlines()[0]
+    assert first.startswith(f"tupelo: the module 'tasks' cannot be imported: {said}")
+    assert "tasks.py" in result.stderr and said in result.stderr.splitlines()[-1]
+    assert not [word for word in ("click", "importlib", "working.py") if word in result.stderr]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 import tupelo
 from tupelo.errors import BadArgument, BadInput
@@ -135,13 +136,16 @@ class _Reader:
             return msgspec.convert(table, kind)
         except msgspec.ValidationError as error:
             said, _, where = str(error).partition(" - at `$")
-            keys = [part for part in re.split(r"[.\[\]`]+", where) if part not in ("", "...")]
+            keys = re.findall(r"\w+", re.sub(r"\[.*?\]", "", where))  # without places in lists
+            expected, got = _type_at(kind, keys), table
             if unknown := re.search(r"unknown field `(.*)`", said):
-                known = ", ".join(_known(kind, keys))
+                known = ", ".join(_keys_of(expected))
                 keys.append(unknown[1])
                 said = f"is no key of it; the keys are: {known}"
             else:
-                said = "must be " + said.removeprefix("Expected ").replace("`", "")
+                for key in keys:
+                    got = got[key]
+                said = f"must be {_words(expected)}, not {got!r}"
             raise self.error(section, ".".join(keys), said) from None
 
     def made(self, make: Any, section: str, table: dict[str, Any]) -> Any:
@@ -207,16 +211,44 @@ class _Reader:
         return BadInput(f"{place}: {key}{inside} {said}")
 
 
-def _known(kind: type[msgspec.Struct], keys: list[str]) -> list[str]:
-    """The keys of the table at this place."""
-    nested: dict[str, type[msgspec.Struct]] = {
-        "capacity": CapacityTable,
-        "order": KeyTable,
-        "doubt": DoubtTable,
-        "access": AccessTable,
-    }
-    found = [field.name for field in msgspec.structs.fields(nested[keys[-1]] if keys else kind)]
-    return [*found, "limits", "access", "spaces"] if found[0] == "name" else found
+def _type_at(kind: type[msgspec.Struct], keys: list[str]) -> inspect.Type:
+    """The type of the value at this place."""
+    found = inspect.type_info(kind)
+    for key in keys:
+        found = next(field.type for field in _table_in(found).fields if field.name == key)
+    return found
+
+
+def _table_in(found: inspect.Type) -> inspect.StructType:
+    choices = found.types if isinstance(found, inspect.UnionType) else (found,)
+    return next(one for one in choices if isinstance(one, inspect.StructType))
+
+
+def _keys_of(found: inspect.Type) -> list[str]:
+    table = _table_in(found)
+    more = ["limits", "access", "spaces"] if table.cls is HostTable else []
+    return [field.name for field in table.fields] + more
+
+
+def _words(found: inspect.Type) -> str:
+    """What a value of this type is, in the words of the file."""
+    match found:
+        case inspect.UnionType(types=choices):
+            given = [one for one in choices if not isinstance(one, inspect.NoneType)]
+            return " or ".join(map(_words, given))
+        case inspect.LiteralType(values=values):
+            return " or ".join(f'"{value}"' for value in values)
+        case inspect.ListType():
+            return "a list of texts"
+        case inspect.StructType():
+            return f"a table with the keys {', '.join(_keys_of(found))}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType():
+            return "a whole number"
+        case inspect.FloatType():
+            return "a number"
+    return "a text"
 
 
 def _line_of(text: str, section: str, key: str) -> int:

@@ -6,6 +6,7 @@ A space is named by its file, or by the URL at which a host keeps it.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -118,8 +120,8 @@ def take(**given: Any) -> None:
 def write(
     space: str, entry: tuple[str, ...], lease: float | None, to: str | None, trust: str | None
 ) -> None:
-    """Write entries, all of them or none."""
-    with clear_errors(), opened(space, trust) as target:
+    """Write entries, all of them or none. At a host, a space that does not exist is made."""
+    with clear_errors(), opened(space, trust, create=True) as target:
         texts = (line for one in entry for line in (sys.stdin if one == "-" else [one]))
         entries = [read_entry(text) for text in texts if text.strip()]
         target.write_all(entries, lease=lease, to=to)
@@ -245,13 +247,15 @@ def log(
 @trust_option
 def spaces(url: str, json: bool | None, trust: str | None) -> None:
     """Print the spaces of a host, and how many entries each has."""
+    from tupelo.federation.links.address import parse_url
+
     with clear_errors():
         about = describe_host(url, credentials(trust))
-        base = url.rstrip("/")
+        address, _ = parse_url(url)  # A space in the URL is ignored, as by the other commands.
         rows = []
         for name in about["spaces"]:
             try:
-                with opened(f"{base}/{name}", trust) as target:
+                with opened(f"tupelo://{address}/{quote(name, safe='')}", trust) as target:
                     rows.append({"space": name, "entries": target.count(scope=tupelo.HERE)})
             except TupeloError as error:  # It may have a password, or access rules.
                 rows.append({"space": name, "entries": None, "refused": str(error)})
@@ -312,11 +316,14 @@ def describe_host(url: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(space: str, trust: str | None = None) -> Iterator[tupelo.SpaceLike]:
-    """Open the space of a file or a URL. The password is in the environment: TUPELO_PASSWORD."""
+def opened(
+    space: str, trust: str | None = None, *, create: bool = False
+) -> Iterator[tupelo.SpaceLike]:
+    """Open the space of a file or a URL. The password is in the environment: TUPELO_PASSWORD. A
+    space that a host does not have is made if `create`; else UnknownSpace is raised."""
     always_stand_in()
     if space.startswith("tupelo://"):
-        with tupelo.connect(space, **credentials(trust)) as remote:
+        with tupelo.connect(space, create=create, **credentials(trust)) as remote:
             yield remote
     else:
         with open_space(Path(space)) as local:
@@ -337,7 +344,9 @@ def open_space(path: Path) -> tupelo.Space:
 def check_file(path: Path) -> None:
     """Raise an error if the file does not exist or cannot be a journal."""
     if not path.exists():
-        raise JournalFailed(f"{path} does not exist")
+        like_url = re.fullmatch(r"[^/]+:\d+/.+", str(path))
+        hint = f"; a space at a host is tupelo://{path}" if like_url else ""
+        raise JournalFailed(f"{path} does not exist{hint}")
     if not path.is_file():
         raise ForeignFile(f"{path} is not a file")
     if not path.stat().st_size:
@@ -360,8 +369,8 @@ def log_of(space: str, follow: bool, trust: str | None) -> Iterator[Page]:
     """The log of a space. A file that is followed is only read, so its space may be in use."""
     if follow and not space.startswith("tupelo://"):
         always_stand_in()
+        check_file(Path(space))
         path = Path(space).absolute()
-        check_file(path)
         yield lambda since: changes_in(path, since, PAGE)
     else:
         with opened(space, trust) as target:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from traceback import print_exception
+from types import TracebackType
 
 import click
 
 from tupelo.apps.hosting import log_to_stderr
-from tupelo.apps.shell import clear_errors, examples
-from tupelo.errors import BadArgument
+from tupelo.apps.shell import FAILED, clear_errors, complain, examples
+from tupelo.errors import BadArgument, TupeloError
 from tupelo.queue import JobQueue
 
 
@@ -43,11 +45,27 @@ def found(text: str) -> JobQueue:
     sys.path.insert(0, str(Path.cwd()))
     try:
         queue = getattr(import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0] and error.name != module:
-            raise
-        expected = f"a module that is here or installed; there is no {module!r}"
-        raise BadArgument("queue", expected, text) from None
+    except TupeloError:
+        raise
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing in (module.partition(".")[0], module):
+            expected = f"a module that is here or installed; there is no {module!r}"
+            raise BadArgument("queue", expected, text) from None
+        complain(f"the module {module!r} cannot be imported: {type(error).__name__}: {error}")
+        print_exception(error.with_traceback(_within_module(error.__traceback__)))
+        sys.exit(FAILED)
     if not isinstance(queue, JobQueue):
         raise BadArgument("queue", f"the name of a JobQueue in {module}", text)
     return queue
+
+
+def _within_module(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the imported module."""
+    ours = (__file__, import_module.__code__.co_filename)
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file not in ours and not file.startswith("<frozen importlib"):
+            break
+        trace = trace.tb_next
+    return trace

@@ -170,6 +170,19 @@ _OF_THE_WORLD = {
 }
 
 
+def is_locked(path: Path) -> bool:
+    """Whether another program has locked the file now. Does not wait."""
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", timeout=0, uri=True)
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+    return False
+
+
 def refuse(path: Path, error: Exception) -> NoReturn:
     if not is_damage(error):
         raise JournalFailed(f"{path}: {error}") from error

@@ -13,6 +13,7 @@ import ast
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
+from difflib import get_close_matches
 from types import NoneType
 from typing import Any
 from uuid import UUID
@@ -213,12 +214,14 @@ def _read(node: ast.expr) -> Any:
             return OfType(_dotted(node))
         case ast.Call(func=function, args=args, keywords=named) if all(k.arg for k in named):
             fields = {str(word.arg): _read(word.value) for word in named}
-            made = _PARTS.get(_dotted(function))
+            kind = _dotted(function)
+            made = _PARTS.get(kind)
             if made is not None:
                 return made(*[_read(arg) for arg in args], **fields)
+            if args and (near := get_close_matches(kind, _PARTS, 1)):
+                raise BadTemplate(f"unknown: {kind}; did you mean {near[0]}?")
             if args:
-                raise BadTemplate(f"{_dotted(function)}(...) names its fields: field=value")
-            kind = _dotted(function)
+                raise BadTemplate(f"{kind}(...) names its fields: field=value")
             conditions = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
             return NestedTyped(kind, conditions)
     raise BadTemplate(f"{ast.unparse(node)!r} is no part of a template")

@@ -44,7 +44,10 @@ class Console:
         if not port.isdigit() or int(port) > 65_535:
             raise BadArgument("listen", "an address such as 127.0.0.1:7780", listen)
         if not is_loopback(name) and not remote:
-            expected = "a loopback address, unless remote=True (--console-remote)"
+            expected = (
+                "a loopback address (beyond this machine: `tupelo console URL --remote`,"
+                " or remote=True in a program)"
+            )
             raise BadArgument("listen", expected, listen)
         if token is not None and (not isinstance(token, str) or len(token) < 16):
             raise BadArgument("token", "a text of 16 characters or more", "a shorter one")

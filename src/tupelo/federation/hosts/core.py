@@ -59,6 +59,7 @@ from tupelo.space import blocking
 from tupelo.space.clock import Clock
 from tupelo.space.log import Actor
 from tupelo.space.port import port_of
+from tupelo.store.format import is_locked
 from tupelo.values.holder import Holder
 from tupelo.values.scope import Scope
 
@@ -74,11 +75,11 @@ TRUST_REVIEW_SECONDS = 3_600.0
 
 class SetAside(NamedTuple):
     """A space in the folder that could not be opened: why, with which options, and the state of its
-    file then."""
+    file then; None if the file may be good, and could only not be used."""
 
     reason: str
     options: Mapping[str, Any]
-    state: tuple[int, ...]
+    state: tuple[int, ...] | None
 
 
 class HostCore:
@@ -271,10 +272,17 @@ class HostCore:
     def make_space(
         self, name: str, access: Access | None = None, doubt: Doubt | None = None, **options: Any
     ) -> HostedSpace:
-        """The space of this name; it is made with these options if it does not exist yet. Raises
+        """The space of this name; it is made with these options if it does not exist yet. One that
+        was set aside keeps the options that it was given, unless others replace them. Raises
         BadArgument if options are given for an existing space."""
-        own = bool(options) or access is not None or doubt is not None
         check_space_name(name)
+        if name in self.set_aside:  # The rules that it was given hold also after its repair.
+            kept = dict(self.set_aside[name].options)
+            rules, policy = kept.pop("access", None), kept.pop("doubt", None)
+            access = rules if access is None else access
+            doubt = policy if doubt is None else doubt
+            options = kept | options
+        own = bool(options) or access is not None or doubt is not None
         if name in self.spaces:
             if own:
                 given = ", ".join([*options, *(["access"] if access else []), "doubt"][:3])
@@ -295,27 +303,37 @@ class HostCore:
         return hosted
 
     def _open_or_set_aside(self, name: str, options: Mapping[str, Any]) -> None:
-        """Open a space; if its file is damaged, the host goes on without it."""
+        """Open a space; if its file cannot be used, the host goes on without it."""
         try:
             self.make_space(name, **options)
         except (DamagedFile, ForeignFile, JournalFailed) as error:
             if self._folder is None:
                 raise
-            state = _file_state(self._folder.file_of(name))
+            passing = isinstance(error, JournalFailed)
+            state = None if passing else _file_state(self._folder.file_of(name))
             self.set_aside[name] = SetAside(str(error), options, state)
             logger.error(
-                "the space %r is set aside, and the others are served: %s; repair its file with"
-                " `tupelo repair`, and it is opened when it is next used",
+                "the space %r is set aside, and the others are served: %s; %s it is opened when it"
+                " is next used",
                 name,
                 error,
+                "when that has passed," if passing else "repair it with `tupelo repair`, and",
             )
 
     def _reopen(self, name: str) -> None:
-        """Open a space that was set aside, if its file has changed since. Raises DamagedFile."""
-        before = self.set_aside[name]
-        if self._folder is not None and _file_state(self._folder.file_of(name)) != before.state:
-            self._open_or_set_aside(name, before.options)
+        """Open a space that was set aside, if its file has changed since, or if it was only not
+        usable then. Raises DamagedFile or JournalFailed."""
+        aside = self.set_aside[name]
+        if self._folder is not None:
+            file = self._folder.file_of(name)
+            # Opening a locked file would hold up the host until the lock is released.
+            tried = is_locked(file) if aside.state is None else _file_state(file) == aside.state
+            if not tried:
+                self._open_or_set_aside(name, aside.options)
         if name in self.set_aside:
+            aside = self.set_aside[name]
+            if aside.state is None:
+                raise JournalFailed(f"the space {name!r} is set aside at this host: {aside.reason}")
             raise DamagedFile(
                 f"the space {name!r} is set aside at this host, because its file cannot be used;"
                 " `tupelo repair` saves what is good of it"
@@ -352,6 +370,11 @@ class HostCore:
         return found
 
     def _add_space(self, hosted: HostedSpace) -> None:
+        try:
+            self.mover.load_accepted(hosted)
+        except BaseException:
+            hosted.port.close()
+            raise
         self.spaces[hosted.name] = hosted
         if self.set_aside.pop(hosted.name, None) is not None:
             logger.warning("the space %r was repaired, and is served again", hosted.name)

@@ -70,11 +70,14 @@ class EntryMover:
         self._tasks: dict[EngagedPeer, asyncio.Task[None]] = {}
         self._again: set[EngagedPeer] = set()
 
-    def recover(self, hosted: HostedSpace) -> None:
-        """After a restart: load the entries in transit, and the identities of accepted ones."""
+    def load_accepted(self, hosted: HostedSpace) -> None:
+        """Before a space is served: load the identities of accepted entries. Raises DamagedFile."""
         accepted = self._accepted.setdefault(hosted.name, Seen())
         for origin, n in hosted.port.accepted():
             accepted.add_number(origin, n)
+
+    def recover(self, hosted: HostedSpace) -> None:
+        """After a restart: load the entries in transit."""
         for delivery in hosted.port.deliveries_in_doubt():
             if delivery.holder.kind == "move":
                 moving = EntryInTransit(self, hosted, delivery)
