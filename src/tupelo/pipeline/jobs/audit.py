@@ -50,13 +50,15 @@ def audit(
             f.count(f.when(f.col("fate") == "living", 1)).alias("living"),
             f.count(f.when(f.col("fate") == "in doubt", 1)).alias("in_doubt"),
         )
-    return changes.sparkSession.sql(
+    faults = changes.sparkSession.sql(
         faults_sql(drained),
         lives=found,
         changes=changes,
         late=reordered(changes),
         gaps=gaps(changes),
     )
+    # Spark looks for the observation in the plan as it was given, where SQL only names a view.
+    return faults.select("*")
 
 
 def tally() -> list[Column]:
