@@ -325,7 +325,7 @@ def test_what_was_planted_is_found_and_named(spark, sound):
     rows = [{**row, "space": name} for name, (altered, _) in planted.items() for row in altered]
     expected = {name: faults for name, (_, faults) in planted.items()}
     by_duckdb = [
-        (row["fault"], row["space"], row["n"])
+        (row["fault"], row["space"], row["first"] if row["n"] is None else row["n"])
         for row in audited(pa.Table.from_pylist(rows, CHANGES))[0].to_pylist()
     ]
     for faults in (faults_in(jobs.audit(table_of(spark, rows))), by_duckdb):
