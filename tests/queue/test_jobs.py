@@ -12,7 +12,7 @@ import pytest
 
 import tupelo
 from tupelo.errors import BadArgument
-from tupelo.queue import JobFailed, JobQueue, QueueExecutor
+from tupelo.queue import JobCancelled, JobFailed, JobQueue, QueueExecutor
 
 PATIENCE_SECONDS = 60.0
 
@@ -160,7 +160,7 @@ def test_a_job_that_has_not_begun_can_be_cancelled(queue):
     assert not job.cancel() and not other.cancel()
     queue.work(until_empty=True)
     for cancelled in (job, other):
-        with pytest.raises(JobFailed, match="the job was cancelled"):
+        with pytest.raises(JobCancelled, match="the job was cancelled"):
             cancelled.result(0)
     with pytest.raises(TimeoutError, match="job nothing has no result"):
         queue.job("nothing").result(0)

@@ -2,12 +2,13 @@
 of the standard library. Written with the public API of spaces only."""
 
 from tupelo.queue.adapters import AsyncQueue, QueueExecutor, SpaceDict
-from tupelo.queue.jobs import DeadLetter, Job, JobFailed, JobQueue
+from tupelo.queue.jobs import DeadLetter, Job, JobCancelled, JobFailed, JobQueue
 
 __all__ = [
     "AsyncQueue",
     "DeadLetter",
     "Job",
+    "JobCancelled",
     "JobFailed",
     "JobQueue",
     "QueueExecutor",

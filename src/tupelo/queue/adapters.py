@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import tupelo
 from tupelo.errors import BadArgument, SpaceClosed, TupeloError
-from tupelo.queue.jobs import FinishedJob, Job, JobFailed, JobQueue
+from tupelo.queue.jobs import FinishedJob, Job, JobCancelled, JobFailed, JobQueue
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -29,13 +29,12 @@ class QueueFuture(Future[T]):
     def __init__(self, job: Job) -> None:
         super().__init__()
         self.job = job
+        self._cancelling = threading.Lock()
 
     def cancel(self) -> bool:
-        if self.cancelled():
-            return True
-        if self.done() or not self.job.cancel() or not super().cancel():
-            return False
-        self.set_running_or_notify_cancel()
+        if self.done() or not self.job.cancel():
+            return self.cancelled()
+        self._set_cancelled()
         return True
 
     def settle(self, wait: float | None) -> None:
@@ -43,8 +42,15 @@ class QueueFuture(Future[T]):
         with suppress(TimeoutError, InvalidStateError):  # no result yet, or settled already
             try:
                 self.set_result(self.job.result(wait))
+            except JobCancelled:
+                self._set_cancelled()
             except JobFailed as error:
                 self.set_exception(error)
+
+    def _set_cancelled(self) -> None:
+        with self._cancelling:
+            if not self.cancelled() and super().cancel():
+                self.set_running_or_notify_cancel()  # else `wait` would not see it
 
 
 class QueueExecutor(Executor):

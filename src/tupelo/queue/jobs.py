@@ -77,6 +77,10 @@ class JobFailed(Exception):
     """The function of a job has raised in every attempt. The text is the last traceback."""
 
 
+class JobCancelled(JobFailed):
+    """The job was cancelled before a worker had begun it."""
+
+
 @dataclass(frozen=True)
 class Task:
     """A function, and what happens when it raises."""
@@ -98,12 +102,14 @@ class Job:
     def result(self, wait: float | None = None) -> Any:
         """The result of the function; waits for it, at most `wait` seconds.
 
-        Raises JobFailed if every attempt has failed, and TimeoutError if there is no result in
-        time. A result is kept as long as the queue's `keep_results` says.
+        Raises JobFailed if every attempt has failed, JobCancelled if it was cancelled, and
+        TimeoutError if there is no result in time. A result is kept as long as the queue's `keep_results` says.
         """
         finished = self._queue.space.read(FinishedJob(self._queue.name, self.id), wait=wait)
         if finished is None:
             raise TimeoutError(f"job {self.id} has no result after {wait:g} s")
+        if finished.error == CANCELLED:
+            raise JobCancelled(CANCELLED)
         if finished.error is not None:
             raise JobFailed(finished.error)
         return finished.value
@@ -113,7 +119,7 @@ class Job:
         return bool(self._queue.space.count(FinishedJob(self._queue.name, self.id)))
 
     def cancel(self) -> bool:
-        """Remove the job if it waits, also for its time; then its result is JobFailed. Returns
+        """Remove the job if it waits, also for its time; then its result is JobCancelled. Returns
         False if it is in hand or done.
 
         A job that was found by its id, or waits for another attempt, can be cancelled only when
