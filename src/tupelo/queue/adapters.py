@@ -93,19 +93,23 @@ class QueueExecutor(Executor):
         while not self._closed.is_set():
             try:
                 self._results = self._queue.space.subscribe(FinishedJob(self._queue.name))
-                for future in list(self._pending.values()):  # Some results may be there already.
+                for future in self._unsettled():  # Some results may be there already.
                     future.settle(0)
                 for notice in self._results:
-                    for future in list(self._pending.values()):
+                    for future in self._unsettled():
                         if notice.missed or future.job.id == notice.entry.id:
                             future.settle(0)
             except SpaceClosed as error:
-                for future in list(self._pending.values()):
+                for future in self._unsettled():
                     with suppress(InvalidStateError):
                         future.set_exception(error)
                 return
             except TupeloError:
                 self._closed.wait(RETRY_SECONDS)
+
+    def _unsettled(self) -> list[QueueFuture[Any]]:
+        with self._lock:  # A job may be done before `submit` has noted its future.
+            return list(self._pending.values())
 
 
 @tupelo.entry("tupelo.queue.Item")

@@ -103,7 +103,8 @@ class Job:
         """The result of the function; waits for it, at most `wait` seconds.
 
         Raises JobFailed if every attempt has failed, JobCancelled if it was cancelled, and
-        TimeoutError if there is no result in time. A result is kept as long as the queue's `keep_results` says.
+        TimeoutError if there is no result in time. A result is kept as long as the queue's
+        `keep_results` says.
         """
         finished = self._queue.space.read(FinishedJob(self._queue.name, self.id), wait=wait)
         if finished is None:
