@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -111,6 +113,19 @@ def sql(
                 questions.answer(statement)
 
 
+@contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """Ctrl-C is KeyboardInterrupt, and not the handler of Spark, which would wait for its JVM."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Questions:
     """Answers statements on the logs at some locations, by an engine that is started with the
     first statement that needs one."""
@@ -211,7 +226,8 @@ class Conversation:
         """The next line; None at the end."""
         while True:
             try:
-                return input(("...> " if self._begun else "sql> ") if self._typed else "")
+                with _plain_interrupts():
+                    return input(("...> " if self._begun else "sql> ") if self._typed else "")
             except EOFError:
                 return None
             except KeyboardInterrupt:
