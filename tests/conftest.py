@@ -7,6 +7,7 @@ Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` lo
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -211,3 +212,27 @@ def park():
 @pytest.fixture
 def until():
     return until_true
+
+
+DISK_BYTES = 96 * 2**20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with little room."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    if sys.platform != "linux" or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system can only be made by root, on Linux")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def leave_free(disk: Path, free: int) -> Path:
+    """Fill the disk with a file, which is returned, until so many bytes are left."""
+    ballast = disk / "ballast"
+    with ballast.open("ab") as file:
+        status = os.statvfs(disk)
+        file.write(bytes(max(0, status.f_bavail * status.f_frsize - free)))
+    return ballast

@@ -1,41 +1,18 @@
 """`tupelo host` on a disk that is full for a while: it says so, serves reads, and goes on."""
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tupelo as package
+from tests.conftest import leave_free
 from tupelo.errors import DiskFull
 
-DISK_BYTES = 96 * 2**20
 LEFT_BYTES = 2**20
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    if sys.platform != "linux" or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small file system can only be made by root, on Linux")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Fill the disk with a file, which is returned."""
-    status = os.statvfs(disk)
-    ballast = disk / "ballast"
-    ballast.write_bytes(bytes(status.f_bavail * status.f_frsize - LEFT_BYTES))
-    return ballast
 
 
 def said_of(url: str, result: subprocess.CompletedProcess[str]) -> Any:
@@ -48,7 +25,7 @@ def test_a_host_goes_on_when_its_disk_has_room_again(disk, start, tupelo):
     with package.connect(host.url + "jobs") as jobs, package.connect(host.url + "news") as news:
         for space in (jobs, news):
             space.write(("n", 1))
-        ballast = fill(disk)
+        ballast = leave_free(disk, LEFT_BYTES)
         for space in (jobs, news):
             space.write(("the last", 1))  # Its commit sees that there is little left.
             for _ in range(10):
@@ -76,7 +53,7 @@ def test_a_host_that_starts_on_a_full_disk_serves_what_it_has(disk, start):
     with package.connect(host.url + "jobs") as jobs:
         jobs.write(("n", 1))
     host.stop(signal.SIGTERM)
-    ballast = fill(disk)
+    ballast = leave_free(disk, LEFT_BYTES)
     host = start(*arguments)
     with package.connect(host.url + "jobs") as jobs:
         assert jobs.count() == 1

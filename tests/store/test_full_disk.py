@@ -2,42 +2,15 @@
 reads go on, and when there is room again so does the space."""
 
 import asyncio
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import tupelo
+from tests.conftest import leave_free
 from tupelo import aio
 from tupelo.errors import DiskFull
 from tupelo.space.port import port_of
 from tupelo.store.diskroom import ENOUGH_BYTES, RESERVE_BYTES, TAKING_BYTES
-
-DISK_BYTES = 96 * 2**20
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with little room."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    if sys.platform != "linux" or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small file system can only be made by root, on Linux")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def leave_free(disk: Path, free: int) -> Path:
-    """Fill the disk with a file, which is returned, until so many bytes are left."""
-    ballast = disk / "ballast"
-    with ballast.open("ab") as file:
-        status = os.statvfs(disk)
-        file.write(bytes(max(0, status.f_bavail * status.f_frsize - free)))
-    return ballast
 
 
 @pytest.mark.parametrize("durability", ["full", "process"])
