@@ -36,7 +36,7 @@ from tupelo.federation.hosts.decisions import COORDINATOR, Told, branch_id, deci
 from tupelo.federation.links import wire
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space import asynchronous, blocking
-from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch, SharedTransaction
@@ -245,7 +245,7 @@ def transaction(
         raise BadArgument("decisions", "left out: a host keeps them", decisions)
     here = [port_of(space) for space in spaces if isinstance(space, _LOCAL)]
     made = AsyncSpanningTransaction if doors.pop() else SpanningTransaction
-    clock = here[0].clock if here else SystemClock()
+    clock = here[0].clock if here else system_clock
     own = [port_of(s) for s in spaces if isinstance(s, (blocking.Space, asynchronous.Space))]
     return made(clock, lease, decider=decider, decisions=decisions, unsettled=own)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -800,6 +801,17 @@ def _is_over(capi: Any, cref: Any, tx: Any) -> bool:
     except TransactionEnded:
         return True
     return False
+
+
+def test_the_system_time_was_changed_before_the_host_was_made(monkeypatch):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 45)
+    place = Place(None)
+    try:
+        with Capi(site=place.uri) as capi:
+            assert 50 < capi.create_transaction(None, 60).lease.remaining < 61
+    finally:
+        place.close()
 
 
 def test_the_leases_of_entries_outlive_the_link(capi, queue, there):

@@ -34,7 +34,7 @@ from tupelo.federation.spanning.space import (
     FederatedSpaceLike,
 )
 from tupelo.space import asynchronous, blocking
-from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
 from tupelo.values.lease import check_lease
 
@@ -216,7 +216,7 @@ def plan_host(
         access,
         check_doubt(doubt),
         float(heartbeat),
-        clock or SystemClock(),
+        clock or system_clock,
         check_archive(archive, path),
         local_trust,
         limits or Limits(),

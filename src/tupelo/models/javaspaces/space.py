@@ -31,7 +31,7 @@ from tupelo.models.javaspaces.events import (
 from tupelo.models.javaspaces.leases import FOREVER, AsyncLease, Lease, lease_of, seconds_asked
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
-from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import (
     Async,
     Blocking,
@@ -56,7 +56,6 @@ from tupelo.values.template import Template, as_template
 logger = logging.getLogger("tupelo")
 
 NO_WAIT = 0
-_system_clock = SystemClock()
 _AS_GOOD_AS_FOREVER = 1e9  # seconds: thirty years; programs pass the largest number they have
 _usable: set[type] = set()  # classes that declare all their fields
 
@@ -583,7 +582,7 @@ def is_async_space(space: Any) -> bool:
 def clock_of(space: Any) -> Clock:
     """The clock of a space in this program; for a space elsewhere, the system clock."""
     port = find_port(space)
-    return _system_clock if port is None else port.clock
+    return system_clock if port is None else port.clock
 
 
 def _most(max_entries: int | None) -> int | None:

@@ -31,7 +31,7 @@ from tupelo.models.xvsm.aspects import LOCAL_POINTS, Interceptors
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator, found_by, name_of
 from tupelo.space.blocking import Space
-from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.clock import Clock, system_clock
 from tupelo.space.delivery import Prepared
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import SharedTransaction
@@ -41,7 +41,6 @@ from tupelo.values.parts import ANY
 
 logger = logging.getLogger("tupelo")
 
-_system_clock = SystemClock()
 _FILE = re.compile(r"([0-9a-f]{32})\.tupelo.*")  # of a container
 
 ENDING_THREADS = 4
@@ -60,7 +59,7 @@ class Embedded:
         if random is not None and not hasattr(random, "sample"):
             raise BadArgument("random", "a random.Random", random)
         self.path = None if path is None else Path(path)
-        self.clock: Clock = clock or _system_clock
+        self.clock: Clock = clock or system_clock
         self.random = random or chance.Random()
         is_known = False
         if self.path is not None:

@@ -52,14 +52,12 @@ from tupelo.models.javaspaces.service_items import (
     description_of,
     types_of_service,
 )
-from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import Async, Blocking, Closing, dual_api, maybe_await, run_sync
 from tupelo.space.query import check_wait
 from tupelo.values import lease as engine
 from tupelo.values.entry import freeze_value
 from tupelo.values.kind import Kind
-
-_clock = SystemClock()
 
 
 logger = logging.getLogger("tupelo")
@@ -77,7 +75,7 @@ class RemoteService(Closing):
         self.is_async = connection.is_async
         self.url = url
         self.host: Address = parse_url(url)[0]
-        self.clock: Clock = _clock
+        self.clock: Clock = system_clock
         self.retry = check_retry(retry)
         self._connection = connection
         self._pump: Pump | None = None
