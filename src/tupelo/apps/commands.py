@@ -22,6 +22,7 @@ COMMANDS = {
         "watch": ("spaces", "Print every entry that is written from now on."),
         "show": ("spaces", "Print what a space holds."),
         "log": ("spaces", "Print what has happened in a space."),
+        "move": ("moving", "Move all entries of a space to another, of any kind."),
     },
     "Hosts": {
         "host": ("hosting", "Run a host: programs connect to its spaces."),
