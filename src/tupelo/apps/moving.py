@@ -41,7 +41,7 @@ _BEGUN = "begun"
         "tupelo move jobs.tupelo tupelo://127.0.0.1:7700/jobs",
         "tupelo move tupelo://127.0.0.1:7700/jobs jobs.tupelo",
         notes="FROM and TO are files of durable spaces, or URLs of spaces at hosts; TO is made if"
-        " it is not there. The entries keep their order, their types and what remains of their leases."
+        " it is not there. The entries keep their order, types and what remains of their leases."
         " Both spaces may be in use, except for files, and every entry is in one of them at any"
         " moment. If it is interrupted, run it again: nothing is lost, and nothing moves twice."
         " Between two files the state is kept in TO.moving until the end."
