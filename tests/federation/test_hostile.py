@@ -368,6 +368,22 @@ def test_an_entry_with_impossible_numbers_closes_no_durable_space(threads, tmp_p
     liar.close()
 
 
+def test_the_greatest_number_of_an_entry_leaves_a_durable_space_usable(threads, tmp_path):
+    host = threads.host("owner", space=False, path=tmp_path)
+    space = host.space("jobs")
+    for n in (2**63 - 1, 2**63 - 2):
+        space.write(("own", n))
+        liar = Raw.met(host.address, "host")
+        entry = [["job", n], liar.id, n, 1, None, host.id]
+        assert liar.call(wire.MoveEntry, "jobs", entry).value is True
+        liar.close()
+        host.close()
+        host = threads.host("owner", space=False, path=tmp_path)
+        space = host.space("jobs")
+    space.write(("own", 0))
+    assert space.count(("own", int)) == 3 and space.count(("job", int)) == 2
+
+
 BAD_CHANGES: dict[str, Any] = {
     "too short": lambda change: change[:4],
     "too long": lambda change: [*change, "me", 0, None, None, 1],

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 import tupelo
+from tests.conftest import until_true
 from tests.federation.company import await_host
 from tupelo import HERE, Access, Coverage
-from tupelo.errors import BadArgument, NotAllAnswered, UnknownSpace
+from tupelo.errors import BadArgument, CannotSend, NotAllAnswered, UnknownSpace
+from tupelo.federation.links import wire
 
 ROUNDS = 50
 PATIENCE = 60.0
@@ -186,6 +188,32 @@ def test_other_spaces_of_a_connection_and_of_the_host_itself_too(threads):
         host.space("jbs", create=False)
     with pytest.raises(BadArgument, match="create="):
         tupelo.connect(host.url + "jobs", create="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("aio", [False, True])
+def test_a_host_that_would_create_it_anyway_is_not_asked(threads, loop_thread, monkeypatch, aio):
+    monkeypatch.setattr(wire, "LEVEL", 2)  # as a host that does not know `create`
+    host = threads.host("old")
+    with pytest.raises(CannotSend, match=r"older version.*nothing was done"):
+        if aio:
+            loop_thread.call(tupelo.aio.connect, host.url + "jbos", create=False)
+        else:
+            tupelo.connect(host.url + "jbos", create=False)
+    with (
+        tupelo.connect(host.url + "jobs") as jobs,
+        pytest.raises(CannotSend, match="older version"),
+    ):
+        jobs.space("jbos", create=False)
+    assert "jbos" not in host.core.spaces
+
+
+@pytest.mark.parametrize("wrong", [{"create": "no"}, {"password": 5}, {"create": False}])
+def test_a_connection_that_cannot_be_opened_leaves_no_link(threads, monkeypatch, wrong):
+    monkeypatch.setattr(wire, "LEVEL", 2)
+    host = threads.host("old")
+    with pytest.raises((BadArgument, CannotSend)):
+        tupelo.connect(host.url + "jbos", **wrong)
+    until_true(lambda: not host.core.servings)
 
 
 def test_a_host_that_makes_no_spaces_for_clients(threads):

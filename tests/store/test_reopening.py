@@ -14,6 +14,10 @@ from tests.laws.kinds import Job, Point, PrintJob
 from tests.values.strategies import entries
 from tupelo import ANY, Capacity, Lifo, Queue, Stack, Vector
 from tupelo.errors import BadArgument, BadEntry, LogTrimmed
+from tupelo.space.port import port_of
+from tupelo.store.checking import salvage
+from tupelo.store.format import write_meta
+from tupelo.values.entry import Entry, freeze
 
 DURABILITIES = ["full", "process", "none"]
 
@@ -549,6 +553,76 @@ def test_a_file_of_an_older_format_is_taken_over(open_space, form, lacking):
         kinds = [change.kind for change in changes]
         assert kinds == ["written", "taken", "written", "read", "written", "read"]
         assert changes[-1].session and not any(change.session for change in changes[:-1])
+
+
+def bring(space: tupelo.Space, n: int, origin: str = "elsewhere") -> None:
+    """An entry with this number comes from another host."""
+    shape, fields = freeze(("brought", n))
+    port_of(space).take_in(Entry(fields, shape, origin, n, 0))
+
+
+def own_numbers(space: tupelo.Space) -> list[int]:
+    agent = port_of(space).agent
+    return [c.n for c in space.changes() if c.kind == "written" and c.origin == agent]
+
+
+@pytest.mark.parametrize("how", ["closed", "killed", "salvaged"])
+def test_a_space_counts_its_own_entries_whatever_numbers_come_from_elsewhere(
+    open_space, path, tmp_path, how
+):
+    space = open_space()
+    for i in range(3):
+        space.write(("own", i))
+        bring(space, 2**63 - 1 - i)
+        with space.transaction() as txn:
+            space.write(("own too", i), txn=txn)
+        if how == "closed":
+            space.close()
+        else:
+            port_of(space)._engine.crash()
+        if how == "salvaged":
+            good = tmp_path / f"good{i}.tupelo"
+            salvage(path, good)
+            path = good
+        space = open_space(path=path)
+    numbers = own_numbers(space)
+    assert len(numbers) == 6 and numbers == sorted(set(numbers)) and numbers[-1] < 100
+    assert space.count(("brought", int)) == 3
+
+
+def test_the_numbers_of_a_prepared_transaction_are_not_given_twice(open_space, reopened):
+    space = open_space()
+    txn = space.transaction()
+    space.write(("own", 1), txn=txn)
+    txn.prepare()
+    space = reopened(space)
+    space.write(("own", 2))
+    (prepared,) = space.in_doubt()
+    prepared.commit()
+    assert len(set(own_numbers(space))) == 2
+
+
+@pytest.mark.parametrize(("form", "lacking"), [*OLDER, (7, None)])
+def test_a_space_that_an_older_version_made_count_from_elsewhere_is_mended(
+    open_space, path, form, lacking
+):
+    space = open_space()
+    space.write_all([("own", i) for i in range(5)])
+    bring(space, 2**63 - 1)
+    space.close()
+    db = sqlite3.connect(path)
+    db.execute("DELETE FROM meta WHERE key = 'numbers'")
+    write_meta(db, {"n": 2**63 - 1})
+    db.commit()
+    db.close()
+    if lacking is not None:
+        make_older(path, form, lacking)
+    for i in range(3):
+        space = open_space()
+        space.write(("own", 5 + i))
+        space.close()
+    numbers = own_numbers(open_space())
+    assert len(numbers) == 8 and numbers == sorted(set(numbers)) and numbers[-1] < 100
 
 
 def test_leases_of_an_older_format_are_taken_over(open_space, clock):

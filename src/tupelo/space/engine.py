@@ -150,6 +150,7 @@ class Engine:
                     )
                     for shape, fields in (decode_entry(p),)
                 ]
+                self.core.arrivals = max(self.core.arrivals, saved.n)
                 _restore_prepared(
                     self.core, txn_id, written, promise.taken, promise.read, promise.holder
                 )
@@ -259,6 +260,8 @@ class Engine:
         log = self.core.log
         if log.changes:
             assert self.journal is not None
+            if self.saved is not None:
+                self.saved.n = self.core.arrivals
             self.journal.append(log.changes)
             log.changes = []
 
@@ -476,8 +479,7 @@ def _restore_prepared(
     for arrival in taken:
         core.acquire(found[arrival], True, txn, None)
     for entry in written:
-        core.arrivals = max(core.arrivals, entry.n) + 1
-        entry.arrival = core.arrivals
+        entry.arrival = core.next_arrival()
         entry.txn = txn
         core.store.know(entry.shape)
         if entry.visible is not None:

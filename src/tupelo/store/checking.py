@@ -23,6 +23,7 @@ from tupelo.store.format import (
     CHANGE,
     CHECKED_SINCE,
     KINDS,
+    NUMBERS_END,
     add_functions,
     bounded,
     check_header,
@@ -241,10 +242,10 @@ class _Examiner:
                 changes += 1
             if newest is not None and position > self._meta["position"]:
                 state = position, newest, living
-            self._newest = max(self._newest, row[_PLACE["n"]] or 0, newest or 0)
+            self._count(row[_PLACE["n"]] or 0, newest or 0)
             self._follow(row)
         self._last = max(expected - 1, self._end)
-        self._newest = max(self._newest, mark.newest if mark else 0, self._meta["n"])
+        self._count(mark.newest if mark else 0, self._meta["n"])
         self._tell_gap(expected, self._last)
         self._settle()
         self._load_promises()
@@ -259,6 +260,10 @@ class _Examiner:
             len(self._living),
             list(self._found),
         )
+
+    def _count(self, *numbers: int) -> None:
+        """Note numbers of entries. New entries get higher ones."""
+        self._newest = max([self._newest, *(n for n in numbers if n < NUMBERS_END)])
 
     # Description of the file
 
@@ -495,7 +500,8 @@ class _Examiner:
             kept = ("name", "agent", "agent_name", "id", "log_keep")
             known = {key: self._meta[key] for key in kept if key in self._meta}
             first = max(self._first, self._lost_upto + 1)
-            counts = {"position": self._last, "n": self._newest, "living": self._sum()}
+            n = max(self._newest, self._last)
+            counts = {"position": self._last, "n": n, "living": self._sum()}
             write_meta(db, {**known, **counts, "first": first})
             delete_before(db, first)
             db.execute("COMMIT")

@@ -23,6 +23,8 @@ from tupelo.values.holder import Holder, HolderKind
 
 CHECKED_SINCE = 6
 """The first format with checksums."""
+NUMBERS_END = 2**62
+"""No space has numbered so many entries: such a number came from elsewhere."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _PRIME = 4_294_967_291
@@ -210,7 +212,7 @@ CREATE TABLE change (
     lease REAL,       -- of a written entry that lives, when it ends; since format 4
     crc INTEGER,      -- of all but `ended` and `lease`; this and what follows: since format 6
     lease_crc INTEGER,  -- of `lease`, if it has an end, and of `returns`
-    newest INTEGER,   -- of the last change of a commit: the greatest n so far,
+    newest INTEGER,   -- of the last change of a commit: the last number given to an entry,
     living INTEGER,   -- and the sum of what lives after it
     agent_name TEXT,  -- that `agent` has given itself; this and what follows: since format 7
     deliveries INTEGER,  -- how often its entry was returned, after this change; NULL: never

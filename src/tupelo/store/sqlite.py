@@ -32,6 +32,7 @@ from tupelo.store.format import (
     DELAYED,
     FORMAT_VERSION,
     KINDS,
+    NUMBERS_END,
     WRITTEN,
     add_functions,
     bounded,
@@ -148,7 +149,8 @@ class _Rows(NamedTuple):
 class SqliteJournal:
     """The journal in one file. Opening it refuses a file that is in use, foreign or damaged.
 
-    Changes from position `kept_from` on are never trimmed.
+    Changes from position `kept_from` on are never trimmed. `n` is the last number that the space
+    has given to an entry; entries from elsewhere have other numbers.
     """
 
     def __init__(
@@ -238,7 +240,8 @@ class SqliteJournal:
         try:
             create(db)
             counts = {"first": 1, "position": 0, "n": 0, "living": 0}
-            write_meta(db, {"name": name, "agent": agent, "id": self._new_id(), **counts})
+            known = {"name": name, "agent": agent, "id": self._new_id(), "numbers": "own"}
+            write_meta(db, known | counts)
             db.execute("COMMIT")
         except sqlite3.Error as error:
             raise JournalFailed(f"{self.path} cannot be made: {error}") from error
@@ -259,7 +262,7 @@ class SqliteJournal:
         if self._format < FORMAT_VERSION:
             self._run(lambda: take_over(self._db, self._format))
         keep = "all" if self._keep is None else self._keep
-        self._run(lambda: self._keep_meta(log_keep=keep, id=self.id))
+        self._run(lambda: self._keep_meta(log_keep=keep, id=self.id, numbers="own"))
         if self._format < FORMAT_VERSION:
             # The mark refers to the id of the file, which must not be in SQLite's log alone.
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -272,9 +275,8 @@ class SqliteJournal:
 
     def _keep_meta(self, **more: Any) -> None:
         """Store the end of the log and these values, within a transaction of SQLite."""
-        known = {"position": self.durable, "n": self.n, "living": self._living}
-        write_meta(self._db, known | more)
-        self._described = self.durable, self.n, self._living
+        position, n, living = self._described = self.durable, self.n, self._living
+        write_meta(self._db, {"position": position, "n": n, "living": living, **more})
 
     def stop(self) -> None:
         """Opening the space failed: close the file, unchanged."""
@@ -293,6 +295,8 @@ class SqliteJournal:
             self.agent_name: str = meta.get("agent_name", "")
             self.id: str = meta.get("id") or self._new_id()
             self._first: int = meta["first"]
+            # Older versions counted on from the numbers of entries from elsewhere.
+            self._own_numbers = meta.get("numbers") == "own"
             kept = meta.get("log_keep", LOG_KEEP) if log_keep is None else log_keep
             self._keep: int | None = None if kept == "all" else int(kept)
             self.durable: int
@@ -304,12 +308,14 @@ class SqliteJournal:
                 self.durable = max(last or 0, meta["position"])
                 self.n = max(newest or 0, meta["n"])
                 self._living = 0
+                self._mend_numbers()
                 return
             if meta_crc(meta) != meta["crc"]:
                 raise ValueError("the checksum of its description is wrong")
             self.durable, self.n, self._living = meta["position"], meta["n"], meta["living"]
             self._load_last()
             self._compare(read_mark(self.path, self.id))
+            self._mend_numbers()
         except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as error:
             refuse(self.path, error)
 
@@ -327,7 +333,7 @@ class SqliteJournal:
         if row[0] > self.durable:
             if newest is None or living is None:
                 raise ValueError(f"the change at {row[0]} is not the end of a commit")
-            self.durable, self.n, self._living = row[0], newest, living
+            self.durable, self.n, self._living = row[0], max(self.n, newest), living
 
     def _compare(self, mark: HighWaterMark | None) -> None:
         """Refuse a file with fewer changes than were committed, except after a power failure."""
@@ -349,6 +355,15 @@ class SqliteJournal:
             lost,
         )
         self.n = max(self.n, mark.newest)  # Numbers of entries are not used twice.
+
+    def _mend_numbers(self) -> None:
+        """If an older version has counted on from a number from elsewhere that leaves no room,
+        count on from the space's own."""
+        if not self._own_numbers and self.n >= NUMBERS_END:
+            (greatest,) = self._db.execute(
+                "SELECT max(n) FROM change WHERE n < ?", (NUMBERS_END,)
+            ).fetchone()
+            self.n = max(self.durable, greatest or 0)
 
     def name_agent(self, name: str) -> None:
         """Store the name of the space's own agent: a host, which has a name beside its id."""
@@ -427,6 +442,9 @@ class SqliteJournal:
                 self._read_living += promise_weight(txn_id)
                 if self._format < 5:
                     promise.holder = holder_in(txn_id)
+                if not self._own_numbers:  # Its numbers were counted when it was committed.
+                    numbers = [n for n, *_ in promise.written if n < NUMBERS_END]
+                    self.n = max([self.n, *numbers])
                 yield txn_id, promise
         except (sqlite3.DatabaseError, AttributeError, TypeError, ValueError) as error:
             refuse(self.path, error)
@@ -524,7 +542,7 @@ class SqliteJournal:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             known = dict(self._db.execute("SELECT key, value FROM meta"))
-            self.durable, self.n, self._living = known["position"], known["n"], known["living"]
+            self.durable, self._living = known["position"], known["living"]
             self._load_last()
             self._pending[:] = [c for c in self._pending if c.position > self.durable]
             self._uncertain = False
@@ -543,8 +561,6 @@ class SqliteJournal:
             n, payload = c.n, c.payload
             if payload is None or c.to is not None or c.origin != own or c.delayed is not None:
                 return None
-            if n > self.n:
-                self.n = n
             self._living = living = bounded(self._living + entry_weight(arrival))
         elif kind in ENDINGS:
             payload = None
@@ -605,8 +621,6 @@ class SqliteJournal:
                     row += (lease_crc(position, expires, returns), returns)
                 written[arrival] = row
                 arrived.append(arrival)
-                if c.n > newest:
-                    newest = c.n
                 if c.delayed is not None:  # The row with which it was delayed has ended.
                     gone.append(c.delayed)
                     if c.delayed in written:
@@ -634,7 +648,7 @@ class SqliteJournal:
                     of_lease = lease_crc(arrival, expires, returns)
                     updates[arrival] = (expires, of_lease, returns, ended, arrival)
         living = bounded(living + entry_weights(arrived) - entry_weights(gone))
-        self.n, self._living = newest, living
+        self._living = living
         row = rows[-1]  # also describes the space
         row += _NOTHING[len(row) :]
         row[-2:] = newest, living

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import seeds
 from tests.federation.replication.town import Citizen, Town, play
 from tupelo.errors import TokenAway
-from tupelo.federation.replication.tokens import KeptToken, Token, Tokens
+from tupelo.federation.replication.tokens import KeptToken, Token, TokenAt, Tokens
 
 ROW = ("ba", "cb")
 
@@ -99,6 +99,23 @@ def test_a_holder_with_a_folder_comes_back_with_it(tmp_path):
         assert await town["b"].do(add(other, b"b")) == b"ab"
 
     play(scene, "ba", folder=tmp_path)
+
+
+def test_an_epoch_that_leaves_no_room_is_not_believed(folder):
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "abc"}
+        await town["a"].do(all_of["a"].create("t"))
+        for name in "bca":
+            await town[name].do(add(all_of[name], name.encode()))
+        for epoch in (2**63, 10**50):
+            lie = TokenAt("t", epoch, town["a"].core.id)
+            await town["c"].do(all_of["c"]._say(lie))
+            await asyncio.sleep(5)
+        for name in "bcab":
+            await town[name].do(add(all_of[name], name.encode()))
+        assert all_of["b"].token("t").state == b"bcabcab"
+
+    play(scene, *ROW, folder=folder)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -21,14 +21,17 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from tupelo.errors import (
+    BadArgument,
     BadFrame,
     CannotReach,
+    CannotSend,
     LimitReached,
     LinkError,
     PeerLost,
     SpaceClosed,
     TupeloError,
 )
+from tupelo.federation.client.arguments import is_text
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import Address
 from tupelo.federation.links.calls import PendingCalls, read_failure
@@ -336,6 +339,14 @@ class Channel(ABC):
         """In a forked child: stop using the link, which belongs to the parent process."""
         self._forked = True
 
+    def require_level(self, level: int, what: str) -> None:
+        """Raise CannotSend if the host is of an older version that would ignore the request."""
+        if self.level < level:
+            raise CannotSend(
+                f"the host at {self.peer} runs an older version of Tupelo, which cannot {what};"
+                " nothing was done"
+            )
+
     # Opening and closing spaces
 
     async def open(
@@ -345,6 +356,14 @@ class Channel(ABC):
         message = wire.Open(0, space, password, create)
         self._open_spaces[owner] = message
         try:
+            if not is_text(space) or not space:
+                raise BadArgument("name", "the name of a space", space)
+            if password is not None and not is_text(password):
+                raise BadArgument("password", "a text, or None", password)
+            if not isinstance(create, bool):
+                raise BadArgument("create", "True or False", create)
+            if not create:
+                self.require_level(3, "open a space without creating it")
             return list((await self.ask(message, owner)).value)
         except BaseException:
             await self.leave(owner, [])

@@ -20,7 +20,6 @@ from tupelo.errors import (
     BadArgument,
     BadFrame,
     BadTemplate,
-    CannotSend,
     PeerLost,
     SpaceClosed,
     TupeloError,
@@ -29,7 +28,6 @@ from tupelo.federation.client.arguments import (
     NUMBER_MAX,
     built,
     check_to,
-    is_text,
     listed,
     parts,
 )
@@ -145,12 +143,6 @@ class HostConnection(DualHandle):
     ) -> Self:
         """Open the space `name` of the host at the other end of the channel; unless `create`, it
         must exist. Raises BadArgument, or the refusal of the host."""
-        if not is_text(name) or not name:
-            raise BadArgument("name", "the name of a space", name)
-        if password is not None and not is_text(password):
-            raise BadArgument("password", "a text, or None", password)
-        if not isinstance(create, bool):
-            raise BadArgument("create", "True or False", create)
         connection = cls(channel, name)
         description = parts(await channel.open(connection, name, password, create), 5)
         connection.durable, connection.engine_id, connection._agent = description[:3]
@@ -189,14 +181,6 @@ class HostConnection(DualHandle):
         """Raise SpaceClosed if the connection was closed."""
         if self._closed:
             raise SpaceClosed(f"the space {self._name!r} was closed here")
-
-    def require_level(self, level: int, what: str) -> None:
-        """Raise CannotSend if the host is of an older version that would ignore the request."""
-        if self._channel.level < level:
-            raise CannotSend(
-                f"the host at {self.peer} runs an older version of Tupelo, which cannot {what};"
-                " nothing was done"
-            )
 
     async def call(self, message: Any, on_link: int | None = None) -> OutstandingCall:
         """Send a call and wait for its answer. With `on_link`, only over the link with that serial
@@ -383,7 +367,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         check_to(to)
         delay = check_delay(delay, to)
         if delay is not None:
-            self.require_level(1, "delay entries")
+            self._channel.require_level(1, "delay entries")
         encoded = [entry_to_wire(shape, fields) for shape, fields in items]
         branch = None if txn is None else await self.branch(txn)
         message = wire.Write(0, self._name, encoded, lease, id_of(branch), at, wait, to, leases)
@@ -624,7 +608,7 @@ class RemoteSpace(HostConnection, SpaceLike):
             bool(removed),
         )
         if removed:
-            self.require_level(2, "notify of removals")
+            self._channel.require_level(2, "notify of removals")
         return self.dual_call(self._open_subscription, message, callback, txn, handback)
 
     async def _open_subscription(

@@ -33,9 +33,9 @@ from tupelo.values.scope import Scope
 from tupelo.values.template_encoding import read_wire_extension
 
 VERSION = 2
-LEVEL = 2
+LEVEL = 3
 """What this program understands beyond the first messages of its version; programs that do not
-announce a level have 0. 1: `delay` of Write. 2: `removed` of Subscribe."""
+announce a level have 0. 1: `delay` of Write. 2: `removed` of Subscribe. 3: `create` of Open."""
 FRAME_MAX = 16 * 2**20
 """The longest frame that is sent or accepted, in bytes, and the longest message for programs that
 do not accept pieces."""

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links.encoding import read_encoded_entry
-from tupelo.federation.replication.messages import Chunk
+from tupelo.federation.replication.messages import NUMBER_MAX, Chunk
 from tupelo.federation.replication.streams import (
     Numbered,
     Stream,
@@ -308,7 +308,7 @@ class CopyStore:
         if not (
             type(origin) is str
             and type(n) is int
-            and n >= 0
+            and 0 <= n <= NUMBER_MAX
             and (lease is None or (type(lease) is float and isfinite(lease)))
             and (to is None or type(to) is str)
         ):

@@ -48,6 +48,8 @@ from tupelo.values.kind import entry, kind_of
 
 RETRY_SECONDS = 1.0
 """Interval of the requests to replace a lost token."""
+EPOCHS_END = 2**62
+"""No token has changed hands so often: such an epoch is ignored."""
 Claim = tuple[int, int, str]
 """How often a token was replaced, its epoch and its holder; the highest claim wins."""
 
@@ -218,6 +220,8 @@ class Token:
         self, epoch: int, holder: str, giver: str | None = None, life: str | None = None
     ) -> None:
         where = self._where
+        if epoch >= EPOCHS_END:
+            return
         if epoch > where.epoch or (epoch == where.epoch and where.life is None):
             self._where = TokenPlace(epoch, holder, giver, life)
             self.look()
@@ -338,7 +342,7 @@ class Token:
 
     async def _receive(self, giver: str, epoch: int, state: bytes, packed: Any) -> None:
         tokens = self._tokens
-        if epoch <= self.epoch:
+        if not self.epoch < epoch < EPOCHS_END:
             return
         if self.payload is None:
             self.payload = tokens.payload_of(self.name)
@@ -422,7 +426,7 @@ class Token:
                 case ["no", (str() | None) as holder]:
                     await self._drop(holder or host)
                     return
-                case ["yours", int(epoch), packed] if packed is not None:
+                case ["yours", int(epoch), packed] if packed is not None and epoch < EPOCHS_END:
                     epochs.append(epoch)
                     found.append(packed)
         if tokens.membership.id != membership.id:

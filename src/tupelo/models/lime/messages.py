@@ -5,7 +5,8 @@ Tuples and templates are encoded as bytes: hosts that only pass them on need not
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from sys import float_info
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +24,8 @@ door writes stay at their host."""
 _TEMPLATES_MAX = 1_024
 _TEMPLATE_BYTES_MAX = 1_024
 """Longer templates are not cached, so that other hosts cannot fill the memory."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=-float_info.max, le=float_info.max)]
 
 
 class TuplePlace(msgspec.Struct, frozen=True, array_like=True):
@@ -83,8 +86,8 @@ class CarriedTuple(msgspec.Struct, frozen=True, array_like=True):
 
     payload: bytes
     origin: str
-    n: int
-    seconds: float | None
+    n: Number
+    seconds: Seconds | None
     to: str | None
 
     def read(self, now: float) -> Entry:
@@ -168,7 +171,7 @@ class Moved(msgspec.Struct, frozen=True, array_like=True):
     incarnation: str
     space: str
     origin: str
-    n: int
+    n: Number
 
 
 class ReceivedQuery(msgspec.Struct, frozen=True, array_like=True, tag="which"):

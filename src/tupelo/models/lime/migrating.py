@@ -25,7 +25,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -571,13 +571,13 @@ class PackedEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
-    """An agent as the engine knows it, encoded."""
+    """An agent as the engine knows it, encoded. Its `number` leaves room for those to come."""
 
     id: str
     name: str
     class_name: str | None
     state: str
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
     spaces: list[PackedSpace]
     reactions: list[PackedReaction]
     pending: list[PackedEvent]
