@@ -51,6 +51,11 @@ def template(template: object) -> str:
 
 
 TITLES: dict[str, str] = {
+    "backlog": "How many entries were there over time, and how old the oldest was",
+    "turnaround": "How long entries waited for a worker, and until they were settled",
+    "workers": "How much each worker did, and how busy it was",
+    "load": "How much work each worker had in hand over time",
+    "retries": "What came back or failed, how often, and what was given up",
     "audit": "What cannot be: entries lost, duplicated, taken twice or reordered, gaps in the logs",
     "life": "What became of every entry",
     "delivery": "How much of what each writer wrote reached each reader",

@@ -113,17 +113,28 @@ def sql(
                 questions.answer(statement)
 
 
+INTERRUPT_SECONDS = 0.25
+
+
 @contextmanager
 def _plain_interrupts() -> Iterator[None]:
-    """Ctrl-C is KeyboardInterrupt, and not the handler of Spark, which would wait for its JVM."""
-    if threading.current_thread() is not threading.main_thread():
+    """Ctrl-C is KeyboardInterrupt, and not the handler of Spark, which would wait for its JVM.
+
+    Python's `input` overlooks a Ctrl-C between its prompt and its wait for a key. The timer
+    interrupts that wait, and then `input` sees the Ctrl-C.
+    """
+    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    wanted = {signal.SIGALRM: lambda *_: None, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    signal.setitimer(signal.ITIMER_REAL, INTERRUPT_SECONDS, INTERRUPT_SECONDS)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Questions:

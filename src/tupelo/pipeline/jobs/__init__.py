@@ -18,6 +18,7 @@ from tupelo.pipeline.jobs.audit import audit, require_sound, tally
 from tupelo.pipeline.jobs.life import life
 from tupelo.pipeline.jobs.measures import delivery, latency, overhead, presence, throughput, waiting
 from tupelo.pipeline.jobs.ordered import order
+from tupelo.pipeline.jobs.owner import backlog, load, retries, turnaround, workers
 
 
 @dataclass(frozen=True)
@@ -35,19 +36,29 @@ __all__ = [
     "JOBS",
     "Job",
     "audit",
+    "backlog",
     "delivery",
     "latency",
     "life",
+    "load",
     "order",
     "overhead",
     "presence",
     "require_sound",
+    "retries",
     "tally",
     "throughput",
+    "turnaround",
     "waiting",
+    "workers",
 ]
 
 _TABLES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
+    "backlog": (backlog, ("at", "space", "entry_kind")),
+    "turnaround": (turnaround, ("space", "entry_kind", "worker")),
+    "workers": (workers, ("space", "worker")),
+    "load": (load, ("at", "space", "worker")),
+    "retries": (retries, ("space", "entry_kind", "job")),
     "audit": (audit, ("fault", "host", "space", "origin", "n", "first")),
     "life": (life, ("space", "origin", "n")),
     "delivery": (delivery, ("space", "shape", "writer", "reader")),

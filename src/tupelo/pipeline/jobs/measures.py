@@ -53,10 +53,11 @@ def seconds_of(column: str) -> Column:
     return f.unix_micros(column) / 1e6
 
 
-def percentiles(column: str) -> list[Column]:
+def percentiles(column: str, prefix: str = "") -> list[Column]:
     """p50, p90 and p99, with an error of at most 1/10000 of the rank."""
     return [
-        f.percentile_approx(column, share / 100, 10_000).alias(f"p{share}") for share in PERCENTILES
+        f.percentile_approx(column, share / 100, 10_000).alias(f"{prefix}p{share}")
+        for share in PERCENTILES
     ]
 
 
