@@ -78,10 +78,14 @@ class Operation:
         """Called when the operation has ended in any way. Ticks are unique and rise."""
 
 
-class History:
+Act = TypeVar("Act", bound=Operation)
+
+
+class History(Generic[Act]):
     """What the programs of a simulation have called, and what they were told."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
+        self.acts: list[Act] = []
         self.faults: list[Fault] = []
         """Broken invariants that were found while the simulation ran."""
         self.note = note
@@ -96,11 +100,10 @@ class History:
         self.note(f"FAULT {invariant}: {text}")
         self.faults.append(Fault(invariant, text))
 
-    async def record(
-        self, operation: Operation, life: ProgramLife, work: Coroutine[Any, Any, Any]
-    ) -> Any:
+    async def act(self, operation: Act, life: ProgramLife, work: Coroutine[Any, Any, Any]) -> Any:
         """Run an operation of this program and record its outcome. Returns None if it fails with
         a TupeloError."""
+        self.acts.append(operation)
         answer = None
         try:
             answer = await work
@@ -230,10 +233,11 @@ Host = TypeVar("Host", bound=SimulatedHost)
 
 
 class Simulation(World[Host], Generic[Host]):
-    """A world, its workload and its nemesis. A model defines `nemesis`, `populate`, `end_load`,
-    `settle` and `acts`."""
+    """A world, its workload and its nemesis. A model defines `nemesis`, `history`, `populate`,
+    `end_load` and `settle`."""
 
     nemesis: Nemesis
+    history: History[Any]
 
     def __init__(
         self, loop: VirtualLoop, plan: Plan, network: type[VirtualNetwork] = VirtualNetwork
@@ -249,7 +253,7 @@ class Simulation(World[Host], Generic[Host]):
     @property
     def acts(self) -> int:
         """How many operations were called."""
-        raise NotImplementedError
+        return len(self.history.acts)
 
     async def populate(self, host: Host) -> None:
         """Start the programs of a host that is new or has come back."""

@@ -20,10 +20,8 @@ from tupelo.errors import (
 from tupelo.lab.torture.checker import Facts, check, may_mend
 from tupelo.lab.torture.history import (
     ClientOperation,
-    HistoryLine,
     HistoryLog,
     TortureHistory,
-    history_of,
     outcome_of,
     read_history,
 )
@@ -391,10 +389,14 @@ def test_a_killed_client_leaves_its_history(tmp_path):
 
 
 @pytest.mark.parametrize(("commits", "outcome"), [(True, "pending"), (False, "fail")])
-def test_what_was_never_told_to_commit_is_not_committed(commits, outcome):
-    lines = [HistoryLine("a", 1, "invoke", 1.0, "transfer", "space:account", "h1")]
-    lines += [HistoryLine("a", 1, "commit", 2.0, got=["x"], wrote=["y"])] * commits
-    (one,) = history_of(lines).operations
+def test_what_was_never_told_to_commit_is_not_committed(tmp_path, commits, outcome):
+    log = HistoryLog(tmp_path / "a.history")
+    begun = log.begin("a", "transfer", "space:account", "h1")
+    begun.doing(["x"], ["y"])
+    if commits:
+        begun.committing()
+    log.close()
+    (one,) = read_history([tmp_path / "a.history"]).operations
     assert one.outcome == outcome
 
 

@@ -43,7 +43,6 @@ def test_batches_in_any_order_and_more_than_once_make_one_order(seed):
         assert ordering.receive(start, batch) == (len(ordering) > before)
         assert ordering.places == places[: len(ordering)]
     assert ordering.places == places
-    assert ordering.copy().places == places
     assert ordering.last == {source: max(n for s, n in places if s == source) for source in "abc"}
 
 

@@ -210,8 +210,8 @@ class BrokerEpoch:
         self._deliver_update = deliver_update
         self._asks_again = asks_again
         self.over = False
-        self.promises = PruningPromises(self._released)
-        self.routes = Routes(tree, self._send, self)
+        self.promises = PruningPromises(lambda edge, keys: self.collecting.released(edge, keys))
+        self.routes = Routes(tree, self._send, self.promises.release, self._asks_no_more)
         self.probing = Probing(tree, self.routes, self.promises, local, self._send, prune)
         self.collecting = Collecting(
             tree, self.promises, local, self._send, deliver_result, asks_again
@@ -301,17 +301,9 @@ class BrokerEpoch:
         self.promises.forget(edge, keys)
         return self.promises.revoke(edge, lambda pattern: pattern.key in gone)
 
-    # For Routes: see `PromiseKeeper`
-
-    def wants_no_more(self, edge: str, key: str) -> None:
-        self.promises.release(edge, key)
-
-    def asks_no_more(self, edge: str, key: str) -> None:
+    def _asks_no_more(self, edge: str, key: str) -> None:
         self.probing.asks_no_more(edge, key)
         self.promises.forget(edge, [key])
-
-    def _released(self, edge: str, keys: list[str]) -> None:
-        self.collecting.released(edge, keys)
 
     # Losses
 
@@ -452,7 +444,7 @@ class Broker:
 
     async def probe(self, pattern: Any, extent: Extent) -> Collected:
         """The current state: of one host that is not empty (`extent` "any"), or of all hosts."""
-        _check("extent", extent, ("any", "all"))
+        check_word("extent", extent, ("any", "all"))
         encoded_pattern = self._local.pattern(pattern)
         async with self._group.operating():
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -476,8 +468,8 @@ class Broker:
         when one host (`extent` "any"), or each host, has answered with something; a persistent
         collect ends when it is cancelled. Matches at this host are delivered before this returns.
         `lost(hosts)` is called for hosts whose answers cannot come."""
-        _check("duration", duration, ("single", "persistent"))
-        _check("extent", extent, ("any", "all"))
+        check_word("duration", duration, ("single", "persistent"))
+        check_word("extent", extent, ("any", "all"))
         encoded_pattern = self._local.pattern(pattern)
         kind = KINDS.get((duration, extent))
         if kind is None:
@@ -687,9 +679,11 @@ def _collected(asked: ProbeEvaluation, tree: Tree) -> Collected:
     return readable(Collected([reply(one) for one in asked.found], tree.hosts - lost - have, lost))
 
 
-def _check(name: str, value: object, words: tuple[str, ...]) -> None:
+def check_word(name: str, value: object, words: tuple[str, ...]) -> None:
+    """BadArgument unless the value is one of these words."""
     if value not in words:
-        raise BadArgument(name, " or ".join(map(repr, words)), value)
+        *first, last = (f'"{word}"' for word in words)
+        raise BadArgument(name, f"{', '.join(first)} or {last}", value)
 
 
 def _set(future: asyncio.Future[None]) -> None:

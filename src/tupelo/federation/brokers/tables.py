@@ -86,18 +86,6 @@ class EncodedPattern:
         self.readable = readable
 
 
-class PromiseKeeper(Protocol):
-    """Listens to ended subscriptions: promises hold only as long as the subscription."""
-
-    def wants_no_more(self, edge: str, key: str) -> None:
-        """The neighbour has no subscription for this key any more."""
-        ...
-
-    def asks_no_more(self, edge: str, key: str) -> None:
-        """This broker has no subscription for this key at the neighbour any more."""
-        ...
-
-
 class Tree:
     """The tree of the hosts that take part in a broker, as one of them sees it.
 
@@ -165,12 +153,21 @@ def _reach(edges: dict[str, set[str]], start: str, without: str) -> Iterable[str
 
 class Routes:
     """Subscriptions by pattern: of this host itself, and of neighbours for the hosts beyond
-    them."""
+    them. Promises hold only as long as the subscription: `wants_no_more(edge, key)` is called when
+    the neighbour has none for this key any more, `asks_no_more(edge, key)` when this broker has
+    none at the neighbour."""
 
-    def __init__(self, tree: Tree, send: SendTo, relying: PromiseKeeper) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        send: SendTo,
+        wants_no_more: Callable[[str, str], None],
+        asks_no_more: Callable[[str, str], None],
+    ) -> None:
         self._tree = tree
         self._send = send
-        self._relying = relying
+        self._wants_no_more = wants_no_more
+        self._asks_no_more = asks_no_more
         self._patterns: dict[bytes, EncodedPattern] = {}
         self._wanting: dict[bytes, dict[str, None]] = {}
         self._wanted_by: dict[str, Counter[str]] = {e: Counter() for e in tree.neighbours}
@@ -213,7 +210,7 @@ class Routes:
         if who != self._tree.me:
             _count_down(self._wanted_by[who], pattern.key)
             if pattern.key not in self._wanted_by[who]:
-                self._relying.wants_no_more(who, pattern.key)
+                self._wants_no_more(who, pattern.key)
         if not wanting:
             del self._wanting[encoded], self._patterns[encoded]
         for edge in self._tree.neighbours:
@@ -221,7 +218,7 @@ class Routes:
                 self._send(edge, UnsubscribeFrom(encoded))
                 _count_down(self._asked_of[edge], pattern.key)
                 if pattern.key not in self._asked_of[edge]:
-                    self._relying.asks_no_more(edge, pattern.key)
+                    self._asks_no_more(edge, pattern.key)
 
     def is_wanted_by(self, edge: str, key: str) -> bool:
         """Whether the neighbour has a subscription for this key."""

@@ -147,12 +147,13 @@ class Remains:
     """The events in BRIEF at these hosts."""
 
 
-class HeapHistory(History):
+class HeapHistory(History[Any]):
     """What artists have put, read and removed, and what was lost with a host."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         super().__init__(note)
-        self.acts = 0
+        self.called = 0
+        """How many operations were called."""
         self.puts: dict[int, Put] = {}
         self.removals: list[Removal] = []
         self.readers: list[HeapReader] = []
@@ -233,7 +234,7 @@ class Artist:
         while not self.world.is_calm:
             await asyncio.sleep(self._rng.expovariate(4.0))
             _, act = self._rng.choices(acts, weights)[0]
-            self.history.acts += 1
+            self.history.called += 1
             try:
                 await act()
             except TupeloError as error:
@@ -713,6 +714,7 @@ class HeapSimulation(Simulation[HeapHost]):
     """Event heaps, copied to every host."""
 
     plan: HeapPlan
+    history: HeapHistory
     nemesis = Nemesis(
         ("partition", "partition", "heal", "heal", "cut", "crash", "return", "return", "slow"),
         slower=(1, 10, 30),
@@ -739,7 +741,7 @@ class HeapSimulation(Simulation[HeapHost]):
 
     @property
     def acts(self) -> int:
-        return self.history.acts
+        return self.history.called
 
     def is_settled(self) -> bool:
         """Whether all hosts have the same events, and the owners of all used views have placed

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from random import Random
 from typing import Any, Literal
@@ -92,6 +93,17 @@ VERBS = {
     "migrate": 2,
     "end_it": 0.1,
 }
+WRITES = {
+    "out": JOB,
+    "mail": MAIL,
+    "news": NEWS,
+    "letter": LETTER,
+    "command": COMMAND,
+    "parcel": PARCEL,
+}
+"""The kind of the tuple that a verb writes."""
+GETS = {"in_": (0.1, 0.5, 2.0), "inp": (), "ing": (), "rd": (0.1, 0.5), "rdp": (), "rdg": ()}
+"""How long a verb may wait, in seconds."""
 CANCELLED = ("out", "mail", "in_", "inp", "ing", "rd", "rdp")
 SETTLE_SECONDS = DOUBT_SECONDS + 5.0
 MANY = 1_000
@@ -132,12 +144,11 @@ class LimeAct(Operation):
         return f"{self.agent}: {self.verb} {self.kind} {self.detail} {self.how}: {result}"
 
 
-class LimeHistory(History):
+class LimeHistory(History[LimeAct]):
     """What agents have called, what reactions were told, and what was lost with a host."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         super().__init__(note)
-        self.acts: list[LimeAct] = []
         self.fired: dict[tuple[str, str], list[Tuple]] = defaultdict(list)
         """The tuples for which a reaction has fired since it was enabled, by agent and name."""
         self.met: dict[str, set[str]] = defaultdict(set)
@@ -150,11 +161,6 @@ class LimeHistory(History):
         """The agents that have ended, or were at a host that crashed."""
         self.claims: list[Callable[[], Fault | None]] = []
         """Checks that can only be made at the end."""
-
-    async def act(self, act: LimeAct, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run an operation and record it."""
-        self.acts.append(act)
-        return await self.record(act, act.life, work)
 
     def written(self, kind: str) -> set[Tuple]:
         """The tuples of a kind that are known to be written."""
@@ -251,7 +257,12 @@ class LimeWorker(lime.Agent):
                 await self._write(self.main, NEWS)
                 await asyncio.Event().wait()
             (verb,) = self._rng.choices(verbs, weights)
-            work = getattr(self, f"_{verb.rstrip('_')}")
+            if verb in WRITES:
+                work = partial(self._write_some, WRITES[verb])
+            elif verb in GETS:
+                work = partial(self._get, verb)
+            else:
+                work = getattr(self, f"_{verb}")
             if verb in CANCELLED and self._rng.random() < 0.15:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._rng.uniform(0.0, 0.3)):
@@ -262,58 +273,29 @@ class LimeWorker(lime.Agent):
     # Tuples
 
     async def _record(
-        self, verb: str, kind: str, detail: str, work: Coroutine[Any, Any, Any]
+        self,
+        verb: str,
+        kind: str,
+        detail: str,
+        work: Coroutine[Any, Any, Any],
+        written: list[Tuple] | None = None,
     ) -> Any:
         assert self._member.life is not None
-        act = LimeAct(verb, self.id, self._member.life, kind, detail)
-        return await self._world.history.act(act, work)
+        act = LimeAct(verb, self.id, self._member.life, kind, detail, tuples=written or [])
+        return await self._world.history.act(act, act.life, work)
 
     async def _write(self, space: LimeTupleSpace, kind: str, to: str | None = None) -> None:
-        assert self._member.life is not None
         entry = (kind, str(self._world.loop.number("tuple")))
-        act = LimeAct("out", self.id, self._member.life, kind, f"in {space.name} to {to}")
-        act.tuples = [entry]
-        await self._world.history.act(
-            act, space.out(entry, None if to is None else AgentLocation(to))
-        )
+        work = space.out(entry, None if to is None else AgentLocation(to))
+        await self._record("out", kind, f"in {space.name} to {to}", work, [entry])
 
-    async def _out(self) -> None:
-        await self._write(self._space(), JOB)
+    async def _write_some(self, kind: str) -> None:
+        space = self.main if kind in (PARCEL, COMMAND) else self._space()
+        to = None if kind in (JOB, NEWS) else self._rng.choice(self._world.known)
+        await self._write(space, kind, to)
 
-    async def _mail(self) -> None:
-        await self._write(self._space(), MAIL, self._rng.choice(self._world.known))
-
-    async def _news(self) -> None:
-        await self._write(self._space(), NEWS)
-
-    async def _letter(self) -> None:
-        await self._write(self._space(), LETTER, self._rng.choice(self._world.known))
-
-    async def _parcel(self) -> None:
-        await self._write(self.main, PARCEL, self._rng.choice(self._world.known))
-
-    async def _command(self) -> None:
-        await self._write(self.main, COMMAND, self._rng.choice(self._world.known))
-
-    async def _in(self) -> None:
-        await self._get("in_", wait=self._rng.choice((0.1, 0.5, 2.0)))
-
-    async def _rd(self) -> None:
-        await self._get("rd", wait=self._rng.choice((0.1, 0.5)))
-
-    async def _inp(self) -> None:
-        await self._get("inp")
-
-    async def _rdp(self) -> None:
-        await self._get("rdp")
-
-    async def _ing(self) -> None:
-        await self._get("ing")
-
-    async def _rdg(self) -> None:
-        await self._get("rdg")
-
-    async def _get(self, verb: str, **options: Any) -> None:
+    async def _get(self, verb: str) -> None:
+        options = {"wait": self._rng.choice(waits)} if (waits := GETS[verb]) else {}
         space, kind = self._space(), self._rng.choice((JOB, MAIL))
         if options and not space.is_shared:
             return
@@ -746,6 +728,7 @@ class LimeSimulation(Simulation[LimeHost]):
     """LIME: groups of hosts, with agents."""
 
     plan: LimePlan
+    history: LimeHistory
     nemesis = Nemesis(
         ("partition", "partition", "heal", "cut", "cut", "crash", "return", "slow", "engage"),
         slower=(1, 10, 30),
@@ -767,10 +750,6 @@ class LimeSimulation(Simulation[LimeHost]):
         self.reunited = asyncio.Event()
         self._waiting: list[BlockedRead] = []
         WORLD.set(self)
-
-    @property
-    def acts(self) -> int:
-        return len(self.history.acts)
 
     def agents_of(self, name: str) -> list[str]:
         return [

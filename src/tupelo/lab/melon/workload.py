@@ -202,7 +202,7 @@ class Ending:
     """Operations that are pending, and should be over."""
 
 
-class MelonHistory(History):
+class MelonHistory(History[MelonAct]):
     """What processes have called, and what was found at the hosts."""
 
     def __init__(self, note: Callable[[str], None], durable: set[str]) -> None:
@@ -215,7 +215,6 @@ class MelonHistory(History):
         """The hosts that copy messages of other hosts."""
         self.tight: set[str] = set()
         """The hosts with little room for copies."""
-        self.acts: list[MelonAct] = []
         self.told: list[MelonResult] = []
         """The reports of collected messages."""
         self.given_way: set[Message] = set()
@@ -241,11 +240,6 @@ class MelonHistory(History):
         tick = self.tick()
         self.ends.setdefault(host, []).append(tick)
         self.owed[host, tick] = frozenset(owed)
-
-    async def act(self, act: MelonAct, life: ProgramLife, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run an operation and record it."""
-        self.acts.append(act)
-        return await self.record(act, life, work)
 
 
 # Processes
@@ -550,6 +544,7 @@ class MelonSimulation(Simulation[MelonHost]):
     """MELON: hosts with processes that exchange messages."""
 
     plan: MelonPlan
+    history: MelonHistory
     network: TappedNetwork
     nemesis = Nemesis(
         ("groups", "groups", "heal", "cut", "cut", "crash", "return", "slow"), slower=(1, 10, 50)
@@ -568,10 +563,6 @@ class MelonSimulation(Simulation[MelonHost]):
         self.network.inspect = lambda frame: history.overheard.update(secrets_in(frame))
         self._running: list[asyncio.Task[None]] = []
         self._waiting: dict[MelonHost, list[asyncio.Task[None]]] = {}
-
-    @property
-    def acts(self) -> int:
-        return len(self.history.acts)
 
     def host_with(self, key: str) -> MelonHost:
         """The host with this identity."""

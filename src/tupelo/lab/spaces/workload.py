@@ -150,12 +150,11 @@ class Deal:
         return f"{self.agent}: transaction {self.how}: took {taken}, wrote {written}{error}"
 
 
-class SpacesHistory(History):
+class SpacesHistory(History[Act]):
     """What agents and clients have called, and what subscribers were told."""
 
     def __init__(self, note: Any) -> None:
         super().__init__(note)
-        self.acts: list[Act] = []
         self.deals: list[Deal] = []
         self.listeners: dict[tuple[str, int], list[Entry]] = {}
         """The notices of each subscriber, by its host and the life of the host."""
@@ -163,11 +162,6 @@ class SpacesHistory(History):
         """Since when each subscriber hears of everything that is written."""
         self.left: dict[str, list[Entry]] = {}
         """The entries that are left at the end, by host."""
-
-    async def act(self, act: Act, work: Any) -> Any:
-        """Run an operation and record it."""
-        self.acts.append(act)
-        return await self.record(act, act.life, work)
 
     def of(self, kind: Kind) -> list[Act]:
         return [act for act in self.acts if act.kind == kind]
@@ -228,7 +222,7 @@ class RandomAgent:
     async def _write(self, space: Any, key: str, **options: Any) -> None:
         act = self._act("write", key)
         act.entries = [self._next(key)]
-        await self._history.act(act, space.write(act.entries[0], **options))
+        await self._history.act(act, self.life, space.write(act.entries[0], **options))
 
     async def _get(self, space: Any, verb: str, key: str) -> None:
         rng = self._rng
@@ -249,7 +243,7 @@ class RandomAgent:
         if verb != "count":
             options["wait"] = wait
         call = getattr(space, verb)
-        await self._history.act(act, call(template, **options))
+        await self._history.act(act, self.life, call(template, **options))
         act.covered = frozenset(coverage.covered)
 
     async def _read_session(self, space: Any) -> None:
@@ -262,7 +256,7 @@ class RandomAgent:
             self._sessions += 1
         act = self._act("read", NEWS)
         act.session = f"{self.name}/{self._sessions}"
-        await self._history.act(act, self._session.read((NEWS, str, int), wait=0.2))
+        await self._history.act(act, self.life, self._session.read((NEWS, str, int), wait=0.2))
         if act.how != "done":
             self._session = None  # It may be over, or have recorded an entry that was not returned.
 
@@ -491,6 +485,7 @@ class SpacesSimulation(Simulation[SpacesHost]):
     """Spaces that span hosts."""
 
     plan: SpacesPlan
+    history: SpacesHistory
     nemesis = Nemesis(
         ("partition", "partition", "heal", "cut", "crash", "return", "slow"), slower=(1, 10, 100)
     )

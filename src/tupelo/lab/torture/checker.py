@@ -56,11 +56,10 @@ ORDERED_BY_SOURCE = frozenset({"space", "melon", "pubsub"})
 
 @dataclass(frozen=True)
 class Anomaly:
-    """A contradiction in a history, and the operations that show it."""
+    """A contradiction in a history."""
 
     kind: str
     text: str
-    evidence: tuple[ClientOperation, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
@@ -154,15 +153,15 @@ class _Case:
         for value, some in seen.items():
             writing = self.writer.get(value)
             if writing is None:
-                yield Anomaly("invented", f"{value} was never written; {some[0]}", (some[0],))
+                yield Anomaly("invented", f"{value} was never written; {some[0]}")
                 continue
             early = [one for one in some if one.ended < writing.began]
             if early:
                 text = f"{value} was seen before it was written; {early[0]}"
-                yield Anomaly("invented", text, (writing, early[0]))
+                yield Anomaly("invented", text)
             if writing.outcome == "fail":
                 text = f"{value} was seen, and was not written: {writing}; {some[0]}"
-                yield Anomaly("told wrong", text, (writing, some[0]))
+                yield Anomaly("told wrong", text)
 
     def doubles(self) -> Iterator[Anomaly]:
         """Values that were taken twice. If a client is killed before it has confirmed a value, the
@@ -171,7 +170,7 @@ class _Case:
             final = [one for one in takers if one.verb == "transfer" or not self.killed(one)]
             if len(final) > 1:
                 text = f"{value}: {'; '.join(map(str, takers))}"
-                yield Anomaly("taken twice", text, tuple(takers))
+                yield Anomaly("taken twice", text)
 
     def losses(self) -> Iterator[Anomaly]:
         excuses = self.excuses
@@ -188,7 +187,7 @@ class _Case:
             if excuses[writing.key]:
                 excuses[writing.key] -= 1
                 continue
-            yield Anomaly("lost", f"{value}: {writing}", (writing,))
+            yield Anomaly("lost", f"{value}: {writing}")
 
     @cached_property
     def excuses(self) -> Counter[str]:
@@ -218,7 +217,7 @@ class _Case:
             for one in readers:
                 if one.verb == "read" and one.began > since.ended:
                     text = f"{value} was taken: {since}; and read later: {one}"
-                    yield Anomaly("ghost", text, (since, one))
+                    yield Anomaly("ghost", text)
                     break
 
     # Transactions
@@ -268,10 +267,10 @@ class _Case:
             if one.outcome == "ok":
                 if returned:
                     text = f"what it took was given to others ({', '.join(returned)}): {one}"
-                    yield Anomaly("half done", text, (one,))
+                    yield Anomaly("half done", text)
                 if missing:
                     text = f"what it wrote was not seen ({', '.join(missing)}): {one}"
-                    yield Anomaly("half done" if shown else "lost", text, (one,))
+                    yield Anomaly("half done" if shown else "lost", text)
             elif one.outcome == "fail":
                 # `inventions` checks the values that it wrote.
                 gone = [
@@ -285,14 +284,14 @@ class _Case:
                 ]
                 if gone:
                     text = f"it was called off, and took {', '.join(gone)} with it: {one}"
-                    yield Anomaly("half done", text, (one,))
+                    yield Anomaly("half done", text)
             elif (shown and returned) or (shown and missing):
                 text = f"seen {', '.join(shown)}; given to others {', '.join(returned) or '-'}; "
                 text += f"not seen {', '.join(missing) or '-'}: {one}"
-                yield Anomaly("half done", text, (one,))
+                yield Anomaly("half done", text)
             elif not shown and not returned and one.got and not self.excuses[one.key]:
                 text = f"neither what it took nor what it wrote is there: {one}"
-                yield Anomaly("half done", text, (one,))
+                yield Anomaly("half done", text)
 
     def sums(self) -> Iterator[Anomaly]:
         """The sum of the accounts at the end is the sum that was paid in."""
@@ -335,7 +334,7 @@ class _Case:
             before = latest.get(source)
             if before is not None and writing.ended < before.began:
                 text = f"{reader} was given {value} after {', '.join(before.wrote)}"
-                yield Anomaly("out of order", text, (writing, before))
+                yield Anomaly("out of order", text)
             if before is None or writing.began > before.began:
                 latest[source] = writing
 
@@ -364,14 +363,14 @@ class _Case:
                 for one in takers:
                     if one.where != writing.to:
                         text = f"{value} is for {writing.to}: {one}"
-                        yield Anomaly("misdirected", text, (writing, one))
+                        yield Anomaly("misdirected", text)
 
     def stuck(self) -> Iterator[Anomaly]:
         """Operations that did not end although their client was not killed: the round waits for its
         clients, and lists them as ended."""
         for one in self.operations:
             if one.outcome == "pending" and not self.killed(one):
-                yield Anomaly("stuck", str(one), (one,))
+                yield Anomaly("stuck", str(one))
 
 
 def amount_of(value: str) -> int:

@@ -1,8 +1,9 @@
 """Histories: the operations that each client of a round has begun, and their outcomes.
 
 Each process writes a file of JSON lines, one for the beginning of an operation and one for its end,
-each written to the file before the operation goes on: a killed client leaves its history. Times are
-of the monotonic clock, which all processes of a machine share.
+each written to the file before the operation goes on: a killed client leaves its history. The last
+line of an operation is the one that counts. Times are of the monotonic clock, which all processes
+of a machine share.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -71,39 +72,22 @@ OUTCOME_OF_STATE: dict[str, Literal["ok", "fail"]] = {"committed": "ok", "aborte
 ERROR_CHARS_MAX = 300
 
 
-class HistoryLine(msgspec.Struct, omit_defaults=True):
-    """A line of a history. `number` counts the operations of a client; 0 is the client itself."""
-
-    client: str
-    number: int
-    phase: Literal["invoke", "commit", "ok", "fail", "unknown", "end"]
-    at: float
-    verb: Verb = "read"
-    key: str = ""
-    where: str = ""
-    wrote: list[str] = []
-    got: list[str] = []
-    reader: str = ""
-    to: str = ""
-    many: bool = False
-    spans: bool = False
-    error: str = ""
-
-
-class ClientOperation(msgspec.Struct):
+class ClientOperation(msgspec.Struct, omit_defaults=True):
     """An operation from its beginning to its end, as its client saw it.
 
-    `key` is the class of values that it is about, `where` the host through which it was asked,
-    `reader` the session or view of a read, `to` the host that a message is directed to. `many`
-    says that it may take more than one value, `spans` that other hosts may have answered.
+    `number` counts the operations of a process; 0 says that the client has ended. `key` is the
+    class of values that it is about, `where` the host through which it was asked, `reader` the
+    session or view of a read, `to` the host that a message is directed to. `many` says that it may
+    take more than one value, `spans` that other hosts may have answered, `commits` that it is no
+    transaction, or one whose commit has begun.
     """
 
     client: str
     number: int
-    verb: Verb
-    key: str
-    where: str
-    began: float
+    verb: Verb = "read"
+    key: str = ""
+    where: str = ""
+    began: float = 0.0
     ended: float = inf
     outcome: Outcome = "pending"
     wrote: list[str] = []
@@ -138,81 +122,64 @@ class HistoryLog:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
-    def put(self, line: HistoryLine) -> None:
+    def put(self, operation: ClientOperation) -> None:
         with self._lock:
-            os.write(self._file, msgspec.json.encode(line) + b"\n")
+            os.write(self._file, msgspec.json.encode(operation) + b"\n")
 
     def close(self) -> None:
         os.close(self._file)
 
     def end(self, client: str) -> None:
         """Record that a client has ended."""
-        self.put(HistoryLine(client, 0, "end", time.monotonic()))
+        self.put(ClientOperation(client, 0))
 
-    def begin(
-        self,
-        client: str,
-        verb: Verb,
-        key: str,
-        where: str,
-        *,
-        wrote: Iterable[str] = (),
-        reader: str = "",
-        to: str = "",
-        many: bool = False,
-        spans: bool = False,
-    ) -> Begun:
-        number = next(self._numbers)
-        line = HistoryLine(
-            client, number, "invoke", time.monotonic(), verb, key, where, list(wrote)
-        )
-        line.reader, line.to, line.many, line.spans = reader, to, many, spans
-        self.put(line)
-        return Begun(self, client, number, transfers=verb == "transfer")
+    def begin(self, client: str, verb: Verb, key: str, where: str, **facts: Any) -> Begun:
+        """Record that an operation begins; `facts` are other fields of it."""
+        number, now = next(self._numbers), time.monotonic()
+        one = ClientOperation(client, number, verb, key, where, now, **facts)
+        one.commits = verb != "transfer"
+        self.put(one)
+        return Begun(self, one)
 
 
 class Begun:
     """An operation that has begun. Call one of `told`, `undone` and `failed` when it ends."""
 
-    def __init__(self, log: HistoryLog, client: str, number: int, *, transfers: bool) -> None:
+    def __init__(self, log: HistoryLog, operation: ClientOperation) -> None:
         self._log = log
-        self._client = client
-        self._number = number
-        self._commits = not transfers
-        self._got: list[str] = []
-        self._wrote: list[str] = []
+        self._one = operation
+
+    @property
+    def has_written(self) -> bool:
+        return bool(self._one.wrote)
 
     def doing(self, got: Iterable[str], wrote: Iterable[str] = ()) -> None:
-        """Record the values that the transaction has taken and written so far."""
-        self._got, self._wrote = list(got), list(wrote)
+        """Note the values that the transaction has taken and written so far."""
+        self._one.got, self._one.wrote = list(got), list(wrote)
 
     def committing(self) -> None:
         """Record that the commit of the transaction begins."""
-        self._commits = True
-        self._put("commit", self._got)
+        self._one.commits = True
+        self._log.put(self._one)
 
     def told(self, got: Iterable[str] = ()) -> None:
         """Record that the operation was done and returned these values."""
-        self._put("ok", list(got) or self._got)
+        self._one.got = list(got) or self._one.got
+        self._end("ok")
 
     def undone(self, reason: str) -> None:
         """Record that the client has aborted the operation."""
-        self._put("fail", self._got, reason)
+        self._end("fail", reason)
 
     def failed(self, error: TupeloError) -> None:
         """Record an error. A transaction whose commit has not begun is not committed."""
-        outcome = outcome_of(error) if self._commits else "fail"
-        self._put(outcome, self._got, f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
+        outcome = outcome_of(error) if self._one.commits else "fail"
+        self._end(outcome, f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
-    def _put(
-        self,
-        phase: Literal["commit", "ok", "fail", "unknown"],
-        got: Iterable[str] = (),
-        error: str = "",
-    ) -> None:
-        line = HistoryLine(self._client, self._number, phase, time.monotonic(), error=error)
-        line.got, line.wrote = list(got), self._wrote
-        self._log.put(line)
+    def _end(self, outcome: Outcome, error: str = "") -> None:
+        one = self._one
+        one.outcome, one.error, one.ended = outcome, error, time.monotonic()
+        self._log.put(one)
 
 
 def outcome_of(error: TupeloError) -> Literal["ok", "fail", "unknown"]:
@@ -227,35 +194,15 @@ def outcome_of(error: TupeloError) -> Literal["ok", "fail", "unknown"]:
 def read_history(files: Iterable[Path]) -> TortureHistory:
     """Read the operations in these files. The last line of a killed client may be incomplete: it is
     left out, and its operation has no end."""
-    lines: list[HistoryLine] = []
+    operations: dict[tuple[str, int], ClientOperation] = {}
     for file in files:
         for text in file.read_bytes().split(b"\n"):
             if text:
                 with suppress(msgspec.DecodeError):
-                    lines.append(msgspec.json.decode(text, type=HistoryLine))
-    return history_of(lines)
-
-
-def history_of(lines: Iterable[HistoryLine]) -> TortureHistory:
-    operations: dict[tuple[str, int], ClientOperation] = {}
-    ended: set[str] = set()
-    for line in lines:
-        key = line.client, line.number
-        if line.phase == "end":
-            ended.add(line.client)
-        elif line.phase == "invoke":
-            operations[key] = ClientOperation(
-                line.client, line.number, line.verb, line.key, line.where, line.at,
-                wrote=line.wrote, reader=line.reader, to=line.to, many=line.many, spans=line.spans,
-            )  # fmt: skip
-        elif key in operations:
-            one = operations[key]
-            one.wrote, one.got = line.wrote or one.wrote, line.got or one.got
-            if line.phase == "commit":
-                one.commits = True
-            else:
-                one.ended, one.outcome, one.error = line.at, line.phase, line.error
+                    one = msgspec.json.decode(text, type=ClientOperation)
+                    operations[one.client, one.number] = one
     for one in operations.values():
-        if one.verb == "transfer" and one.outcome == "pending" and not one.commits:
+        if one.outcome == "pending" and not one.commits:
             one.outcome = "fail"  # Its client was killed before the commit began.
-    return TortureHistory(list(operations.values()), ended)
+    ended = {client for client, number in operations if not number}
+    return TortureHistory([one for one in operations.values() if one.number], ended)

@@ -7,13 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tupelo.lab.torture.proxy import LINK_FAULTS, Direction, LinkFault, Proxy
+
+if TYPE_CHECKING:
+    from tupelo.lab.torture.round import RestartedProcess, RoundHost
 
 PROCESS_FAULTS = ("kill", "pause", "full disk", "kill client", "pause client")
 FAULTS: tuple[str, ...] = (*LINK_FAULTS, *PROCESS_FAULTS)
@@ -25,33 +29,6 @@ FAULT_SECONDS_MAX = 2.5
 DELAY_SECONDS_MAX = 0.4
 REST_SECONDS_MAX = 15.0
 """A target has no faults for as long as its last fault took, but no longer than this."""
-
-
-class Victim(Protocol):
-    """A process that may be killed and started again, or paused."""
-
-    name: str
-
-    async def kill(self) -> None: ...
-
-    async def revive(self) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-
-class HostVictim(Victim, Protocol):
-    """A host, whose disk may be full."""
-
-    @property
-    def has_disk(self) -> bool:
-        """Whether the host has a disk that can be filled."""
-        ...
-
-    def fill_disk(self) -> None:
-        """Let writes to disk fail from now on."""
-        ...
 
 
 class FaultRecord(msgspec.Struct):
@@ -70,8 +47,8 @@ class Nemesis:
 
     rng: Random
     links: dict[str, Proxy]
-    hosts: Sequence[HostVictim]
-    clients: Sequence[Victim]
+    hosts: Sequence[RoundHost]
+    clients: Sequence[RestartedProcess]
     kinds: Sequence[str]
     records: list[FaultRecord]
     file: Path
@@ -110,29 +87,25 @@ class Nemesis:
         weights = [WEIGHTS.get(kind, 1) for kind in self.kinds]
         (kind,) = self.rng.choices(self.kinds, weights)
         seconds = self.rng.uniform(0.05, FAULT_SECONDS_MAX)
-        work: Callable[[FaultRecord], Awaitable[None]] | None = None
+        work: Callable[[FaultRecord], Awaitable[None]]
         if kind in LINK_FAULTS:
             target = self.rng.choice(list(self.links))
             direction: Direction = self.rng.choice(("there", "back"))
-            fault = LinkFault(
-                kind,
-                direction,
-                self.rng.uniform(0.01, DELAY_SECONDS_MAX),
-            )
-            work = self._link(self.links[target], fault, seconds)
+            fault = LinkFault(kind, direction, self.rng.uniform(0.01, DELAY_SECONDS_MAX))
+            work = partial(self._link, self.links[target], fault, seconds)
         elif kind == "full disk":
             hosts = [host for host in self.hosts if host.has_disk]
             if not hosts:
                 return
             host = self.rng.choice(hosts)
-            target, work = host.name, self._full_disk(host, seconds)
+            target, work = host.name, partial(self._full_disk, host, seconds)
         else:
-            victims: Sequence[Victim] = self.clients if kind.endswith("client") else self.hosts
+            is_client = kind.endswith("client")
+            victims: Sequence[RestartedProcess] = self.clients if is_client else self.hosts
             if not victims:
                 return
             victim = self.rng.choice(victims)
-            target = victim.name
-            work = self._process(kind, victim, seconds)
+            target, work = victim.name, partial(self._process, kind, victim, seconds)
         if target not in self._busy:
             self._busy.add(target)
             record = FaultRecord(kind, target, time.monotonic())
@@ -153,45 +126,34 @@ class Nemesis:
         rest = min(REST_SECONDS_MAX, record.ended - record.began)
         loop.call_later(rest, self._busy.discard, record.target)
 
-    def _link(
-        self, link: Proxy, fault: LinkFault, seconds: float
-    ) -> Callable[[FaultRecord], Awaitable[None]]:
-        async def work(record: FaultRecord) -> None:
-            link.fail(fault)
+    async def _link(
+        self, link: Proxy, fault: LinkFault, seconds: float, record: FaultRecord
+    ) -> None:
+        link.fail(fault)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            link.heal()
+
+    async def _process(
+        self, kind: str, victim: RestartedProcess, seconds: float, record: FaultRecord
+    ) -> None:
+        if kind.startswith("pause"):
+            victim.pause()
             try:
                 await asyncio.sleep(seconds)
             finally:
-                link.heal()
+                victim.resume()
+            return
+        await victim.kill()
+        record.at = time.monotonic()
+        if kind == "kill":
+            await asyncio.sleep(seconds / 2)
+        await victim.start()
 
-        return work
-
-    def _process(
-        self, kind: str, victim: Victim, seconds: float
-    ) -> Callable[[FaultRecord], Awaitable[None]]:
-        async def work(record: FaultRecord) -> None:
-            if kind.startswith("pause"):
-                victim.pause()
-                try:
-                    await asyncio.sleep(seconds)
-                finally:
-                    victim.resume()
-                return
-            await victim.kill()
-            record.at = time.monotonic()
-            if kind == "kill":
-                await asyncio.sleep(seconds / 2)
-            await victim.revive()
-
-        return work
-
-    def _full_disk(
-        self, host: HostVictim, seconds: float
-    ) -> Callable[[FaultRecord], Awaitable[None]]:
-        async def work(record: FaultRecord) -> None:
-            host.fill_disk()
-            await asyncio.sleep(seconds)
-            await host.kill()
-            record.at = time.monotonic()
-            await host.revive()
-
-        return work
+    async def _full_disk(self, host: RoundHost, seconds: float, record: FaultRecord) -> None:
+        host.fill_disk()
+        await asyncio.sleep(seconds)
+        await host.kill()
+        record.at = time.monotonic()
+        await host.start()

@@ -110,11 +110,8 @@ class RestartedProcess:
         self._round = round_
 
     async def start(self) -> None:
-        """Start the process again."""
+        """Start the process, also again."""
         raise NotImplementedError
-
-    async def revive(self) -> None:
-        await self.start()
 
     async def kill(self) -> None:
         if self.process is not None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -102,14 +103,6 @@ class WorkloadJob:
     value: str | None = None
 
 
-@dataclass
-class Account:
-    """An account, for JavaSpaces."""
-
-    name: str | None = None
-    value: str | None = None
-
-
 class WorkloadClient:
     """One client of one model. `steps` are its operations, each with a weight."""
 
@@ -122,7 +115,11 @@ class WorkloadClient:
         self.log = setting.log
         self.name = name
         self.rng = Random(seed)
+        self.where = setting.node
+        """The host that serves the operations."""
         self._values = 0
+        self._reading: Any = None
+        self._reader = ""
 
     def open(self) -> None:
         """Connect to the hosts that the operations use."""
@@ -170,14 +167,73 @@ class WorkloadClient:
         return f"{self.model}:{name}"
 
     @contextmanager
-    def logged(self, verb: Verb, key: str, where: str, **facts: Any) -> Iterator[Begun]:
+    def logged(self, verb: Verb, key: str, where: str = "", **facts: Any) -> Iterator[Begun]:
         """Log an operation from its beginning to its end. Call `told` inside, with its values."""
-        begun = self.log.begin(self.name, verb, self.key(key), where, **facts)
+        begun = self.log.begin(self.name, verb, self.key(key), where or self.where, **facts)
         try:
             yield begun
         except TupeloError as error:
             begun.failed(error)
             raise
+
+    def add(self, key: str, write: Callable[[str], object], where: str = "", **facts: Any) -> str:
+        """Write a new value, and return it."""
+        value = self.value()
+        with self.logged("write", key, where, wrote=[value], **facts) as begun:
+            write(value)
+            begun.told()
+        return value
+
+    def read_once(
+        self, key: str, open: Callable[[], Any], read: Callable[[Any], Iterable[str]]
+    ) -> None:
+        """Read in a session of this client. What `open` returns has its own connection: it is
+        closed when the session is lost, and a closed connection could not confirm to its host what
+        it has taken."""
+        if self._reading is None:
+            self._reading, self._reader = open(), f"{self.name}/{self.value()}"
+        try:
+            with self.logged("once", key, reader=self._reader) as begun:
+                begun.told(read(self._reading))
+        except PeerLost:
+            with suppress(TupeloError):
+                self._reading.close()
+            self._reading = None
+            raise
+
+    @contextmanager
+    def transfer(
+        self,
+        key: str,
+        where: str,
+        begin: Callable[[], Any],
+        commit: Callable[[Any], object] = lambda txn: txn.commit(),
+        abort: Callable[[Any], object] = lambda txn: txn.abort(),
+    ) -> Iterator[tuple[Begun, Any]]:
+        """Log a transaction, which is committed or aborted at the end; aborted, if nothing was
+        written."""
+        with self.logged("transfer", key, where) as begun:
+            txn = begin()
+            try:
+                yield begun, txn
+                if not begun.has_written or self.rng.random() < ABORT_CHANCE:
+                    abort(txn)
+                    begun.undone("called off" if begun.has_written else "there is nothing to move")
+                else:
+                    begun.committing()
+                    commit(txn)
+                    begun.told()
+            except TupeloError:
+                with suppress(TupeloError):
+                    abort(txn)
+                raise
+
+    def drain_space(self, node: Node, name: str, **templates: Any) -> None:
+        """Take all that is left in a space of a host, by key."""
+        with self.connect(node, name, direct=True) as space:
+            for key, template in templates.items():
+                with self.logged("take", key, node.name, many=True) as begun:
+                    begun.told(_values(*space.take_all(template, scope=tupelo.HERE)))
 
     def wait(self) -> float:
         return self.rng.choice(WAITS_SECONDS)
@@ -210,14 +266,14 @@ class SpaceClient(WorkloadClient):
     model = "space"
 
     def open(self) -> None:
-        self._node = self.nodes()[0]
-        self._space = self.connect(self._node, "jobs")
+        node = self.nodes()[0]
+        self.where, self._space = node.name, self.connect(node, "jobs")
         self._banks = [(node, self.connect(node, "bank")) for node in self.durable()[:2]]
         self._session: Any = None
         self._reads = 0
 
     def steps(self) -> list[tuple[int, Callable[[], None]]]:
-        transfers = [(3, self.transfer)] * bool(self._banks)
+        transfers = [(3, self.transfer_here)] * bool(self._banks)
         transfers += [(3, self.transfer_between)] * (len(self._banks) > 1)
         return [
             (6, self.write),
@@ -231,39 +287,32 @@ class SpaceClient(WorkloadClient):
         ]
 
     def write(self) -> None:
-        value = self.value()
-        with self.logged("write", "job", self._node.name, wrote=[value]) as begun:
-            self._space.write(("job", value))
-            begun.told()
+        self.add("job", lambda value: self._space.write(("job", value)))
 
     def write_many(self) -> None:
         values = [self.value() for _ in range(self.rng.randint(2, FEW))]
-        with self.logged("write", "job", self._node.name, wrote=values) as begun:
+        with self.logged("write", "job", wrote=values) as begun:
             self._space.write_all([("job", value) for value in values])
             begun.told()
 
     def take(self) -> None:
         here = self.rng.random() < 0.5
         scope = tupelo.HERE if here else None
-        with self.logged("take", "job", self._node.name, spans=not here) as begun:
-            begun.told(_second(self._space.take(("job", str), wait=self.wait(), scope=scope)))
+        with self.logged("take", "job", spans=not here) as begun:
+            begun.told(_values(self._space.take(("job", str), wait=self.wait(), scope=scope)))
 
     def take_many(self) -> None:
         here = self.rng.random() < 0.5
         scope = tupelo.HERE if here else None
-        with self.logged("take", "job", self._node.name, many=True, spans=not here) as begun:
-            found = self._space.take_all(("job", str), limit=FEW, scope=scope)
-            begun.told(value for _, value in found)
+        with self.logged("take", "job", many=True, spans=not here) as begun:
+            begun.told(_values(*self._space.take_all(("job", str), limit=FEW, scope=scope)))
 
     def read(self) -> None:
-        with self.logged("read", "job", self._node.name, spans=True) as begun:
-            begun.told(_second(self._space.read(("job", str), wait=self.wait())))
+        with self.logged("read", "job", spans=True) as begun:
+            begun.told(_values(self._space.read(("job", str), wait=self.wait())))
 
     def news(self) -> None:
-        value = self.value()
-        with self.logged("write", "news", self._node.name, wrote=[value]) as begun:
-            self._space.write(("news", value))
-            begun.told()
+        self.add("news", lambda value: self._space.write(("news", value)))
 
     def read_news(self) -> None:
         if self._session is None or self._reads >= READS_MAX:
@@ -271,41 +320,35 @@ class SpaceClient(WorkloadClient):
             self._reader, self._reads = f"{self.name}/{self.value()}", 0
         self._reads += 1
         try:
-            with self.logged("once", "news", self._node.name, reader=self._reader) as begun:
-                begun.told(_second(self._session.read(("news", str), wait=self.wait())))
+            with self.logged("once", "news", reader=self._reader) as begun:
+                begun.told(_values(self._session.read(("news", str), wait=self.wait())))
         except TupeloError:
             self._session = None
             raise
 
-    def transfer(self) -> None:
+    def transfer_here(self) -> None:
         node, bank = self.rng.choice(self._banks)
         one, other = self.rng.sample(ACCOUNTS, 2)
-        with self.logged("transfer", ACCOUNT, node.name) as begun:
-            txn = bank.transaction(lease=TXN_SECONDS)
-            self._move(begun, txn, bank, f"{one}.{node.name}", bank, f"{other}.{node.name}")
+        begin = partial(bank.transaction, lease=TXN_SECONDS)
+        self._move(node, begin, bank, f"{one}.{node.name}", bank, f"{other}.{node.name}")
 
     def transfer_between(self) -> None:
         (here, one), (there, other) = self.rng.sample(self._banks, 2)
         names = self.rng.choice(ACCOUNTS), self.rng.choice(ACCOUNTS)
-        with self.logged("transfer", ACCOUNT, here.name) as begun:
-            txn = tupelo.transaction(one, other, lease=TXN_SECONDS)
-            self._move(
-                begun, txn, one, f"{names[0]}.{here.name}", other, f"{names[1]}.{there.name}"
-            )
+        begin = partial(tupelo.transaction, one, other, lease=TXN_SECONDS)
+        self._move(here, begin, one, f"{names[0]}.{here.name}", other, f"{names[1]}.{there.name}")
 
     def _move(
-        self, begun: Begun, txn: Any, one: Any, name: str, other: Any, other_name: str
+        self, node: Node, begin: Callable[[], Any], one: Any, name: str, other: Any, other_name: str
     ) -> None:
         """Take an account here and one there, and write both with an amount moved between them."""
-        try:
+        with self.transfer(ACCOUNT, node.name, begin) as (begun, txn):
             got = one.take((ACCOUNT, name, str), wait=0.5, txn=txn)
-            begun.doing(() if got is None else [got[2]])
-            more = (
-                None if got is None else other.take((ACCOUNT, other_name, str), wait=0.5, txn=txn)
-            )
-            if got is None or more is None:
-                txn.abort()
-                begun.undone("one of the accounts is in use")
+            if got is None:
+                return
+            begun.doing([got[2]])
+            more = other.take((ACCOUNT, other_name, str), wait=0.5, txn=txn)
+            if more is None:
                 return
             amount = self.rng.randint(1, 10)
             wrote = [
@@ -315,11 +358,6 @@ class SpaceClient(WorkloadClient):
             begun.doing([got[2], more[2]], wrote)
             one.write((ACCOUNT, name, wrote[0]), txn=txn)
             other.write((ACCOUNT, other_name, wrote[1]), txn=txn)
-            _settle(self.rng, begun, txn.commit, txn.abort)
-        except TupeloError:
-            with suppress(TupeloError):
-                txn.abort()
-            raise
 
     def account(self, name: str, amount: int) -> str:
         return f"{name}@{self.value()}={amount}"
@@ -336,15 +374,8 @@ class SpaceClient(WorkloadClient):
 
     def drain(self) -> None:
         for node in self.nodes():
-            with self.connect(node, "jobs", direct=True) as space:
-                self._drain(space, node, ("job", str), "job")
-                self._drain(space, node, ("news", str), "news")
-            with self.connect(node, "bank", direct=True) as bank:
-                self._drain(bank, node, (ACCOUNT, str, str), ACCOUNT)
-
-    def _drain(self, space: Any, node: Node, template: Any, key: str) -> None:
-        with self.logged("take", key, node.name, many=True) as begun:
-            begun.told(one[-1] for one in space.take_all(template, scope=tupelo.HERE))
+            self.drain_space(node, "jobs", job=("job", str), news=("news", str))
+            self.drain_space(node, "bank", account=(ACCOUNT, str, str))
 
 
 class LindaClient(WorkloadClient):
@@ -354,46 +385,37 @@ class LindaClient(WorkloadClient):
 
     def open(self) -> None:
         self._node = self.nodes()[0]
-        self._space = TupleSpace(self.connect(self._node, "linda"))
+        self.where = self._node.name
+        self._space: Any = TupleSpace(self.connect(self._node, "linda"))
 
     def steps(self) -> list[tuple[int, Callable[[], None]]]:
         return [(6, self.out), (5, self.inp), (1, self.ing), (2, self.rdp), (2, self.out_and_in)]
 
     def out(self) -> None:
-        value = self.value()
-        with self.logged("write", "tuple", self._node.name, wrote=[value]) as begun:
-            self._space.out(("tuple", value))
-            begun.told()
+        self.add("tuple", lambda value: self._space.out(("tuple", value)))
 
     def inp(self) -> None:
-        with self.logged("take", "tuple", self._node.name, spans=True) as begun:
-            begun.told(_second(self._space.inp(("tuple", str))))
+        with self.logged("take", "tuple", spans=True) as begun:
+            begun.told(_values(self._space.inp(("tuple", str))))
 
     def ing(self) -> None:
-        with self.logged("take", "tuple", self._node.name, many=True, spans=True) as begun:
-            begun.told(value for _, value in self._space.ing(("tuple", str)))
+        with self.logged("take", "tuple", many=True, spans=True) as begun:
+            begun.told(_values(*self._space.ing(("tuple", str))))
 
     def rdp(self) -> None:
-        with self.logged("read", "tuple", self._node.name, spans=True) as begun:
-            begun.told(_second(self._space.rdp(("tuple", str))))
+        with self.logged("read", "tuple", spans=True) as begun:
+            begun.told(_values(self._space.rdp(("tuple", str))))
 
     def out_and_in(self) -> None:
         """Write a tuple that nobody else wants, and wait for it: it must come."""
-        value = self.value()
-        with self.logged("write", "own", self._node.name, wrote=[value]) as begun:
-            self._space.out(("own", value))
-            begun.told()
+        value = self.add("own", lambda value: self._space.out(("own", value)))
         if self._node.durable:  # A host in memory may have been killed meanwhile.
-            with self.logged("take", "own", self._node.name, spans=True) as begun:
-                begun.told(_second(self._space.in_(("own", value))))
+            with self.logged("take", "own", spans=True) as begun:
+                begun.told(_values(self._space.in_(("own", value))))
 
     def drain(self) -> None:
         for node in self.nodes():
-            with self.connect(node, "linda", direct=True) as space:
-                for key in ("tuple", "own"):
-                    with self.logged("take", key, node.name, many=True) as begun:
-                        found = space.take_all((key, str), scope=tupelo.HERE)
-                        begun.told(value for _, value in found)
+            self.drain_space(node, "linda", tuple=("tuple", str), own=("own", str))
 
 
 class JavaSpacesClient(WorkloadClient):
@@ -402,8 +424,9 @@ class JavaSpacesClient(WorkloadClient):
     model = "javaspaces"
 
     def open(self) -> None:
-        self._node = self.nodes()[0]
-        self._space: Any = JavaSpace05(self.connect(self._node, "javaspaces"))
+        node = self.nodes()[0]
+        self.where = node.name
+        self._space: Any = JavaSpace05(self.connect(node, "javaspaces"))
         self._durable: list[tuple[Node, Any]] = [
             (node, JavaSpace05(self.connect(node, "javaspaces"))) for node in self.durable()[:2]
         ]
@@ -414,60 +437,42 @@ class JavaSpacesClient(WorkloadClient):
         return [(5, self.write), (4, self.take), (2, self.read), (3, self.write_move), *moves]
 
     def write(self) -> None:
-        self._write(self._space, self._node, "job")
+        self.add("job", lambda value: self._space.write(WorkloadJob("job", value)))
 
     def write_move(self) -> None:
         if self._durable:
             node, space = self.rng.choice(self._durable)
-            self._write(space, node, "moved")
-
-    def _write(self, space: Any, node: Node, key: str) -> None:
-        value = self.value()
-        with self.logged("write", key, node.name, wrote=[value]) as begun:
-            space.write(WorkloadJob(key, value))
-            begun.told()
+            self.add("moved", lambda value: space.write(WorkloadJob("moved", value)), node.name)
 
     def take(self) -> None:
-        with self.logged("take", "job", self._node.name, spans=True) as begun:
-            found = self._space.take(WorkloadJob("job"), None, self.wait())
-            begun.told(() if found is None else [found.value])
+        with self.logged("take", "job", spans=True) as begun:
+            begun.told(_values(self._space.take(WorkloadJob("job"), None, self.wait())))
 
     def read(self) -> None:
-        with self.logged("read", "job", self._node.name, spans=True) as begun:
-            found = self._space.read(WorkloadJob("job"), None, self.wait())
-            begun.told(() if found is None else [found.value])
+        with self.logged("read", "job", spans=True) as begun:
+            begun.told(_values(self._space.read(WorkloadJob("job"), None, self.wait())))
 
     def move(self) -> None:
         """Take an entry of one space and write another in the same or another one."""
         here, one = self.rng.choice(self._durable)
         _, other = self.rng.choice(self._durable)
-        with self.logged("transfer", "moved", here.name) as begun:
-            txn = self._manager.create(lease=TXN_SECONDS).transaction
-            try:
-                found = one.take(WorkloadJob("moved"), txn, NO_WAIT)
-                if found is None:
-                    txn.abort()
-                    begun.undone("there is nothing to move")
-                    return
+        with self.transfer("moved", here.name, self._begin) as (begun, txn):
+            found = one.take(WorkloadJob("moved"), txn, NO_WAIT)
+            if found is not None:
                 value = self.value()
                 begun.doing([found.value], [value])
                 other.write(WorkloadJob("moved", value), txn)
-                _settle(self.rng, begun, txn.commit, txn.abort)
-            except TupeloError:
-                with suppress(TupeloError):
-                    txn.abort()
-                raise
+
+    def _begin(self) -> Any:
+        return self._manager.create(lease=TXN_SECONDS).transaction
 
     def close(self) -> None:
         self._manager.close()
 
     def drain(self) -> None:
         for node in self.nodes():
-            with self.connect(node, "javaspaces", direct=True) as space:
-                for key in ("job", "moved"):
-                    with self.logged("take", key, node.name, many=True) as begun:
-                        found = space.take_all(WorkloadJob(key), scope=tupelo.HERE)
-                        begun.told(one.value for one in found)
+            templates = {key: WorkloadJob(key) for key in ("job", "moved")}
+            self.drain_space(node, "javaspaces", **templates)
 
 
 # XVSM
@@ -481,8 +486,8 @@ class XvsmClient(WorkloadClient):
     model = "xvsm"
 
     def open(self) -> None:
-        self._node = self._site()
-        self._capi = self._capi_at(self._node.address)
+        node = self._site()
+        self.where, self._capi = node.name, self._capi_at(node.address)
         self._jobs, self._done = (
             self._capi.lookup_container(None, None, name) for name in CONTAINERS
         )
@@ -498,47 +503,32 @@ class XvsmClient(WorkloadClient):
         return [(6, self.write), (4, self.take), (2, self.read), (3, self.move)]
 
     def write(self) -> None:
-        value = self.value()
-        with self.logged("write", "job", self._node.name, wrote=[value]) as begun:
-            self._capi.write(self._jobs, 0, None, (value,))
-            begun.told()
+        self.add("job", lambda value: self._capi.write(self._jobs, 0, None, (value,)))
 
     def take(self) -> None:
-        with self.logged("take", "job", self._node.name) as begun:
-            begun.told(self._got(self._capi.take, self._jobs, None))
+        with self.logged("take", "job") as begun:
+            begun.told(self._got(self._capi.take, None))
 
     def read(self) -> None:
-        with self.logged("read", "job", self._node.name) as begun:
-            begun.told(self._got(self._capi.read, self._jobs, None))
+        with self.logged("read", "job") as begun:
+            begun.told(self._got(self._capi.read, None))
 
-    def _got(self, verb: Any, container: Any, tx: Any) -> list[str]:
+    def _got(self, verb: Any, tx: Any) -> list[str]:
         try:
-            return [value for (value,) in verb(container, self.wait(), tx, FifoSelector())]
+            return _values(*verb(self._jobs, self.wait(), tx, FifoSelector()))
         except CountNotMet:
             return []
 
     def move(self) -> None:
-        with self.logged("transfer", "job", self._node.name) as begun:
-            tx = self._capi.create_transaction(None, TXN_SECONDS)
-            try:
-                got = self._got(self._capi.take, self._jobs, tx)
-                if not got:
-                    self._capi.rollback_transaction(tx)
-                    begun.undone("there is nothing to move")
-                    return
+        capi = self._capi
+        begin = partial(capi.create_transaction, None, TXN_SECONDS)
+        ends = capi.commit_transaction, capi.rollback_transaction
+        with self.transfer("job", self.where, begin, *ends) as (begun, tx):
+            got = self._got(capi.take, tx)
+            if got:
                 value = self.value()
                 begun.doing(got, [value])
-                self._capi.write(self._done, 0, tx, (value,))
-                _settle(
-                    self.rng,
-                    begun,
-                    lambda: self._capi.commit_transaction(tx),
-                    lambda: self._capi.rollback_transaction(tx),
-                )
-            except TupeloError:
-                with suppress(TupeloError):
-                    self._capi.rollback_transaction(tx)
-                raise
+                capi.write(self._done, 0, tx, (value,))
 
     def close(self) -> None:
         self._capi.close()
@@ -549,8 +539,7 @@ class XvsmClient(WorkloadClient):
             for name in CONTAINERS:
                 container = capi.lookup_container(None, None, name)
                 with self.logged("take", "job", node.name, many=True) as begun:
-                    found = capi.take(container, 0, None, FifoSelector(COUNT_MAX))
-                    begun.told(value for (value,) in found)
+                    begun.told(_values(*capi.take(container, 0, None, FifoSelector(COUNT_MAX))))
 
 
 def offer_site(host: tupelo.Host, path: Path) -> Capi:
@@ -573,59 +562,40 @@ class MelonClient(WorkloadClient):
     model = "melon"
 
     def open(self) -> None:
-        self._node = self.nodes(members=not self.nodes())[0]
-        self._melon = Melon(self.connect(self._node, "melon"))
-        self._reading: Any = None
-        self._reader = ""
+        node = self.nodes(members=not self.nodes())[0]
+        self.where = node.name
+        self._connect = partial(self.connect, node, "melon")
+        self._melon = Melon(self._connect())
 
     def steps(self) -> list[tuple[int, Callable[[], None]]]:
         return [(5, self.store), (5, self.take), (3, self.write), (4, self.read)]
 
     def store(self) -> None:
-        value = self.value()
-        with self.logged("write", "stored", self._node.name, wrote=[value]) as begun:
-            self._melon.store(("stored", value))
-            begun.told()
+        self.add("stored", lambda value: self._melon.store(("stored", value)))
 
     def take(self) -> None:
-        with self.logged("take", "stored", self._node.name, spans=True) as begun:
-            begun.told(_second(self._melon.take(("stored", str), self.wait())))
+        with self.logged("take", "stored", spans=True) as begun:
+            begun.told(_values(self._melon.take(("stored", str), self.wait())))
 
     def write(self) -> None:
-        value = self.value()
-        with self.logged("write", "written", self._node.name, wrote=[value]) as begun:
-            self._melon.write(("written", value))
-            begun.told()
+        self.add("written", lambda value: self._melon.write(("written", value)))
 
     def read(self) -> None:
-        if self._reading is None:
-            # Its own connection: it is closed with the process, and a closed connection cannot
-            # confirm to its host what it has taken.
-            self._reading = Melon(self.connect(self._node, "melon"))
-            self._reader = f"{self.name}/{self.value()}"
-        try:
-            with self.logged("once", "written", self._node.name, reader=self._reader) as begun:
-                begun.told(_second(self._reading.read(("written", str), self.wait())))
-        except PeerLost:
-            with suppress(TupeloError):
-                self._reading.close()
-            self._reading = None
-            raise
+        self.read_once(
+            "written",
+            lambda: Melon(self._connect()),
+            lambda melon: _values(melon.read(("written", str), self.wait())),
+        )
 
     def drain(self) -> None:
         for node in self.setting.nodes:
-            with (
-                self.connect(node, "melon", direct=True) as space,
-                self.logged("take", "stored", node.name, many=True) as begun,
-            ):
-                found = space.take_all(("stored", str), scope=tupelo.HERE)
-                begun.told(value for _, value in found)
+            self.drain_space(node, "melon", stored=("stored", str))
             # A process that has read nothing yet; its host opens the messages for it.
             with (
                 Melon(self.connect(node, "melon", direct=True)) as melon,
                 self.logged("read", "written", node.name, many=True) as begun,
             ):
-                begun.told(value for _, value in melon.read_all(("written", str), wait=0))
+                begun.told(_values(*melon.read_all(("written", str), wait=0)))
 
 
 class MelonMember(WorkloadClient):
@@ -643,20 +613,21 @@ class MelonMember(WorkloadClient):
         return [(3, self.direct), (4, self.take)]
 
     def direct(self) -> None:
-        value, to = self.value(), self.rng.choice(self._others)
-        where = self.setting.node
-        with self.logged("write", "directed", where, wrote=[value], to=to.name) as begun:
-            self._melon.store(("directed", value), to=to.identity)
-            begun.told()
+        to = self.rng.choice(self._others)
+        self.add(
+            "directed",
+            lambda value: self._melon.store(("directed", value), to=to.identity),
+            to=to.name,
+        )
 
     def take(self) -> None:
         self._take(self.rng.choice(self._others), self.wait())
 
     def _take(self, sender: Node, wait: float) -> list[str]:
-        with self.logged("take", "directed", self.setting.node, spans=True) as begun:
-            found = self._melon.take(("directed", str), wait, sender=sender.identity)
-            begun.told(_second(found))
-        return _second(found)
+        with self.logged("take", "directed", spans=True) as begun:
+            got = _values(self._melon.take(("directed", str), wait, sender=sender.identity))
+            begun.told(got)
+        return got
 
     def drain(self) -> None:
         self.open()
@@ -674,44 +645,35 @@ class HeapClient(WorkloadClient):
     model = "event-heap"
 
     def open(self) -> None:
-        self._node = self.nodes(members=not self.nodes())[0]
-        self._heap = EventHeap(self.connect(self._node, "heap"))
-        self._reading: Any = None
-        self._reader = ""
+        node = self.nodes(members=not self.nodes())[0]
+        self.where = node.name
+        self._connect = partial(self.connect, node, "heap")
+        self._heap = EventHeap(self._connect())
 
     def steps(self) -> list[tuple[int, Callable[[], None]]]:
         return [(5, self.put), (4, self.get), (3, self.remove)]
 
     def put(self) -> None:
-        value = self.value()
         kind = self.rng.choice(("event", "lasting"))
-        with self.logged("write", kind, self._node.name, wrote=[value]) as begun:
-            self._heap.put(Event(kind, value=value))
-            begun.told()
+        self.add(kind, lambda value: self._heap.put(Event(kind, value=value)))
 
     def get(self) -> None:
-        if self._reading is None:  # on its own connection, as in `MelonClient.read`
-            self._reading = EventHeap(self.connect(self._node, "heap"))
-            self._reader = f"{self.name}/{self.value()}"
-        try:
-            with self.logged("once", "lasting", self._node.name, reader=self._reader) as begun:
-                begun.told(_events(self._reading.wait(Event("lasting"), wait=self.wait())))
-        except PeerLost:
-            with suppress(TupeloError):
-                self._reading.close()
-            self._reading = None
-            raise
+        self.read_once(
+            "lasting",
+            lambda: EventHeap(self._connect()),
+            lambda heap: _values(heap.wait(Event("lasting"), wait=self.wait())),
+        )
 
     def remove(self) -> None:
-        with self.logged("take", "event", self._node.name, spans=True) as begun:
-            begun.told(_events(self._heap.remove(Event("event"))))
+        with self.logged("take", "event", spans=True) as begun:
+            begun.told(_values(self._heap.remove(Event("event"))))
 
     def drain(self) -> None:
         for node in self.setting.nodes:
             with EventHeap(self.connect(node, "heap", direct=True)) as heap:
                 for kind in ("event", "lasting", "viewed"):
                     with self.logged("read", kind, node.name) as begun:
-                        begun.told(_events(*heap.snoop_all(Event(kind))))
+                        begun.told(_values(*heap.snoop_all(Event(kind))))
 
 
 class HeapMember(WorkloadClient):
@@ -751,10 +713,7 @@ class HeapMember(WorkloadClient):
 
     def put(self) -> None:
         if (view := self.view()) is not None:
-            value = self.value()
-            with self.logged("write", "viewed", self.setting.node, wrote=[value]) as begun:
-                view.put(Event("viewed", value=value), wait=1.0)
-                begun.told()
+            self.add("viewed", lambda value: view.put(Event("viewed", value=value), wait=1.0))
 
     def read(self) -> None:
         if (view := self.view()) is not None:
@@ -764,8 +723,8 @@ class HeapMember(WorkloadClient):
         # The view may be cloned while it is read: what is read then has a place in both.
         before = view.id
         reader = f"{before}/{self.name}"
-        with self.logged("ordered", "viewed", self.setting.node, reader=reader) as begun:
-            got = _events(view.wait(Event("viewed"), wait=wait))
+        with self.logged("ordered", "viewed", reader=reader) as begun:
+            got = _values(view.wait(Event("viewed"), wait=wait))
             begun.told(got if view.id == before else ())
         return got
 
@@ -780,7 +739,7 @@ class HeapMember(WorkloadClient):
 # LIME
 
 
-class LimeMember(WorkloadClient):
+class LimeMember(LindaClient):
     """An agent that writes and takes tuples in a space that agents of all members share."""
 
     model = "lime"
@@ -794,32 +753,13 @@ class LimeMember(WorkloadClient):
     def steps(self) -> list[tuple[int, Callable[[], None]]]:
         return [(5, self.out), (4, self.inp), (3, self.in_), (2, self.rdp)]
 
-    def out(self) -> None:
-        value = self.value()
-        with self.logged("write", "tuple", self.setting.node, wrote=[value]) as begun:
-            self._space.out(("tuple", value))
-            begun.told()
-
-    def inp(self) -> None:
-        with self.logged("take", "tuple", self.setting.node, spans=True) as begun:
-            begun.told(_second(self._space.inp(("tuple", str))))
-
     def in_(self) -> None:
-        with self.logged("take", "tuple", self.setting.node, spans=True) as begun:
-            begun.told(_second(self._space.in_(("tuple", str), wait=self.wait())))
-
-    def rdp(self) -> None:
-        with self.logged("read", "tuple", self.setting.node, spans=True) as begun:
-            begun.told(_second(self._space.rdp(("tuple", str))))
+        with self.logged("take", "tuple", spans=True) as begun:
+            begun.told(_values(self._space.in_(("tuple", str), wait=self.wait())))
 
     def drain(self) -> None:
         for node in self.setting.nodes:
-            with (
-                self.connect(node, "lime", direct=True) as space,
-                self.logged("take", "tuple", node.name, many=True) as begun,
-            ):
-                found = space.take_all(("tuple", str), scope=tupelo.HERE)
-                begun.told(value for _, value in found)
+            self.drain_space(node, "lime", tuple=("tuple", str))
 
 
 # Publish-subscribe
@@ -831,33 +771,27 @@ class PubSubClient(WorkloadClient):
     model = "pubsub"
 
     def open(self) -> None:
-        self._node, self._elsewhere = (self.nodes() * 2)[:2]
-        self._publisher = PubSub(self.connect(self._node, "news"))
-        self._replies: Any = None
+        here, self._elsewhere = (self.nodes() * 2)[:2]
+        self.where, self._here = self._elsewhere.name, here.name
+        self._publisher = PubSub(self.connect(here, "news"))
 
     def steps(self) -> list[tuple[int, Callable[[], None]]]:
         return [(3, self.publish), (5, self.hear)]
 
     def publish(self) -> None:
-        value = self.value()
-        with self.logged("write", "told", self._node.name, wrote=[value]) as begun:
-            self._publisher.publish(("told", value))
-            begun.told()
+        self.add("told", lambda value: self._publisher.publish(("told", value)), self._here)
 
     def hear(self) -> None:
-        if self._replies is None:
-            self._subscriber = PubSub(self.connect(self._elsewhere, "news"))
-            self._replies = self._subscriber.subscribe(("told", str))
-            self._reader = f"{self.name}/{self.value()}"
-        try:
-            with self.logged("once", "told", self._elsewhere.name, reader=self._reader) as begun:
-                reply = self._replies.get(wait=self.wait())
-                begun.told(value for _, value in ([] if reply is None else reply.items))
-        except PeerLost:
-            with suppress(TupeloError):
-                self._subscriber.close()
-            self._replies = None
-            raise
+        self.read_once("told", self._subscribe, self._next)
+
+    def _subscribe(self) -> PubSub:
+        subscriber = PubSub(self.connect(self._elsewhere, "news"))
+        self._replies = subscriber.subscribe(("told", str))
+        return subscriber
+
+    def _next(self, subscriber: PubSub) -> list[str]:
+        reply = self._replies.get(wait=self.wait())
+        return [] if reply is None else _values(*reply.items)
 
     def drain(self) -> None:
         """Nothing is stored: after the faults, a subscriber must get what is published."""
@@ -879,25 +813,13 @@ class PubSubClient(WorkloadClient):
                     return
 
 
-def _settle(
-    rng: Random, begun: Begun, commit: Callable[[], object], abort: Callable[[], object]
-) -> None:
-    """Commit or abort, and record it in the history."""
-    if rng.random() < ABORT_CHANCE:
-        abort()
-        begun.undone("called off")
-    else:
-        begun.committing()
-        commit()
-        begun.told()
-
-
-def _second(found: Any) -> list[str]:
-    return [] if found is None else [found[1]]
-
-
-def _events(*found: Any) -> list[str]:
-    return [one["value"] for one in found if one is not None]
+def _values(*found: Any) -> list[str]:
+    """The values of tuples, entries and events; None is left out."""
+    return [
+        one[-1] if isinstance(one, tuple) else one["value"] if isinstance(one, Event) else one.value
+        for one in found
+        if one is not None
+    ]
 
 
 CLIENTS: dict[str, list[type[WorkloadClient]]] = {

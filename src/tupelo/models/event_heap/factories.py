@@ -186,15 +186,19 @@ class Factory:
             return heap
         made = self._heaps.core.new_id()
         if isinstance(request, ViewRequest):
-            if request.order not in ("none", "source", "total"):
-                raise BadArgument("order", '"none", "source" or "total"', request.order)
             lease, horizon = check_unused(request.lease), check_horizon(request.horizon)
-            await replica.orders.make(made, request.order, lease, horizon=horizon)
+            await replica.orders.make(made, check_order(request.order), lease, horizon=horizon)
         elif isinstance(request, SessionRequest):
             lease = check_unused(request.lease)
             await replica.shared_record(made).begin(read_seen(request.record or b""))
             await replica.record(SessionMade(made, lease=lease))
         return made
+
+
+def check_order(order: object) -> str:
+    if order not in ("none", "source", "total"):
+        raise BadArgument("order", '"none", "source" or "total"', order)
+    return str(order)
 
 
 def check_horizon(horizon: object) -> int | None:

@@ -31,6 +31,7 @@ from tupelo.models.event_heap.factories import (
     HeapRequest,
     check_heap,
     check_horizon,
+    check_order,
 )
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import HeapCopies, Ordered
@@ -247,12 +248,6 @@ class View(Session):
     async def clone(self) -> View:
         """Return a new reader of this view that has seen what this one has seen."""
         return await self._heap._open_view(self.id, self.order, self._reading)
-
-
-def check_order(order: object) -> str:
-    if order not in ("none", "source", "total"):
-        raise BadArgument("order", '"none", "source" or "total"', order)
-    return str(order)
 
 
 AnyHost = Host | AsyncHost | RemoteSpaceLike | AsyncRemoteSpaceLike

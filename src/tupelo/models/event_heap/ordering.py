@@ -95,12 +95,6 @@ class Ordering:
             for number in numbers(self.last.get(source, 0))
         ]
 
-    def copy(self) -> Ordering:
-        twin = Ordering()
-        twin.fold(self.base, list(self.kept), self.last)
-        twin.receive(self.base, list(self.places))
-        return twin
-
 
 def deliver(
     ordering: Ordering,

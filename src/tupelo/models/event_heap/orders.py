@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import (
     BadFrame,
@@ -56,6 +56,7 @@ from tupelo.space.waiting import Items
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
+    from tupelo.models.event_heap.readings import Ordered
     from tupelo.models.event_heap.replica import Replica, WrittenEvent
 
 
@@ -413,24 +414,12 @@ class ViewCloned:
     new: str
 
 
-class ViewUser(Protocol):
-    """A user of a total order at this host."""
-
-    def switch(self, order: TotalOrder, cloned: ViewCloned) -> None:
-        """Continue with this order."""
-        ...
-
-    def end(self) -> None:
-        """The view has ended."""
-        ...
-
-
 class TotalOrders:
     """All total orders of a heap that this host knows, and their users here."""
 
     def __init__(self, replica: Replica) -> None:
         self.made: dict[str, ViewMade] = {}
-        self.used: dict[str, list[ViewUser]] = {}
+        self.used: dict[str, list[Ordered]] = {}
         """The users here, by view."""
         self._replica = replica
         self.orders: dict[str, TotalOrder] = {}
@@ -469,14 +458,14 @@ class TotalOrders:
             await total.place_if_owned()
         await self._replica.record(made)
 
-    def use(self, order: TotalOrder, user: ViewUser) -> None:
+    def use(self, order: TotalOrder, user: Ordered) -> None:
         order.token.abandoned = False
         order.successor = None
         self.used.setdefault(order.id, []).append(user)
         self._replica.uses.changed(order.id)
         self.look()
 
-    def leave(self, order: TotalOrder, user: ViewUser) -> None:
+    def leave(self, order: TotalOrder, user: Ordered) -> None:
         users = self.used.get(order.id, [])
         if user in users:
             users.remove(user)

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
 
 from tupelo.errors import LeaseLost, SessionLost, SpaceClosed, TokenAway, TupeloError
 from tupelo.federation.replication.tokens import Token
@@ -30,26 +29,6 @@ CURSORS_MAX = 256
 """Most templates for which a reading of an order remembers its position."""
 
 
-class EventReading(Protocol):
-    """The source of events of a session, a view or a query."""
-
-    async def record(self) -> Seen:
-        """Return a copy of the set of seen events."""
-        ...
-
-    async def next(self, template: Template, wait: float | None) -> Entry | None: ...
-
-    async def rest(self, template: Template) -> list[Entry]:
-        """Return all unseen matches that are here."""
-        ...
-
-    def unsee(self, entries: list[Entry]) -> None:
-        """Mark events as unseen again: they were not delivered."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class HeapCopies:
     """Reads the copies in the order in which they come (that of each source is kept). Unless
     `known`, also events of classes that this program does not know, for a client; otherwise they
@@ -64,6 +43,7 @@ class HeapCopies:
         replica.readings[self.end] = None
 
     async def record(self) -> Seen:
+        """Return a copy of the set of seen events."""
         return self._state.seen.copy()
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
@@ -78,11 +58,13 @@ class HeapCopies:
         return found[0] if found else None
 
     async def rest(self, template: Template) -> list[Entry]:
+        """Return all unseen matches that are here."""
         self._replica.require_open()
         query = Query(template, many=True, limit=None, session=self._state, known=self._known)
         return without_duplicates(self._port.get_now(query)[0])
 
     def unsee(self, entries: list[Entry]) -> None:
+        """Mark events as unseen again: they were not delivered."""
         with self._port.atomic():
             for entry in entries:
                 self._state.seen.discard(entry)
@@ -152,6 +134,7 @@ class Ordered:
         replica.orders.use(order, self)
 
     def switch(self, order: TotalOrder, cloned: ViewCloned) -> None:
+        """Continue with this order."""
         self.order = order
         self._low = 0
         self._cursors.clear()
@@ -394,6 +377,10 @@ class Shared:
                 scope.reschedule(0)  # Waiters for the token give up.
         self._copies.close()
         self._replica.broadcast.ring()
+
+
+EventReading = HeapCopies | Ordered | Shared
+"""The source of events of a session, a view or a query."""
 
 
 def future_events(replica: Replica, template: Template, *, known: bool = True) -> HeapCopies:

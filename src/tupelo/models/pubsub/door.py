@@ -10,7 +10,8 @@ from inspect import isawaitable
 from typing import Any, Literal, Self
 
 from tupelo.errors import BadArgument, BadInput, HostClosed, TupeloError
-from tupelo.federation.brokers.broker import Collected, Reply
+from tupelo.federation.brokers.broker import Collected, Reply, check_word
+from tupelo.federation.brokers.messages import Extent
 from tupelo.federation.brokers.standing import read_reply, readable
 from tupelo.federation.brokers.tables import check_length
 from tupelo.federation.client.services import ServedDoor, check_client
@@ -21,7 +22,6 @@ from tupelo.federation.hosts.local import LocalDoor, open_door
 from tupelo.models.pubsub.served import (
     METHODS,
     DeliveredNotice,
-    Extent,
     Functions,
     HostedRequests,
     NoticeBacklog,
@@ -168,10 +168,8 @@ class PubSub(Closing):
     ) -> Any:
         """Collect the state of any host, or of all hosts. A probing collect returns Collected;
         single and persistent ones return Replies, or call `listener(reply)`, as results come."""
-        if duration not in ("probing", "single", "persistent"):
-            raise BadArgument("duration", '"probing", "single" or "persistent"', duration)
-        if extent not in ("any", "all"):
-            raise BadArgument("extent", '"any" or "all"', extent)
+        check_word("duration", duration, ("probing", "single", "persistent"))
+        check_word("extent", extent, ("any", "all"))
         encoded = self._application.encode_pattern(pattern)
         if duration == "probing":
             if listener is not None:

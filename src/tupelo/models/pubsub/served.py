@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import msgspec
 
 from tupelo.errors import BadArgument, HostClosed
 from tupelo.federation.brokers.broker import Broker, Collected, Reply, StandingRequest
+from tupelo.federation.brokers.messages import Duration, Extent
 from tupelo.federation.client.services import ANYTHING, ServiceMethod, plain
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.hosts.core import HostCore
@@ -30,9 +31,6 @@ from tupelo.values.template_encoding import (
     template_from_wire,
     template_to_wire,
 )
-
-Extent = Literal["any", "all"]
-Lasting = Literal["single", "persistent"]
 
 
 class RuledApplication:
@@ -311,7 +309,7 @@ class HostedRequests:
         return self._added(backlog, broker.subscribe(pattern, deliver))
 
     async def collect(
-        self, pattern: Any, duration: Lasting, extent: Extent, backlog_max: int
+        self, pattern: Any, duration: Duration, extent: Extent, backlog_max: int
     ) -> str:
         broker = await self.broker().taking_part()
         backlog = NoticeBacklog(self._core, backlog_max)
@@ -362,7 +360,7 @@ _BYTES, _ID, _COUNT, _EXTENT = plain(bytes), plain(str), plain(int), plain(Exten
 METHODS: Mapping[str, ServiceMethod] = {
     "publish": ServiceMethod("write", (_BYTES,)),
     "subscribe": ServiceMethod("subscribe", (_BYTES, _COUNT)),
-    "collect": ServiceMethod("read", (_BYTES, plain(Lasting), _EXTENT, _COUNT)),
+    "collect": ServiceMethod("read", (_BYTES, plain(Duration), _EXTENT, _COUNT)),
     "probe": ServiceMethod("read", (_BYTES, _EXTENT), plain(Collected)),
     "get": ServiceMethod(ANYTHING, (_ID,), plain(DeliveredNotice), waits=True, hands_over=True),
     "cancel": ServiceMethod(ANYTHING, (_ID,)),
