@@ -639,7 +639,7 @@ class AsyncHost(HostDoor):
     """`tupelo.Host` for coroutines: it lives on the loop that starts it. Use it as `async with`."""
 
     is_async = True
-    _thread_id: int | None = None  # that of its loop, if it was started here
+    _thread_id: int  # that of its loop
 
     def _begin(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -699,15 +699,10 @@ class AsyncHost(HostDoor):
         return await work
 
     def now(self, work: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            work.send(None)
-        except StopIteration as end:
-            return end.value
-        work.close()
-        raise RuntimeError("what should not wait has waited")
+        return run_coroutine(work)
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
-        if self._thread_id in (None, threading.get_ident()):
+        if self._thread_id == threading.get_ident():
             function(*args)
         else:  # a clock's thread, when a lease runs out
             self._loop.call_soon_threadsafe(function, *args)
@@ -716,14 +711,6 @@ class AsyncHost(HostDoor):
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class CoreDoor(AsyncHost):
-    """A host that is running already, for work of a service on its loop."""
-
-    def __init__(self, core: HostCore) -> None:
-        self._core = core
-        self._begin()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
