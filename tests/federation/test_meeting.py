@@ -10,7 +10,6 @@ import tupelo
 from tests.federation.raw import Raw
 from tupelo.errors import BadArgument, CannotReach, NotAllowed, WrongPassword
 from tupelo.federation.hosts.discovery import Dialler
-from tupelo.federation.hosts.doors import plan_host
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
 from tupelo.federation.links.tcp import TcpNetwork
@@ -49,10 +48,10 @@ def test_without_an_identity_nobody_is_dialled_beyond_this_machine():
 
 def test_two_hosts_of_one_user_are_two(monkeypatch, tmp_path):
     monkeypatch.setenv("TUPELO_HOME", str(tmp_path))
-    options: Any = [None, False, (), None, None, None, None, 1.0, None]
-    ada, ben = (plan_host(name, "0.0.0.0:0", *options).identity for name in ("ada", "ben"))
-    assert ada is not None and ben is not None and ada.key != ben.key
-    assert plan_host("ada", "0.0.0.0:0", *options).identity.key == ada.key  # type: ignore[union-attr]
+    # Hosts that are not started.
+    ada, ben = (tupelo.aio.Host(name, listen="0.0.0.0:0").identity for name in ("ada", "ben"))
+    assert ada is not None and ben is not None and ada != ben
+    assert tupelo.aio.Host("ada", listen="0.0.0.0:0").identity == ada
 
 
 def test_on_first_use_clients_are_told_apart_by_their_keys(tmp_path, threads):

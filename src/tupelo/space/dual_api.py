@@ -225,20 +225,32 @@ def many(method: Method[Self_, P]) -> Many[P]:
     return method  # type: ignore[return-value]
 
 
-def async_one(method: Method[Self_, P]) -> AsyncOne[P]:
-    return method  # type: ignore[return-value]
-
-
-def async_many(method: Method[Self_, P]) -> AsyncMany[P]:
-    return method  # type: ignore[return-value]
-
-
 def matches(method: Method[Self_, P]) -> Matches[P]:
     return method  # type: ignore[return-value]
 
 
-def async_matches(method: Method[Self_, P]) -> AsyncMatches[P]:
+def async_one(method: Method[Self_, P]) -> AsyncOne[P]:
     return method  # type: ignore[return-value]
+
+
+def like(
+    method: Callable[Concatenate[Any, P], Any],
+) -> Callable[[Callable[[Self_], T]], Callable[Concatenate[Self_, P], T]]:
+    """Decorator: the async counterpart of a method is the same function, which returns a coroutine
+    on an async space. The decorated function gives the return type, and is never called."""
+    return lambda typed: method
+
+
+def one_like(method: One[P]) -> Callable[[object], AsyncOne[P]]:
+    return like(method)  # type: ignore[return-value]
+
+
+def many_like(method: Many[P]) -> Callable[[object], AsyncMany[P]]:
+    return like(method)  # type: ignore[return-value]
+
+
+def matches_like(method: Matches[P]) -> Callable[[object], AsyncMatches[P]]:
+    return like(method)  # type: ignore[return-value]
 
 
 class Blocking:

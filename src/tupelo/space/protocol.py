@@ -35,7 +35,16 @@ from collections.abc import (
 )
 from typing import Any, Protocol, Self, TypeVar
 
-from tupelo.space.dual_api import async_many, async_matches, async_one, many, matches, one
+from tupelo.space.dual_api import (
+    async_one,
+    like,
+    many,
+    many_like,
+    matches,
+    matches_like,
+    one,
+    one_like,
+)
 from tupelo.space.matchset import Skipped
 from tupelo.space.order import Order
 from tupelo.space.transaction import State, Vote
@@ -572,7 +581,11 @@ class ReactionLike(Protocol):
 
 class AsyncSpaceLike(Protocol):
     """A space of any kind, for coroutines: see `SpaceLike`. `transaction`, `session` and
-    `subscribe` are awaited, or used by `async with`."""
+    `subscribe` are awaited, or used by `async with`.
+
+    A method that is `like` one of `SpaceLike` is the same function: it has the same parameters, and
+    returns what the method with an underscore returns, which is awaitable here.
+    """
 
     _get: Callable[..., Coroutine[Any, Any, Any]]
     _count: Callable[..., Coroutine[Any, Any, int]]
@@ -598,18 +611,9 @@ class AsyncSpaceLike(Protocol):
     ) -> Coroutine[Any, Any, AsyncLease]:
         return self._write(entry, lease, txn, at, wait, to, delay)
 
-    def write_all(
-        self,
-        entries: Iterable[object],
-        *,
-        lease: float | list[float | None] | None = None,
-        txn: Any = None,
-        at: Sequence[Any] | None = None,
-        wait: float | None = 0,
-        to: str | None = None,
-        delay: float | None = None,
-    ) -> Coroutine[Any, Any, list[AsyncLease]]:
-        return self._write_all(entries, lease, txn, at, wait, to, delay)
+    @like(SpaceLike.write_all)
+    def write_all(self) -> Coroutine[Any, Any, list[AsyncLease]]:
+        return self._write_all()
 
     @async_one
     def read(
@@ -645,62 +649,21 @@ class AsyncSpaceLike(Protocol):
             template, True, wait, False, 1, txn, order, if_exists, scope, coverage, about
         )
 
-    @async_many
-    def read_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        txn: Any = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-        about: list[About] | None = None,
-    ) -> Coroutine[Any, Any, list[Any]]:
-        return self._get(
-            template, False, wait, True, limit, txn, order, if_exists, scope, coverage, about
-        )
+    @many_like(SpaceLike.read_all)
+    def read_all(self) -> Any:
+        return self._get()
 
-    @async_many
-    def take_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        txn: Any = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-        about: list[About] | None = None,
-    ) -> Coroutine[Any, Any, list[Any]]:
-        return self._get(
-            template, True, wait, True, limit, txn, order, if_exists, scope, coverage, about
-        )
+    @many_like(SpaceLike.take_all)
+    def take_all(self) -> Any:
+        return self._get()
 
-    def count(
-        self,
-        template: object = ANY,
-        *,
-        txn: Any = None,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-    ) -> Coroutine[Any, Any, int]:
-        return self._count(template, txn, scope, coverage)
+    @like(SpaceLike.count)
+    def count(self) -> Coroutine[Any, Any, int]:
+        return self._count()
 
-    @async_matches
-    def match_set(
-        self,
-        template: object = ANY,
-        *,
-        limit: int | None = None,
-        txn: Any = None,
-        lease: float | None = None,
-    ) -> Coroutine[Any, Any, AsyncMatchSetLike[Any]]:
-        return self._match_set(template, limit, txn, lease)
+    @matches_like(SpaceLike.match_set)
+    def match_set(self) -> Any:
+        return self._match_set()
 
     def transaction(self, *, lease: float | None = None) -> Opening[AsyncTransactionLike]: ...
 
@@ -710,43 +673,13 @@ class AsyncSpaceLike(Protocol):
 
     def session(self, *, lease: float | None = None) -> Opening[AsyncSessionLike]: ...
 
-    def subscribe(
-        self,
-        template: object = ANY,
-        callback: Callable[[Notice], object] | None = None,
-        *,
-        lease: float | None = None,
-        txn: Any = None,
-        handback: Any = None,
-        backlog_max: int = 1_000,
-        available: bool = False,
-        returned: bool = True,
-        removed: bool = False,
-        scope: Scope | None = None,
-    ) -> Opening[AsyncSubscriptionLike]:
-        return self._subscribe(
-            template,
-            callback,
-            lease,
-            txn,
-            handback,
-            backlog_max,
-            available,
-            returned,
-            removed,
-            scope,
-        )
+    @like(SpaceLike.subscribe)
+    def subscribe(self) -> Opening[AsyncSubscriptionLike]:
+        return self._subscribe()
 
-    def react(
-        self,
-        template: object,
-        function: Callable[[Any, Any], object],
-        *,
-        once: bool = False,
-        existing: bool = True,
-        scope: Scope | None = None,
-    ) -> Awaitable[ReactionLike]:
-        return self._react(template, function, once, existing, scope)
+    @like(SpaceLike.react)
+    def react(self) -> Awaitable[ReactionLike]:
+        return self._react()
 
     async def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]: ...
 
@@ -791,28 +724,13 @@ class AsyncSessionLike(Protocol):
 
     _read: Callable[..., Coroutine[Any, Any, Any]]
 
-    @async_one
-    def read(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-    ) -> Coroutine[Any, Any, Any]:
-        return self._read(template, wait, False, 1, scope, coverage)
+    @one_like(SessionLike.read)
+    def read(self) -> Any:
+        return self._read()
 
-    @async_many
-    def read_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-    ) -> Coroutine[Any, Any, list[Any]]:
-        return self._read(template, wait, True, limit, scope, coverage)
+    @many_like(SessionLike.read_all)
+    def read_all(self) -> Any:
+        return self._read()
 
     def clone(self, *, lease: float | None = None) -> Opening[AsyncSessionLike]: ...
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
 from tupelo.values.change import ENDINGS, Notice, NoticeKind
@@ -90,15 +92,7 @@ class SubscriptionState:
             return None
         notice = self.backlog.popleft()
         if self.missed:
-            notice = Notice(
-                notice.event_id,
-                notice.sequence,
-                notice.kind,
-                notice.subject,
-                notice.handback,
-                self.missed,
-            )
-            self.missed = 0
+            notice, self.missed = replace(notice, missed=self.missed), 0
         return notice
 
 

@@ -25,7 +25,6 @@ from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.connect import config_of, network_of
 from tupelo.federation.client.space import HostConnection, RemoteSpace
 from tupelo.federation.links import wire
-from tupelo.federation.links.address import parse_url
 from tupelo.federation.links.encoding import read_encoded_entry
 from tupelo.federation.names import PRESENCE
 from tupelo.space.dual_api import run_sync
@@ -52,11 +51,6 @@ async def connect_to_host_async(
     config, password = await asyncio.to_thread(config_of, url, options)
     channel = await AsyncChannel.made(config, random.Random(), network_of(config))
     return await HostConnection.opened(channel, about, password)
-
-
-def names_space(url: str) -> bool:
-    """Does this URL name a space, rather than only a host?"""
-    return parse_url(url)[1] is not None
 
 
 async def invoke(

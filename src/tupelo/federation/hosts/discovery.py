@@ -80,14 +80,12 @@ class Discovery:
             raise BadArgument("name", f"a printable text of 1 to {NAME_MAX_BYTES} bytes", name)
         if not isinstance(port, int) or not 0 < port <= 0xFFFF:
             raise BadArgument("port", "a number from 1 to 65535", port)
-        if interfaces is not None and not (interfaces and all(map(_is_ip, interfaces))):
-            raise BadArgument("interfaces", "IP addresses of this machine, or None", interfaces)
         self._host_id = host_id
         self._port = port
         self._properties = {"id": host_id, "name": name, "version": str(version)}
         if key is not None:
             self._properties["key"] = check_key(key)
-        self._interfaces = None if interfaces is None else list(interfaces)
+        self._interfaces = check_interfaces(interfaces)
         self._found = found
         self._gone = gone
         self._known: dict[str, _Announced] = {}
@@ -108,10 +106,8 @@ class Discovery:
                 "to find hosts, the package zeroconf is needed, which is not here: "
                 'pip install "tupelo[hosts]"',
             ) from error
-        addresses = self._interfaces or _own_addresses()
         try:
-            for address in addresses:
-                _require_own(address)
+            addresses = announced_addresses(self._interfaces)
             self._zeroconf = AsyncZeroconf(interfaces=self._interfaces or InterfaceChoice.All)
             info = AsyncServiceInfo(
                 SERVICE_TYPE,
@@ -224,12 +220,17 @@ class Discovery:
             logger.exception("what was found on the network could not be told")
 
 
+def check_interfaces(interfaces: Sequence[str] | None) -> list[str] | None:
+    """The interfaces as a list. Raises BadArgument if one is not an IP address."""
+    if interfaces is not None and not (interfaces and all(map(_is_ip, interfaces))):
+        raise BadArgument("interfaces", "IP addresses of this machine, or None", interfaces)
+    return None if interfaces is None else list(interfaces)
+
+
 def announced_addresses(interfaces: Sequence[str] | None) -> list[str]:
     """The addresses to announce: those of these interfaces, or all that others can reach. Raises
     OSError if this machine does not have one of them, BadArgument if one is not an IP address."""
-    if interfaces is not None and not (interfaces and all(map(_is_ip, interfaces))):
-        raise BadArgument("interfaces", "IP addresses of this machine, or None", interfaces)
-    addresses = list(interfaces) if interfaces else _own_addresses()
+    addresses = check_interfaces(interfaces) or _own_addresses()
     for address in addresses:
         _require_own(address)
     return addresses

@@ -147,84 +147,6 @@ class HostConfig:
         await self._network.close()
 
 
-def plan_host(
-    name: str,
-    listen: str | int | None,
-    path: str | Path | None,
-    discover: bool,
-    peers: Iterable[str],
-    identity: Identity | None,
-    trust: Trust | None,
-    access: Access | None,
-    doubt: Doubt | None,
-    heartbeat: float,
-    clock: Clock | None,
-    archive: str | Path | Archiving | None = None,
-    local_trust: bool = True,
-    limits: Limits | None = None,
-    spaces: Mapping[str, Mapping[str, Any]] | None = None,
-    create_spaces: bool = True,
-) -> HostConfig:
-    """Check the arguments of a host and fill in the defaults. Raises BadArgument."""
-    if not isinstance(name, str) or not name:
-        raise BadArgument("name", "a text that is not empty", name)
-    if isinstance(peers, (str, bytes)) or not isinstance(peers, Iterable):
-        raise BadArgument("peers", 'a list of addresses such as "192.0.2.7:7700"', peers)
-    addresses = [str(Address.parse(peer, "peers")) for peer in peers]
-    if listen is None and discover:
-        listen = "0.0.0.0:0"
-    place = None if listen is None else Address.parse(listen, "listen")
-    if identity is not None and not isinstance(identity, Identity):
-        raise BadArgument("identity", "an Identity", identity)
-    if trust is not None and not isinstance(trust, Trust):
-        raise BadArgument("trust", "a Trust such as Trust.known([...])", trust)
-    if access is not None and not isinstance(access, Access):
-        raise BadArgument("access", "an Access(...)", access)
-    if path is not None and (not isinstance(path, (str, Path)) or not str(path)):
-        raise BadArgument("path", "the name of a folder", path)
-    number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
-    if not (number and 0 < heartbeat < 1e6):
-        raise BadArgument("heartbeat", "a number of seconds above 0", heartbeat)
-    if limits is not None and not isinstance(limits, Limits):
-        raise BadArgument("limits", "a Limits(...)", limits)
-    if spaces is not None and not (
-        isinstance(spaces, Mapping) and all(isinstance(one, Mapping) for one in spaces.values())
-    ):
-        raise BadArgument("spaces", "the options of spaces by their names", spaces)
-    if not isinstance(create_spaces, bool):
-        raise BadArgument("create_spaces", "True or False", create_spaces)
-    folder = None if path is None else Path(path)
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise BadArgument("path", "the name of a folder", path)
-    beyond = [a for a in ([place] if place else []) if not is_loopback(a.host)]
-    beyond += [a for a in map(Address.parse, addresses) if not is_loopback(a.host)]
-    if not isinstance(local_trust, bool):
-        raise BadArgument("local_trust", "True or False", local_trust)
-    if identity is None and (beyond or not local_trust):
-        file = IDENTITY_FILE if folder else f"host-{quote(name, safe='')}.pem"
-        identity = Identity.at((folder or default_folder()) / file)
-    if trust is None and identity is not None:
-        trust = Trust.known([])  # Strangers are refused, unless told otherwise.
-    return HostConfig(
-        name,
-        None if place is None else str(place),
-        folder,
-        bool(discover),
-        addresses,
-        identity,
-        trust,
-        access,
-        check_doubt(doubt),
-        float(heartbeat),
-        clock or system_clock,
-        check_archive(archive, path),
-        local_trust,
-        limits or Limits(),
-        spaces or {},
-        create_spaces,
-    )
-
-
 def _kept_id(folder: Path | None) -> str:
     """The id of a host without an identity: always the same if it has a folder."""
     if folder is None:
@@ -271,22 +193,61 @@ class HostDoor:
         spaces: Mapping[str, Mapping[str, Any]] | None = None,
         create_spaces: bool = True,
     ) -> None:
-        self._plan = plan_host(
+        if not isinstance(name, str) or not name:
+            raise BadArgument("name", "a text that is not empty", name)
+        if isinstance(peers, (str, bytes)) or not isinstance(peers, Iterable):
+            raise BadArgument("peers", 'a list of addresses such as "192.0.2.7:7700"', peers)
+        addresses = [str(Address.parse(peer, "peers")) for peer in peers]
+        if listen is None and discover:
+            listen = "0.0.0.0:0"
+        place = None if listen is None else Address.parse(listen, "listen")
+        if identity is not None and not isinstance(identity, Identity):
+            raise BadArgument("identity", "an Identity", identity)
+        if trust is not None and not isinstance(trust, Trust):
+            raise BadArgument("trust", "a Trust such as Trust.known([...])", trust)
+        if access is not None and not isinstance(access, Access):
+            raise BadArgument("access", "an Access(...)", access)
+        if path is not None and (not isinstance(path, (str, Path)) or not str(path)):
+            raise BadArgument("path", "the name of a folder", path)
+        number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
+        if not (number and 0 < heartbeat < 1e6):
+            raise BadArgument("heartbeat", "a number of seconds above 0", heartbeat)
+        if limits is not None and not isinstance(limits, Limits):
+            raise BadArgument("limits", "a Limits(...)", limits)
+        if spaces is not None and not (
+            isinstance(spaces, Mapping) and all(isinstance(one, Mapping) for one in spaces.values())
+        ):
+            raise BadArgument("spaces", "the options of spaces by their names", spaces)
+        if not isinstance(create_spaces, bool):
+            raise BadArgument("create_spaces", "True or False", create_spaces)
+        folder = None if path is None else Path(path)
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise BadArgument("path", "the name of a folder", path)
+        beyond = [a for a in ([place] if place else []) if not is_loopback(a.host)]
+        beyond += [a for a in map(Address.parse, addresses) if not is_loopback(a.host)]
+        if not isinstance(local_trust, bool):
+            raise BadArgument("local_trust", "True or False", local_trust)
+        if identity is None and (beyond or not local_trust):
+            file = IDENTITY_FILE if folder else f"host-{quote(name, safe='')}.pem"
+            identity = Identity.at((folder or default_folder()) / file)
+        if trust is None and identity is not None:
+            trust = Trust.known([])  # Strangers are refused, unless told otherwise.
+        self._plan = HostConfig(
             name,
-            listen,
-            path,
-            discover,
-            peers,
+            None if place is None else str(place),
+            folder,
+            bool(discover),
+            addresses,
             identity,
             trust,
             access,
-            doubt,
-            heartbeat,
-            clock,
-            archive,
+            check_doubt(doubt),
+            float(heartbeat),
+            clock or system_clock,
+            check_archive(archive, path),
             local_trust,
-            limits,
-            spaces,
+            limits or Limits(),
+            spaces or {},
             create_spaces,
         )
         self._begin()
@@ -639,7 +600,7 @@ class AsyncHost(HostDoor):
     """`tupelo.Host` for coroutines: it lives on the loop that starts it. Use it as `async with`."""
 
     is_async = True
-    _thread_id: int | None = None  # that of its loop, if it was started here
+    _thread_id: int  # that of its loop
 
     def _begin(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -699,15 +660,10 @@ class AsyncHost(HostDoor):
         return await work
 
     def now(self, work: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            work.send(None)
-        except StopIteration as end:
-            return end.value
-        work.close()
-        raise RuntimeError("what should not wait has waited")
+        return run_coroutine(work)
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
-        if self._thread_id in (None, threading.get_ident()):
+        if self._thread_id == threading.get_ident():
             function(*args)
         else:  # a clock's thread, when a lease runs out
             self._loop.call_soon_threadsafe(function, *args)
@@ -716,14 +672,6 @@ class AsyncHost(HostDoor):
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class CoreDoor(AsyncHost):
-    """A host that is running already, for work of a service on its loop."""
-
-    def __init__(self, core: HostCore) -> None:
-        self._core = core
-        self._begin()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

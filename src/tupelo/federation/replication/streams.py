@@ -94,13 +94,12 @@ Numbered = list[tuple[int, Item]]
 class Stream:
     """The stream of one source. `items`: the items that are here, by number, in order."""
 
-    def __init__(self, source: str, upto: int = 0, tombstones: int = 0) -> None:
+    def __init__(self, source: str) -> None:
         self.source = source
-        self.upto = upto
-        self.tombstones = tombstones
+        self.upto = self.tombstones = 0
         self.items: dict[int, Item] = {}
         self.alive = BitMap64()
-        self.known = upto
+        self.known = 0
         self.dead = BitMap64()
         self.away = BitMap64()
         self.chunks: list[Chunk] = []

@@ -11,6 +11,8 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from msgspec.structs import replace
+
 from tupelo.errors import BadFrame, CannotSend, LeaseLost, TupeloError, UnknownType
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_seen, read_whole
@@ -67,7 +69,6 @@ class FederatedSubscription:
         self._federation = federation
         self._hosted = hosted
         self._encoded = None if wanted is no_peer else template_to_wire(template)
-        self._existing = existing
         self._available = available
         self._returned = returned
         self._handback = handback
@@ -216,15 +217,7 @@ class FederatedSubscription:
             cancel()
         notice = self._backlog.popleft()
         if self._missed:
-            notice = Notice(
-                notice.event_id,
-                notice.sequence,
-                notice.kind,
-                notice.subject,
-                notice.handback,
-                self._missed,
-            )
-            self._missed = 0
+            notice, self._missed = replace(notice, missed=self._missed), 0
         return notice
 
     def stop(self) -> None:

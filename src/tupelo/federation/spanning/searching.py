@@ -281,7 +281,7 @@ class Search:
 
     # At this host
 
-    def _hint_here(self, entry: Entry | None = None) -> None:
+    def _hint_here(self, _: Entry | None = None) -> None:
         self._hinted_here = True
         self._changed.set()
 
