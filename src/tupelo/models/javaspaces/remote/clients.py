@@ -59,7 +59,6 @@ from tupelo.values import lease as engine
 from tupelo.values.entry import freeze_value
 from tupelo.values.kind import Kind
 
-
 logger = logging.getLogger("tupelo")
 
 Register = Callable[[list[str], Any], Coroutine[Any, Any, Any]]
