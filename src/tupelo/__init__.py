@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         Suffix,
         Where,
     )
-    from tupelo.values.holder import InHand
+    from tupelo.values.holder import Delayed, InHand
     from tupelo.values.kind import entry
     from tupelo.values.lease import Lease, longest
     from tupelo.values.scope import HERE, Coverage, Scope
@@ -54,6 +54,7 @@ __all__ = [
     "Capacity",
     "Change",
     "Coverage",
+    "Delayed",
     "Doubt",
     "Exactly",
     "Fifo",
@@ -123,7 +124,7 @@ _NAMES = {
     "values.change": "Change Notice",
     "values.entry": "About",
     "values.field_parts": "ANY Between Exactly Not OneOf Prefix Regex Suffix Where",
-    "values.holder": "InHand",
+    "values.holder": "Delayed InHand",
     "values.kind": "entry",
     "values.lease": "Lease longest",
     "values.scope": "HERE Coverage Scope",

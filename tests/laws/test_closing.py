@@ -23,6 +23,7 @@ def test_a_closed_space_does_nothing_more(space, has_log):
         "transaction": lambda: space.transaction(),
         "in_doubt": lambda: space.in_doubt(),
         "in_hand": lambda: space.in_hand(),
+        "delayed": lambda: space.delayed(),
         "session": lambda: space.session(),
         "subscribe": lambda: space.subscribe(),
         "react": lambda: space.react(("a",), print),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.laws.kinds import Job
 from tests.laws.talk import drained, entries_of, refused
-from tupelo import HERE, Capacity, Queue, Vector
+from tupelo import HERE, Capacity, Delayed, Queue, Vector
 from tupelo.errors import BadArgument, LeaseLost, SpaceFull
 
 
@@ -237,3 +237,36 @@ def test_bad_delays_are_refused(space):
         )
     refused(BadArgument, "delay=", lambda: space.write(("a",), delay=1, to="someone"))
     assert space.count() == 0
+
+
+def test_what_waits_for_its_time_is_listed(space, clock):
+    assert space.delayed() == Delayed(0, [])
+    space.write(("n", 1), delay=9)
+    space.write_all([("n", 2), Job("b", 2)], delay=5)
+    space.write(("n", 3))
+    txn = space.transaction()
+    space.write(("n", 4), delay=1, txn=txn)
+    began = clock.now()
+    first, second, third = (began + 5, ("n", 2)), (began + 5, Job("b", 2)), (began + 9, ("n", 1))
+    assert space.delayed() == Delayed(3, [first, second, third])
+    assert space.delayed(limit=1) == Delayed(3, [first])
+    assert space.delayed(("n", int)) == Delayed(2, [first, third])
+    assert space.delayed(Job()) == Delayed(1, [second])
+    clock.advance(5)
+    assert space.delayed() == Delayed(1, [third])
+    txn.abort()
+    clock.advance(4)
+    assert space.delayed() == Delayed(0, []) and space.count() == 4
+
+
+def test_what_waits_for_its_time_is_cancelled_by_a_template(space, clock):
+    space.write_all([("n", 1), ("n", 2), ("n", 3), Job("b", 2)], delay=5)
+    assert space.delayed(("n", int), limit=2, cancel=True) == Delayed(2, [])
+    assert space.delayed(("n", 1), cancel=True) == Delayed(0, [])
+    clock.advance(5)
+    assert space.read_all() == [("n", 3), Job("b", 2)]
+    assert space.delayed(cancel=True) == Delayed(0, []) and space.count() == 2
+
+
+def test_a_bad_limit_of_delayed_entries_is_refused(space):
+    refused(BadArgument, "limit=", lambda: space.delayed(limit=0))

@@ -78,3 +78,13 @@ def test_what_a_transaction_has_taken_is_in_hand(space):
     assert space.count() == 1
     txn.abort()
     assert list(space.in_hand()) == []
+
+
+def test_what_is_in_hand_is_counted_by_a_template(space):
+    space.write_all([("n", 1), ("n", 2), ("text", "a")])
+    txn = space.transaction()
+    space.take_all(txn=txn)
+    assert [one.entries for one in space.in_hand(("n", int))] == [2]
+    assert [one.entries for one in space.in_hand(("text", str))] == [1]
+    assert list(space.in_hand(("other",))) == []
+    txn.abort()

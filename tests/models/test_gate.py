@@ -172,6 +172,7 @@ SAID: dict[type, Callable[[int, str], Any]] = {
     wire.End: lambda call, space: wire.End(call, space, "some", "abort"),
     wire.ListPrepared: wire.ListPrepared,
     wire.ListInHand: wire.ListInHand,
+    wire.ListDelayed: lambda call, space: wire.ListDelayed(call, space, encoded(ANY, ANY)),
     wire.OpenSession: wire.OpenSession,
     wire.Subscribe: lambda call, space: wire.Subscribe(call, space, encoded(ANY, ANY)),
     wire.Next: lambda call, space: wire.Next(call, space, "some"),

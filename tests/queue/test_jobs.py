@@ -12,7 +12,14 @@ import pytest
 
 import tupelo
 from tupelo.errors import BadArgument
-from tupelo.queue import JobCancelled, JobFailed, JobQueue, QueueExecutor
+from tupelo.queue import (
+    JobCancelled,
+    JobFailed,
+    JobQueue,
+    QueueExecutor,
+    QueueStatus,
+    queue_names,
+)
 
 PATIENCE_SECONDS = 60.0
 
@@ -105,6 +112,87 @@ def test_a_job_that_fails_is_tried_again(queue, in_background):
     in_background(queue)
     assert queue.submit(stumble, "a").result(PATIENCE_SECONDS) == 3
     assert queue.dead() == []
+
+
+def test_a_failed_job_is_tried_again_before_the_queue_is_empty(queue):
+    attempts: list[str] = []
+
+    @queue.task(retries=1, backoff=0.01)
+    def stumble(name):
+        attempts.append(name)
+        raise OSError(name)
+
+    job = queue.submit(stumble, "a")
+    queue.submit("later", delay=3600)  # of another worker
+    queue.work(until_empty=True)
+    assert len(attempts) == 2
+    with pytest.raises(JobFailed):
+        job.result(0)
+
+
+def test_work_until_empty_waits_for_delayed_jobs_unless_told(queue):
+    queue.task(name="upper")(str.upper)
+    later, tomorrow = queue.submit("upper", "a", delay=0.3), queue.submit("upper", "b", delay=3600)
+    queue.work(until_empty=True, leave_delayed=True)
+    assert tomorrow.cancel()
+    queue.work(until_empty=True)
+    assert later.result(0) == "A"
+
+
+def test_a_delayed_job_is_cancelled_by_its_id(queue):
+    queue.task(name="fail", retries=1, backoff=3600)(divmod)
+    delayed, failed = queue.submit("later", delay=3600), queue.submit("fail", 1, 0)
+    queue.work(until_empty=True, leave_delayed=True)
+    for job in (delayed, failed):  # The second waits for another attempt.
+        assert queue.job(job.id).cancel() and not queue.job(job.id).cancel()
+        with pytest.raises(JobCancelled):
+            job.result(0)
+    assert queue.status().delayed == 0
+
+
+def test_the_status_tells_of_every_job(space, queue):
+    assert queue_names(space) == []
+    queue.task(name="upper")(str.upper)
+    queue.task(name="divide", retries=0)(divmod)
+    done = queue.submit("upper", "a")
+    queue.submit("divide", 1, 0)
+    queue.work(until_empty=True)
+    queue.submit("upper", "b").cancel()
+    queue.submit("upper", "c")
+    queue.submit("upper", "d")
+    JobQueue(space, "sounds").submit("play", delay=3600)
+    queue.submit("upper", "e", delay=3600)
+    with space.transaction() as txn:
+        space.take(txn=txn, order=tupelo.Lifo())
+        status = queue.status()
+    held = [one.entries for one in status.in_hand]
+    assert (status.ready, status.delayed, held, status.done, status.dead) == (1, 1, [1], 1, 1)
+    assert status.oldest is not None and status.next is not None
+    assert status.oldest < status.next
+    assert done.result(0) == "A" and queue_names(space) == ["pictures", "sounds"]
+    assert JobQueue(space, "other").status() == QueueStatus("other", 0, 0, [], 0, 0, None, None)
+
+
+def test_arguments_that_the_function_does_not_take_are_refused_at_once(space, queue):
+    @queue.task
+    def resize(name, *, width=100):
+        return name
+
+    for call, said in (
+        (lambda: queue.submit(resize), "missing a required argument: 'name'"),
+        (lambda: queue.submit("resize", "a", "b"), "too many positional arguments"),
+        (lambda: queue.submit(resize, "a", height=1), "unexpected keyword argument 'height'"),
+    ):
+        with pytest.raises(BadArgument, match=f"^arguments=.*resize.*{said}"):
+            call()
+    with pytest.raises(tupelo.errors.BadEntry, match=r"'arguments'\[0\] is a builtins.object"):
+        queue.submit(resize, object())
+    with pytest.raises(tupelo.errors.BadEntry, match=r"'options'\['width'\] is a builtins.set"):
+        queue.submit(resize, "a", width={1})
+    assert space.count() == 0
+    queue.submit("elsewhere", 1, 2, 3)
+    queue.task(name="upper")(str.upper)
+    queue.submit("upper", "a")
 
 
 def test_a_job_that_fails_too_often_is_a_dead_letter_and_can_be_retried(queue, in_background):
@@ -348,6 +436,7 @@ def test_an_error_of_the_space_ends_the_work():
         (lambda queue: JobQueue(queue.space, losses_max=-1), "losses_max"),
         (lambda queue: JobQueue(queue.space, keep_results=-1), "keep_results"),
         (lambda queue: queue.submit(print), "task"),
+        (lambda queue: queue.submit(""), "task"),
         (lambda queue: queue.submit("a", priority="high"), "priority"),
         (lambda queue: queue.submit("a", delay=-1), "delay"),
         (lambda queue: queue.submit("a", delay=True), "delay"),

@@ -175,5 +175,17 @@ def test_an_older_host_is_not_asked_to_delay(monkeypatch):
     ):
         with pytest.raises(tupelo.errors.CannotSend, match="older version"):
             space.write(("a",), delay=5)
-        assert space.count() == 0
+        for ask in (space.delayed, lambda: space.in_hand(("a",))):
+            with pytest.raises(tupelo.errors.CannotSend, match="older version"):
+                ask()
+        assert space.count() == 0 and space.in_hand() == []
         space.write(("a",))
+
+
+def test_to_cancel_delayed_entries_one_must_be_allowed_to_take():
+    with tupelo.Host("h", listen="127.0.0.1:0") as host:
+        host.space("jobs", access=tupelo.Access(take=[])).write(("a",), delay=3600)
+        with tupelo.connect(f"tupelo://{host.address}/jobs") as space:
+            with pytest.raises(tupelo.errors.NotAllowed, match="take"):
+                space.delayed(cancel=True)
+            assert space.delayed().count == 1

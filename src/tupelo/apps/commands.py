@@ -29,6 +29,7 @@ COMMANDS = {
         "console": ("hosting", "Serve the console of a host that runs already."),
         "spaces": ("spaces", "Print the spaces of a host."),
         "peers": ("spaces", "Print the hosts and programs connected to a host."),
+        "jobs": ("jobs", "Print the jobs of queues; retry or cancel some."),
         "work": ("working", "Do the jobs of a queue that a module defines."),
         "top": ("top", "Watch a host: spaces, rates, waiting calls, open transactions."),
         "identity": ("identity", "Print the identity by which others know you, for --trust."),
@@ -53,7 +54,7 @@ OTHERS = {
 """Summaries of commands of the layers above, which declare them as entry points."""
 EXIT_CODES = (
     "Exit codes: 0 done; 1 an error, or damage, which is said on stderr; 2 wrong usage; 3 no match"
-    " (read, take). `tupelo COMMAND -h` shows examples."
+    " (read, take, jobs). `tupelo COMMAND -h` shows examples."
 )
 _MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 

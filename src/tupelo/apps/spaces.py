@@ -44,7 +44,7 @@ from tupelo.apps.shell import (
     trust_option,
     url_argument,
 )
-from tupelo.errors import ForeignFile, JournalFailed, LogTrimmed, TupeloError
+from tupelo.errors import CannotSend, ForeignFile, JournalFailed, LogTrimmed, TupeloError
 from tupelo.store.format import KINDS
 from tupelo.store.tail import changes_in
 from tupelo.values.change import Change
@@ -133,11 +133,18 @@ def write(
 )
 @space_argument
 @any_template
+@click.option("--delayed", is_flag=True, help="Those that are not visible yet, instead.")
 @trust_option
-def count(space: str, template: str, trust: str | None) -> None:
+def count(space: str, template: str, delayed: bool, trust: str | None) -> None:
     """Print how many entries match."""
     with clear_errors(), opened(space, trust) as target:
-        print(target.count(read_template(template)))
+        wanted = read_template(template)
+        if delayed:
+            print(target.delayed(wanted, limit=1).count)
+            return
+        print(target.count(wanted))
+        if sys.stdout.isatty() and (hidden := hidden_in(target, wanted)).count:
+            print(f"and {hidden.count} that are not visible yet (--delayed)")
 
 
 @click.command(
@@ -175,6 +182,7 @@ def show(space: str, all_: bool, json: bool | None, trust: str | None) -> None:
     """Print what a space holds: how many entries of each shape, and the first of them."""
     with clear_errors(), opened(space, trust) as target:
         name, in_doubt, in_hand = target.name, len(target.in_doubt()), target.in_hand()
+        delayed = hidden_in(target)
         found = entries_of(target)
         if in_json(json):
             print_entries(found, True)
@@ -189,6 +197,8 @@ def show(space: str, all_: bool, json: bool | None, trust: str | None) -> None:
         print(f"space    {name!r}\nentries  {shapes.total()}")
         if in_doubt:
             print(f"in doubt {in_doubt} prepared transactions")
+        if delayed.count:
+            print(f"delayed  {delayed.count}, the first until {moment_text(delayed.entries[0][0])}")
         for held in in_hand:
             print(f"in hand  {held.entries} of {held.agent_name or held.agent}")
         for text, number in shapes.most_common():
@@ -353,6 +363,14 @@ def check_file(path: Path) -> None:
         raise ForeignFile(f"{path} is empty, and not a Tupelo journal")
 
 
+def hidden_in(space: tupelo.SpaceLike, template: Any = tupelo.ANY) -> tupelo.Delayed:
+    """The entries that are not visible yet; none at a host that is too old to tell."""
+    try:
+        return space.delayed(template, limit=1)
+    except CannotSend:
+        return tupelo.Delayed(0, [])
+
+
 def entries_of(space: tupelo.SpaceLike) -> Iterator[Any]:
     """Every entry of a space, page by page. The session returns each once, whatever changes."""
     with space.session() as session:
@@ -435,13 +453,16 @@ def change_json(change: Change) -> str:
 
 
 def change_text(change: Change) -> str:
-    try:
-        moment = datetime.fromtimestamp(change.time).isoformat(" ", "milliseconds")
-    except (ValueError, OverflowError, OSError):  # A clock may be set to any time.
-        moment = f"{change.time:<23g}"
     waited = f"{change.waited:.3f} s" if change.waited else "-"
     entry = "-"
     if change.shape is not None and change.fields is not None:
         entry = entry_text(change.shape, change.fields)
-    txn = (change.txn or "-")[:8]
+    txn, moment = (change.txn or "-")[:8], moment_text(change.time)
     return f"{change.position:>8}  {moment}  {change.kind:9}  {waited:>8}  {txn:8}  {entry}"
+
+
+def moment_text(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):  # A clock may be set to any time.
+        return f"{seconds:<23g}"

@@ -28,13 +28,22 @@ from tupelo.queue import JobQueue
 @click.option(
     "--threads", default=1, show_default=True, type=click.IntRange(1), help="Jobs at a time."
 )
-@click.option("--until-empty", is_flag=True, help="End when no job is left and none is in hand.")
+@click.option(
+    "--until-empty",
+    is_flag=True,
+    help="End when no job is left: none is ready, in hand, or waits for its time.",
+)
+@click.option(
+    "--leave-delayed", is_flag=True, help="With --until-empty: do not wait for delayed jobs."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log more than warnings.")
-def work(queue: str, threads: int, until_empty: bool, verbose: bool) -> None:
+def work(queue: str, threads: int, until_empty: bool, leave_delayed: bool, verbose: bool) -> None:
     """Do the jobs of a queue, until it is stopped."""
+    if leave_delayed and not until_empty:
+        raise click.UsageError("--leave-delayed needs --until-empty")
     with clear_errors():
         log_to_stderr(verbose)
-        found(queue).work(threads, until_empty=until_empty)
+        found(queue).work(threads, until_empty=until_empty, leave_delayed=leave_delayed)
 
 
 def found(text: str) -> JobQueue:

@@ -2,7 +2,15 @@
 of the standard library. Written with the public API of spaces only."""
 
 from tupelo.queue.adapters import AsyncQueue, QueueExecutor, SpaceDict
-from tupelo.queue.jobs import DeadLetter, Job, JobCancelled, JobFailed, JobQueue
+from tupelo.queue.jobs import (
+    DeadLetter,
+    Job,
+    JobCancelled,
+    JobFailed,
+    JobQueue,
+    QueueStatus,
+    queue_names,
+)
 
 __all__ = [
     "AsyncQueue",
@@ -12,5 +20,7 @@ __all__ = [
     "JobFailed",
     "JobQueue",
     "QueueExecutor",
+    "QueueStatus",
     "SpaceDict",
+    "queue_names",
 ]

@@ -8,6 +8,7 @@ queue; each takes the jobs of the tasks that it has.
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 import traceback
@@ -15,11 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from math import isfinite
-from time import monotonic
+from secrets import randbits
+from time import monotonic, time
 from typing import Any, TypeVar, overload
-from uuid import uuid4
 
 import tupelo
 from tupelo.errors import BadArgument, BadEntry, LeaseLost, PeerLost, TransactionEnded, TupeloError
@@ -82,6 +83,26 @@ class JobCancelled(JobFailed):
 
 
 @dataclass(frozen=True)
+class QueueStatus:
+    """The jobs of a queue: `ready` ones could be begun now, and `delayed` ones wait for their time
+    or for another attempt. `done` counts the results that are kept.
+
+    `oldest` is the moment at which the job that is ready longest was submitted, and `next` the one
+    at which the first delayed job becomes ready. In a space that spans hosts, `delayed`, `next` and
+    `in_hand` are those of this host.
+    """
+
+    queue: str
+    ready: int
+    delayed: int
+    in_hand: list[tupelo.InHand]
+    done: int
+    dead: int
+    oldest: float | None
+    next: float | None
+
+
+@dataclass(frozen=True)
 class Task:
     """A function, and what happens when it raises."""
 
@@ -120,20 +141,20 @@ class Job:
         return bool(self._queue.space.count(FinishedJob(self._queue.name, self.id)))
 
     def cancel(self) -> bool:
-        """Remove the job if it waits, also for its time; then its result is JobCancelled. Returns
-        False if it is in hand or done.
-
-        A job that was found by its id, or waits for another attempt, can be cancelled only when
-        its delay is over: until then this returns False.
-        """
+        """Remove the job if it waits, also for its time or for another attempt; then its result is
+        JobCancelled. Returns False if it is in hand or done."""
         queue = self._queue
         if self._lease is not None:
             with suppress(LeaseLost):
                 self._lease.cancel()
                 queue.finish(FinishedJob(queue.name, self.id, error=CANCELLED))
                 return True
+        waiting = WaitingJob(queue.name, self.id)
+        if queue.space.delayed(waiting, cancel=True).count:  # first: soon it may be no longer
+            queue.finish(FinishedJob(queue.name, self.id, error=CANCELLED))
+            return True
         with queue.space.transaction() as txn:
-            if queue.space.take(WaitingJob(queue.name, self.id), wait=0, txn=txn) is None:
+            if queue.space.take(waiting, wait=0, txn=txn) is None:
                 return False
             queue.finish(FinishedJob(queue.name, self.id, error=CANCELLED), txn)
         return True
@@ -233,22 +254,19 @@ class JobQueue:
         """Put a job into the queue: a task, by its function or its name, and its arguments.
 
         Jobs with a higher `priority` are done first. With `delay`, not before so many seconds have
-        passed. With `txn`, the job is submitted when the transaction commits.
+        passed. With `txn`, the job is submitted when the transaction commits. If this program has
+        the task, its arguments are checked: BadArgument if the function does not take them.
         """
-        waiting = WaitingJob(
-            self.name,
-            uuid4().hex,
-            self._name_of(task),
-            list(arguments),
-            options,
-            _check_priority(priority),
-            0,
-        )
-        assert waiting.id is not None
-        return Job(self, waiting.id, self._put(waiting, delay, txn))
+        name = self._name_of(task)
+        if name in self._tasks:
+            _check_arguments(self._tasks[name], arguments, options)
+        job_id = _new_id()
+        priority = _check_priority(priority)
+        waiting = WaitingJob(self.name, job_id, name, list(arguments), options, priority, 0)
+        return Job(self, job_id, self._put(waiting, delay, txn))
 
     def _name_of(self, task: Callable[..., Any] | str) -> str:
-        if isinstance(task, str):
+        if isinstance(task, str) and task:
             return task
         for known in self._tasks.values():
             if known.function is task:
@@ -266,6 +284,23 @@ class JobQueue:
     def __len__(self) -> int:
         """The number of jobs that could be begun now."""
         return self.space.count(WaitingJob(self.name))
+
+    def status(self) -> QueueStatus:
+        """How many jobs there are, in whose hands, and how long they have waited."""
+        waiting = WaitingJob(self.name)
+        delayed = self.space.delayed(waiting, limit=1)
+        oldest = self.space.read(waiting, wait=0, order=tupelo.Fifo())
+        good: Any = type(None)
+        return QueueStatus(
+            self.name,
+            ready=self.space.count(waiting),
+            delayed=delayed.count,
+            in_hand=list(self.space.in_hand(waiting)),
+            done=self.space.count(FinishedJob(self.name, error=good)),
+            dead=self.space.count(DeadLetter(self.name)),
+            oldest=None if oldest is None else submitted_at(oldest.id),
+            next=delayed.entries[0][0] if delayed.entries else None,
+        )
 
     def dead(self) -> list[DeadLetter]:
         """The jobs that have failed for good."""
@@ -285,10 +320,13 @@ class JobQueue:
 
     # Workers
 
-    def work(self, threads: int = 1, *, until_empty: bool = False) -> None:
+    def work(
+        self, threads: int = 1, *, until_empty: bool = False, leave_delayed: bool = False
+    ) -> None:
         """Do jobs in this many threads, until `stop()`, SIGTERM or Ctrl-C; each worker finishes the
-        job that it has begun. With `until_empty`, also end when no job can be begun and none is in
-        hand; jobs with a delay, also before another attempt, are not waited for.
+        job that it has begun. With `until_empty`, also end when no job of their tasks is left: none
+        is ready, in hand, or waits for its time or for another attempt. With `leave_delayed`, those
+        that wait for their time are not waited for.
 
         A worker goes on after a lost connection, if the space connects again (see `reconnect=` of
         `tupelo.connect`). Raises the error that ends a worker.
@@ -303,7 +341,13 @@ class JobQueue:
         def run_worker() -> None:
             try:
                 while not self._stop.is_set():
-                    if not self._work_once(in_hand, until_empty) and until_empty:
+                    if self._work_once(in_hand, until_empty) or not until_empty:
+                        continue
+                    if leave_delayed:
+                        return
+                    if self._has_delayed():
+                        self._work_once(in_hand, False)
+                    elif not self._work_once(in_hand, True):  # It may have become ready just now.
                         return
             except BaseException as error:
                 errors.append(error)
@@ -325,6 +369,13 @@ class JobQueue:
         """Let all workers of this queue in this process end, each after the job in its hand."""
         self._stop.set()
 
+    def _has_delayed(self) -> bool:
+        return bool(self.space.delayed(self._mine(), limit=1).count)
+
+    def _mine(self) -> WaitingJob:
+        """The template of the jobs whose tasks are here."""
+        return WaitingJob(self.name, task=tupelo.OneOf(*self._tasks))
+
     def _renew(self, in_hand: set[tupelo.Lease]) -> None:
         for lease in list(in_hand):
             try:
@@ -335,14 +386,13 @@ class JobQueue:
 
     def _work_once(self, in_hand: set[tupelo.Lease], if_exists: bool) -> bool:
         """Do one job. Returns False if there was none, and with `if_exists` none is in hand."""
-        mine = WaitingJob(self.name, task=tupelo.OneOf(*self._tasks))
         about: list[tupelo.About] = []
         began = monotonic()
         transaction = self.space.transaction(lease=max(self.lease, 2 * POLL_SECONDS))
         try:
             with transaction as txn:
                 job = self.space.take(
-                    mine,
+                    self._mine(),
                     wait=POLL_SECONDS,
                     order=BY_PRIORITY,
                     txn=txn,
@@ -402,6 +452,35 @@ class JobQueue:
         return f"<job queue {self.name!r} in {self.space!r}>"
 
 
+def queue_names(space: tupelo.SpaceLike) -> list[str]:
+    """The queues that have jobs or results in this space, beside those whose jobs are all in
+    hand."""
+    names: list[str] = []
+
+    def others() -> Any:
+        return tupelo.Exactly(str) & tupelo.Not(tupelo.OneOf("", *names))
+
+    for kind in (WaitingJob, FinishedJob, DeadLetter):
+        while (found := space.read(kind(others()), wait=0)) is not None:
+            names.append(found.queue)
+    while found := space.delayed(WaitingJob(others()), limit=1).entries:
+        names.append(found[0][1].queue)
+    return sorted(names)
+
+
+def _new_id() -> str:
+    """A UUID of version 7, which begins with the time in milliseconds."""
+    fields = int(time() * 1000) << 80 | 7 << 76 | randbits(12) << 64 | 2 << 62 | randbits(62)
+    return f"{fields:032x}"
+
+
+def submitted_at(id: object) -> float | None:
+    """The moment at which the job with this id was submitted, by the clock of that program; None if
+    the id does not tell."""
+    is_ours = isinstance(id, str) and re.fullmatch(r"([0-9a-f]{12})7[0-9a-f]{19}", id)
+    return int(is_ours[1], 16) / 1000 if is_ours else None
+
+
 @contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
     """Within this block SIGTERM and SIGINT set the event, if it runs in the main thread."""
@@ -427,6 +506,18 @@ def _check_seconds(name: str, value: Any, *, above: bool = False) -> None:
 def _check_count(name: str, value: object, least: int = 0) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadArgument(name, f"a whole number of {least} or more", value)
+
+
+def _check_arguments(task: Task, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    try:
+        accepted = signature(task.function)
+    except (TypeError, ValueError):  # Some functions written in C do not tell.
+        return
+    try:
+        accepted.bind(*arguments, **options)
+    except TypeError as error:
+        expected = f"those of {task.name}{accepted}: {error}"
+        raise BadArgument("arguments", expected, (*arguments, options)) from None
 
 
 def _check_priority(priority: object) -> int:

@@ -20,7 +20,14 @@ from tupelo.space.dual_api import await_at_once
 from tupelo.space.engine import Damaged, Engine
 from tupelo.space.matchset import MatchSetState, Skipped
 from tupelo.space.order import Order
-from tupelo.space.port import Port, Transactional, TransactionHandle, mark_to, value_of
+from tupelo.space.port import (
+    Port,
+    Transactional,
+    TransactionHandle,
+    delayed_of,
+    mark_to,
+    value_of,
+)
 from tupelo.space.protocol import AsyncSessionLike, AsyncSpaceLike
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.reaction import Function
@@ -32,8 +39,9 @@ from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change, Notice
 from tupelo.values.entry import About, Entry, check_about, note_about
-from tupelo.values.holder import InHand
+from tupelo.values.holder import Delayed, InHand
 from tupelo.values.lease import AsyncLease, Lease, LeasePolicy
+from tupelo.values.parts import ANY
 from tupelo.values.scope import Coverage, Scope
 
 T_co = TypeVar("T_co", covariant=True)
@@ -219,8 +227,16 @@ class Space(AsyncSpaceLike):
     async def in_doubt(self) -> list[Transaction]:
         return [Transaction(self._port, state) for state in self._port.in_doubt()]
 
-    async def in_hand(self) -> list[InHand]:
-        return self._port.in_hand()
+    async def in_hand(self, template: object = ANY) -> list[InHand]:
+        return self._port.in_hand(template)
+
+    async def delayed(
+        self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
+    ) -> Delayed:
+        count, entries, position = self._port.delayed(template, limit, cancel)
+        if position:
+            await self._port.flushed(position)
+        return delayed_of(count, entries)
 
     def session(self, *, lease: float | None = None) -> Session:
         return Session(self, self._port.open_session(lease))

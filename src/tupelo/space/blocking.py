@@ -16,7 +16,14 @@ from tupelo.space.clock import Clock
 from tupelo.space.engine import Damaged, Engine, random_id
 from tupelo.space.matchset import MatchSetState, Skipped
 from tupelo.space.order import Order
-from tupelo.space.port import Port, Transactional, TransactionHandle, mark_to, value_of
+from tupelo.space.port import (
+    Port,
+    Transactional,
+    TransactionHandle,
+    delayed_of,
+    mark_to,
+    value_of,
+)
 from tupelo.space.protocol import SessionLike, SpaceLike
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.reaction import Function, ReactionState
@@ -27,8 +34,9 @@ from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change, Notice
 from tupelo.values.entry import Entry, check_about, note_about
-from tupelo.values.holder import InHand
+from tupelo.values.holder import Delayed, InHand
 from tupelo.values.lease import Lease, LeasePolicy
+from tupelo.values.parts import ANY
 from tupelo.values.scope import Coverage, Scope
 
 T_co = TypeVar("T_co", covariant=True)
@@ -462,8 +470,16 @@ class Space(ClosingHandle, SpaceLike):
     def in_doubt(self) -> list[Transaction]:
         return [Transaction(self._port, txn) for txn in self._port.in_doubt()]
 
-    def in_hand(self) -> list[InHand]:
-        return self._port.in_hand()
+    def in_hand(self, template: object = ANY) -> list[InHand]:
+        return self._port.in_hand(template)
+
+    def delayed(
+        self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
+    ) -> Delayed:
+        count, entries, position = self._port.delayed(template, limit, cancel)
+        if position:
+            self._flush(position)
+        return delayed_of(count, entries)
 
     def session(self, *, lease: float | None = None) -> Session:
         return Session(self, self._port.open_session(lease))

@@ -14,6 +14,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from heapq import nsmallest
 from inspect import iscoroutinefunction
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -66,11 +67,12 @@ from tupelo.values.entry import (
     thaw,
     types_of,
 )
-from tupelo.values.holder import Holder, InHand
+from tupelo.values.holder import Delayed, Holder, InHand
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
+from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
-from tupelo.values.template import as_template
+from tupelo.values.template import Template, as_template
 from tupelo.values.text import template_text
 
 if TYPE_CHECKING:
@@ -1198,14 +1200,50 @@ class Port:
             lambda: [txn for txn in self._core.transactions if txn.state == "prepared"]
         )[0]
 
-    def in_hand(self) -> list[InHand]:
-        """The entries that open transactions and deliveries have taken, by taker."""
-        return self._step(self._in_hand)[0]
+    def delayed(
+        self, template: Any, limit: int | None = None, cancel: bool = False
+    ) -> tuple[int, list[tuple[float, Entry]], int]:
+        """How many matches are not visible yet, the first `limit` of them with their moments, and
+        the position to make durable. With `cancel`, these are cancelled and not returned, and the
+        number is theirs."""
+        check_limit(limit)
+        wanted = as_template(template)
 
-    def _in_hand(self) -> list[InHand]:
+        def work() -> tuple[int, list[tuple[float, Entry]]]:
+            core = self._core
+            with core.user_code("a template"):
+                found = [
+                    (entry.visible, arrival, entry)
+                    for arrival, entry in core.delayed.items()
+                    if entry.visible is not None and wanted.admits(entry.shape, entry.fields)
+                ]
+            first = sorted(found) if limit is None else nsmallest(limit, found)
+            if not cancel:
+                return len(found), [(visible, entry) for visible, _, entry in first]
+            for _, _, entry in first:
+                leases.cancel(core, entry)
+            return len(first), []
+
+        (count, entries), position = self._step(work)
+        return count, entries, position
+
+    def in_hand(self, template: Any = ANY) -> list[InHand]:
+        """The entries that open transactions and deliveries have taken, by taker."""
+        wanted = as_template(template)
+
+        def work() -> list[InHand]:
+            with self._core.user_code("a template"):
+                return self._in_hand(wanted)
+
+        return self._step(work)[0]
+
+    def _in_hand(self, template: Template) -> list[InHand]:
+        def count(entries: Iterable[Entry]) -> int:
+            return sum(template.admits(entry.shape, entry.fields) for entry in entries)
+
         own, found = self._core.log.own, []
         for txn in self._core.transactions:
-            taken = sum(home is None for home in txn.taken.values())
+            taken = count(entry for entry, home in txn.taken.items() if home is None)
             holder, actor = txn.holder, txn.actor or own
             if holder is not None and holder.who:
                 agent = holder.who if holder.client is None else holder.client.agent
@@ -1213,9 +1251,9 @@ class Port:
             if taken:
                 found.append(InHand(actor.agent, actor.name, taken, txn.id))
         for delivery in self.deliveries.under_way():
-            if delivery.query.removes:
+            if delivery.query.removes and (taken := count(delivery.entries)):
                 actor = delivery.query.actor or own
-                found.append(InHand(actor.agent, actor.name, len(delivery.entries)))
+                found.append(InHand(actor.agent, actor.name, taken))
         return found
 
     def grant(self, kind: str, seconds: float | None) -> float | None:
@@ -1525,6 +1563,11 @@ def _nobody_waits() -> Signal:
 def value_of(entry: Entry) -> Any:
     """The entry as a read returns it."""
     return entry.fields if entry.shape.plain else thaw(entry.shape, entry.fields)
+
+
+def delayed_of(count: int, entries: list[tuple[float, Entry]]) -> Delayed:
+    """Delayed entries as `delayed` of a space returns them."""
+    return Delayed(count, [(visible, value_of(entry)) for visible, entry in entries])
 
 
 def mark_to(to: str | None) -> WriteOutcome | None:

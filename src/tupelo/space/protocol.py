@@ -50,7 +50,7 @@ from tupelo.space.order import Order
 from tupelo.space.transaction import State, Vote
 from tupelo.values.change import Change, Notice
 from tupelo.values.entry import About
-from tupelo.values.holder import InHand
+from tupelo.values.holder import Delayed, InHand
 from tupelo.values.lease import AsyncLease, Lease
 from tupelo.values.parts import ANY
 from tupelo.values.scope import Coverage, Scope
@@ -301,9 +301,17 @@ class SpaceLike(Protocol):
         """The transactions that are prepared and not decided, also from before a crash."""
         ...
 
-    def in_hand(self) -> Sequence[InHand]:
-        """The entries that are neither here nor gone: taken by open transactions, or on their way
+    def in_hand(self, template: object = ANY) -> Sequence[InHand]:
+        """The matches that are neither here nor gone: taken by open transactions, or on their way
         to their takers, by taker. In a space that spans hosts, those of this host."""
+        ...
+
+    def delayed(
+        self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
+    ) -> Delayed:
+        """The matches that are not visible yet because of their `delay`: how many there are, and
+        those that become visible first, at most `limit`. With `cancel`, they are removed, and the
+        answer has only their number. In a space that spans hosts, those of this host."""
         ...
 
     def session(self, *, lease: float | None = None) -> SessionLike:
@@ -669,7 +677,11 @@ class AsyncSpaceLike(Protocol):
 
     async def in_doubt(self) -> Sequence[AsyncTransactionLike]: ...
 
-    async def in_hand(self) -> Sequence[InHand]: ...
+    async def in_hand(self, template: object = ANY) -> Sequence[InHand]: ...
+
+    async def delayed(
+        self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
+    ) -> Delayed: ...
 
     def session(self, *, lease: float | None = None) -> Opening[AsyncSessionLike]: ...
 

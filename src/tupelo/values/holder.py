@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,6 +33,14 @@ class InHand(msgspec.Struct, frozen=True, array_like=True):
     agent_name: str
     entries: int
     txn: str | None = None
+
+
+class Delayed(msgspec.Struct, frozen=True):
+    """Entries that are not visible yet: how many there are, and the first of them, each with the
+    moment at which it becomes visible, on the clock of its space."""
+
+    count: int
+    entries: list[tuple[float, Any]]
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):

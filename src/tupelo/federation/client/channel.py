@@ -667,6 +667,7 @@ def may_ask_again(message: Any) -> bool:
             | wire.DescribeHost()
             | wire.ListPrepared()
             | wire.ListInHand()
+            | wire.ListDelayed(cancel=False)
         ):
             return True
     return False
@@ -675,7 +676,9 @@ def may_ask_again(message: Any) -> bool:
 def changes_something(message: Any) -> bool:
     """May this call, once sent, have an effect that outlives the link?"""
     match message:
-        case wire.Write(txn=None) | wire.Renew() | wire.CancelLease():
+        case (
+            wire.Write(txn=None) | wire.Renew() | wire.CancelLease() | wire.ListDelayed(cancel=True)
+        ):
             return True
         case wire.End(how="commit" | "prepare"):
             return True

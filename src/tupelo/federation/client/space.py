@@ -69,8 +69,9 @@ from tupelo.space.reaction import WeakFunction
 from tupelo.values.change import Change, Notice
 from tupelo.values.codec import encode_entry, entry_to_wire
 from tupelo.values.entry import About, Shape, check_about, freeze, note_about
-from tupelo.values.holder import InHand
+from tupelo.values.holder import Delayed, InHand
 from tupelo.values.lease import AsyncLease, Lease, check_lease
+from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template_encoding import template_to_wire
 
@@ -556,12 +557,30 @@ class RemoteSpace(HostConnection, SpaceLike):
         ]
 
     @dual_api
-    async def in_hand(self) -> list[InHand]:
-        answer = await self.ask(wire.ListInHand(0, self._name))
+    async def in_hand(self, template: object = ANY) -> list[InHand]:
+        message = wire.ListInHand(0, self._name)
+        if template is not ANY:
+            self.require_level(3, "list the entries in hand by a template")
+            message.template = template_to_wire(template)
+        answer = await self.ask(message)
         try:
             return msgspec.convert(answer, list[InHand])
         except msgspec.ValidationError as error:
             raise BadFrame(f"these are no entries in hand: {error}") from error
+
+    @dual_api
+    async def delayed(
+        self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
+    ) -> Delayed:
+        check_limit(limit)
+        self.require_level(3, "list delayed entries")
+        most = None if limit is None else min(limit, NUMBER_MAX)
+        message = wire.ListDelayed(0, self._name, template_to_wire(template), most, bool(cancel))
+        try:
+            answer = msgspec.convert(await self.ask(message), tuple[int, list[tuple[float, Any]]])
+        except msgspec.ValidationError as error:
+            raise BadFrame(f"these are no delayed entries: {error}") from error
+        return Delayed(answer[0], [(visible, built(entry)) for visible, entry in answer[1]])
 
     def session(self, *, lease: float | None = None) -> Any:
         return self.dual_call(self.open_session, lease)

@@ -96,6 +96,7 @@ class ClientResources:
             (wire.End, "read", ClientResources._end),
             (wire.ListPrepared, "administer", ClientResources._in_doubt),
             (wire.ListInHand, "read", ClientResources._in_hand),
+            (wire.ListDelayed, "read", ClientResources._delayed),
             (wire.OpenSession, "read", ClientResources._remember),
             (wire.Subscribe, "subscribe", ClientResources._subscribe),
             (wire.Next, "subscribe", ClientResources._next),
@@ -215,7 +216,19 @@ class ClientResources:
         return [txn.id for txn in await hosted.door.in_doubt()]
 
     async def _in_hand(self, hosted: HostedSpace, message: wire.ListInHand) -> list[InHand]:
-        return hosted.port.in_hand()
+        if message.template is None:
+            return hosted.port.in_hand()
+        return hosted.port.in_hand(template_from_wire(message.template))
+
+    async def _delayed(self, hosted: HostedSpace, message: wire.ListDelayed) -> list[Any]:
+        if message.cancel:
+            hosted.check("take", self._who, (hosted.name,))
+        template = template_from_wire(message.template)
+        with hosted.port.acting(self._actor):
+            count, found, position = hosted.port.delayed(template, message.limit, message.cancel)
+        if position:
+            await hosted.flush(position)
+        return [count, [[when, entry_to_wire(e.shape, e.fields)] for when, e in found]]
 
     # Sessions
 

@@ -35,7 +35,8 @@ from tupelo.values.template_encoding import read_wire_extension
 VERSION = 2
 LEVEL = 3
 """What this program understands beyond the first messages of its version; programs that do not
-announce a level have 0. 1: `delay` of Write. 2: `removed` of Subscribe. 3: `create` of Open."""
+announce a level have 0. 1: `delay` of Write. 2: `removed` of Subscribe. 3: `create` of Open,
+`template` of ListInHand, and ListDelayed."""
 FRAME_MAX = 16 * 2**20
 """The longest frame that is sent or accepted, in bytes, and the longest message for programs that
 do not accept pieces."""
@@ -239,10 +240,22 @@ class ListPrepared(Message, tag=28):
 
 
 class ListInHand(Message, tag=43):
-    """Answer: the entries in hand, as a list of InHand."""
+    """Answer: the entries in hand that match, as a list of InHand."""
 
     call: int
     space: str
+    template: Any = None
+
+
+class ListDelayed(Message, tag=44):
+    """The entries that are not visible yet; or cancel them. Answer: [number of matches, list of
+    [moment, encoded entry] of the first of them]."""
+
+    call: int
+    space: str
+    template: Any
+    limit: int | None = None
+    cancel: bool = False
 
 
 class OpenSession(Message, tag=29):

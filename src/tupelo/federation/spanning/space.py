@@ -43,6 +43,7 @@ from tupelo.space.session import SessionState
 from tupelo.values.change import Notice
 from tupelo.values.entry import About, Entry, check_about, note_about, require_known
 from tupelo.values.lease import Lease, check_lease
+from tupelo.values.parts import ANY
 from tupelo.values.scope import Coverage, Scope, check_coverage, check_scope
 
 if TYPE_CHECKING:
@@ -321,9 +322,15 @@ class FederatedSpace(Closing, SpaceLike):
         self._require_open()
         return self._local.in_doubt()
 
-    def in_hand(self) -> Any:
+    def in_hand(self, template: object = ANY) -> Any:
         self._require_open()
-        return self._local.in_hand()
+        return self._local.in_hand(template)
+
+    def delayed(
+        self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
+    ) -> Any:
+        self._require_open()
+        return self._local.delayed(template, limit=limit, cancel=cancel)
 
     def session(self, *, lease: float | None = None) -> FederatedSession:
         self._require_open()
