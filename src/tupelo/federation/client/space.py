@@ -560,7 +560,7 @@ class RemoteSpace(HostConnection, SpaceLike):
     async def in_hand(self, template: object = ANY) -> list[InHand]:
         message = wire.ListInHand(0, self._name)
         if template is not ANY:
-            self.require_level(3, "list the entries in hand by a template")
+            self._channel.require_level(3, "list the entries in hand by a template")
             message.template = template_to_wire(template)
         answer = await self.ask(message)
         try:
@@ -573,7 +573,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
     ) -> Delayed:
         check_limit(limit)
-        self.require_level(3, "list delayed entries")
+        self._channel.require_level(3, "list delayed entries")
         most = None if limit is None else min(limit, NUMBER_MAX)
         message = wire.ListDelayed(0, self._name, template_to_wire(template), most, bool(cancel))
         try:
