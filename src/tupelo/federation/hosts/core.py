@@ -731,7 +731,9 @@ class HostCore:
             before.talk.end("its client is back on another link")
         session = self.new_id()
         address = link.label.rpartition(":")[0]
-        serving = ClientServer(self, agent, who, session, address, hello.name, link.message_max)
+        serving = ClientServer(
+            self, agent, who, session, address, hello.name, link.message_max, hello.level
+        )
 
         def ended(reason: str) -> None:
             if self.servings.pop(session, None) is not None:
