@@ -38,8 +38,8 @@ class Desk:
         )
         return self.host.space("jobs")
 
-    def client(self) -> Raw:
-        raw = Raw.met(self.host.address)
+    def client(self, **hello: Any) -> Raw:
+        raw = Raw.met(self.host.address, **hello)
         self._raws.append(raw)
         return raw
 
@@ -478,3 +478,29 @@ def test_what_is_recovered_when_its_taker_is_back_already_is_settled_at_once(
     desk.host.soon(leave)
     assert done.wait(PATIENCE) and not parcels[3].fate
     assert core.doubts.owners() == ["client:a:s"]
+
+
+@pytest.mark.parametrize(
+    ("level", "entry_cells", "change_cells"), [(0, 6, 13), (wire.LEVEL, 7, 17)]
+)
+def test_a_client_that_announces_no_level_gets_no_more_than_it_expects(
+    desk, tmp_path, level, entry_cells, change_cells
+):
+    """Clients of older versions refuse entries and changes with more cells."""
+    jobs = desk.at(tmp_path)
+    client = desk.client(level=level)
+    subscription = listen(client)
+    with connect(desk.host.url + "jobs", name="worker") as named:
+        named.write(("job", 1), delay=0.001)
+        assert named.read(("job", 1), wait=PATIENCE) == ("job", 1)
+        txn = named.transaction()
+        assert named.take(("job", 1), wait=0, txn=txn) == ("job", 1)
+        txn.abort()
+    (whole,) = client.call(wire.Get, "jobs", ANY_ENTRY, False, 0.0, whole=True).value
+    notices = client.call(wire.Next, "jobs", subscription, PATIENCE, 64).value
+    changes = client.call(wire.Changes, "jobs", 0).value
+    assert len(whole) == entry_cells
+    assert {len(entry) for _, _, _, entry, _ in notices} <= {6, entry_cells}
+    assert max(len(change) for change in changes) == change_cells
+    assert [change[2] for change in changes] == ["delayed", "written", "released"]
+    assert jobs.changes()[0].agent_name == "worker"

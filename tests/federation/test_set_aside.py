@@ -72,6 +72,26 @@ def test_a_repaired_space_keeps_its_rules_when_the_program_opens_it(folder):
             assert jobs.count() == 1
 
 
+@pytest.mark.parametrize("how", ["opened", "changed"])
+def test_rules_that_are_given_while_it_is_set_aside_hold_after_its_repair(folder, how):
+    tea = tupelo.Access(password="tea")
+    with tupelo.Host("kitchen", listen="127.0.0.1:0", path=folder) as host:
+        if how == "opened":
+            with pytest.raises(tupelo.errors.BadArgument, match="capacity="):
+                host.space("jobs", access=tea, capacity="much")
+            with pytest.raises(DamagedFile):
+                host.space("jobs", access=tea)
+        else:
+            host.change_access("jobs", tea)
+        with pytest.raises(DamagedFile, match="set aside"):
+            tupelo.connect(host.url + "jobs")
+        salvage_in_place(folder / "jobs.tupelo")
+        with pytest.raises(tupelo.errors.WrongPassword):
+            tupelo.connect(host.url + "jobs")
+        with tupelo.connect(host.url + "jobs", password="tea") as jobs:
+            assert jobs.count() == 1
+
+
 def test_a_space_is_not_served_if_the_damage_is_found_after_it_was_opened(tmp_path):
     file = tmp_path / "jobs.tupelo"
     with tupelo.Space("jobs", path=file) as space:

@@ -60,6 +60,7 @@ def test_a_change_is_a_row():
         session="s1",
         agent_name="worker-1",
         deliveries=2,
+        delayed=3,
     )
     assert row_of(change) == {
         "host": "h",
@@ -78,6 +79,7 @@ def test_a_change_is_a_row():
         "waited": 0.5,
         "expires": datetime(1970, 1, 12, 13, 47, 40, tzinfo=UTC),
         "deliveries": 2,
+        "delayed": 3,
         "bytes": len(payload),
         "type": None,
         "shape": "(str, int)",

@@ -111,7 +111,7 @@ def test_the_manifest_says_what_there_is(space, log, archive):
     assert segment.first_time == round(space.changes()[0].time * 1e6)
     assert segment.last_time == round(space.changes()[-1].time * 1e6)
     said = json.loads((archive / "host=me/space=jobs" / MANIFEST).read_text())
-    assert (said["schema"], said["host"], said["space"], said["sealed"]) == (2, "me", "jobs", 13)
+    assert (said["schema"], said["host"], said["space"], said["sealed"]) == (3, "me", "jobs", 13)
 
 
 def test_sealing_goes_on_where_it_ended(space, log, archive):
@@ -330,28 +330,35 @@ def test_a_segment_of_another_program_is_told(sealed, archive):
 
 
 def test_a_segment_of_a_version_to_come_is_told(sealed, archive):
-    table = pq.read_table(sealed).replace_schema_metadata({"tupelo.schema": "3"})
+    table = pq.read_table(sealed).replace_schema_metadata({"tupelo.schema": "4"})
     pq.write_table(table, sealed)
     pad(sealed, archive)
-    with pytest.raises(WrongSchema, match="version 3 of the schema, and this Tupelo knows 2"):
+    with pytest.raises(WrongSchema, match="version 4 of the schema, and this Tupelo knows 3"):
         positions(the_log(archive))
 
 
-def test_a_segment_of_version_1_is_read_and_continued(space, sealed, log, archive):
-    """Its new columns are null, and the next segment has version 2."""
-    table = pq.read_table(sealed).drop_columns(["agent_name", "deliveries"])
-    pq.write_table(table.replace_schema_metadata({"tupelo.schema": "1"}), sealed)
+OLDER = {1: ["agent_name", "deliveries", "delayed"], 2: ["delayed"]}
+"""Versions, and the columns that they have not."""
+
+
+@pytest.mark.parametrize(("version", "lacking"), OLDER.items())
+def test_a_segment_of_an_older_version_is_read_and_continued(
+    space, sealed, log, archive, version, lacking
+):
+    """Its new columns are null, and the next segment has our version."""
+    table = pq.read_table(sealed).drop_columns(lacking)
+    pq.write_table(table.replace_schema_metadata({"tupelo.schema": str(version)}), sealed)
     pad(sealed, archive)
-    change_manifest(archive, lambda said: said.update(schema=1))
+    change_manifest(archive, lambda said: said.update(schema=version))
     fill(space, 1)
     seal(log, archive)
     columns = ["deliveries", "position"]
     rows = table_of(the_log(archive), columns=columns).to_pylist()
     assert [row["position"] for row in rows] == list(range(1, 1_002))
-    assert [row["deliveries"] for row in rows] == [None] * 1_000 + [0]
-    assert table_of(the_log(archive), columns=["agent_name"]).num_rows == 1_001
+    assert [row["deliveries"] for row in rows] == [None if version == 1 else 0] * 1_000 + [0]
+    assert table_of(the_log(archive), columns=["agent_name", "delayed"]).num_rows == 1_001
     said = json.loads((archive / "host=me/space=jobs" / MANIFEST).read_text())
-    assert said["schema"] == 2
+    assert said["schema"] == 3
 
 
 def test_a_segment_with_other_columns_is_told(sealed, archive):
@@ -377,7 +384,7 @@ def change_manifest(archive: Path, change: Callable[[Any], object]) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda said: said.update(schema=3), WrongSchema),
+        (lambda said: said.update(schema=4), WrongSchema),
         (lambda said: said.update(sealed=5_000), CorruptSegment),
         (lambda said: said.update(first=2), CorruptSegment),
         (lambda said: said.pop("host"), CorruptSegment),

@@ -1,4 +1,4 @@
-"""The schema of changes, version 2: one row per change, as Arrow batches and as Spark's DDL.
+"""The schema of changes, version 3: one row per change, as Arrow batches and as Spark's DDL.
 
 The content of an entry is there three times: `payload` is its exact encoding (`values.codec`);
 `fields` is JSON, for people; and the struct `f` has typed columns, where a shape is declared. A
@@ -28,7 +28,7 @@ from tupelo.values.entry import NATIVE, Typed, types_of
 from tupelo.values.kind import Kind
 from tupelo.values.text import as_json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 TIME = pa.timestamp("us", tz="UTC")
 CHANGES = pa.schema(
@@ -49,6 +49,7 @@ CHANGES = pa.schema(
         ("waited", pa.float64()),
         ("expires", TIME),
         ("deliveries", pa.int64()),
+        ("delayed", pa.int64()),
         ("bytes", pa.int32()),
         ("type", pa.string()),
         ("shape", pa.string()),
@@ -73,6 +74,7 @@ MEANINGS = {
     "waited": "how many seconds the operation waited for its match",
     "expires": "when the lease ends, after the change; null: never",
     "deliveries": "how often the entry was returned or released so far",
+    "delayed": "the position at which a written entry was delayed; null: it was not",
     "bytes": "the length of the payload",
     "type": "the name of the dataclass; null: a tuple",
     "shape": "the types of the fields: (str, int), or (name: str, size: int)",
@@ -81,8 +83,8 @@ MEANINGS = {
 }
 """What the columns mean, for people."""
 COLUMNS: tuple[str, ...] = tuple(CHANGES.names)
-SINCE_2 = ("agent_name", "deliveries")
-"""The columns that logs of version 1 do not have; they are null there."""
+SINCE = {"agent_name": 2, "deliveries": 2, "delayed": 3}
+"""The first version with such a column; in logs of an older one it is null."""
 TYPED = "f"
 """The struct of the typed columns, where a shape is declared: f.name, f.size."""
 

@@ -19,10 +19,12 @@ import pytest
 from pyspark.sql import Observation
 from typer.testing import CliRunner
 
+import tupelo
 from tests.conftest import until_true
 from tests.federation.company import Company, await_space, meet
 from tests.models.lime.camp import Camp, play
 from tests.pipeline.jobs.recorded import RandomRun, Row, faults_in, rows_of, table_of
+from tupelo import ManualClock
 from tupelo.lab import world
 from tupelo.lab.simulate import simulate
 from tupelo.pipeline import jobs
@@ -132,9 +134,23 @@ def lime(folder: Path) -> list[Row]:
     return rows_of(folder / "a", folder / "b", space="lime")
 
 
+def trimmed(folder: Path) -> list[Row]:
+    """A log that begins between the delays of entries and their appearance."""
+    clock = ManualClock()
+    with tupelo.Space("trimmed", path=folder / "trimmed.tupelo", clock=clock) as space:
+        space.write_all([("late", number) for number in range(2)], delay=60)
+        space.write(("early", 0), delay=30)
+        space.trim(before=3)
+        clock.advance(30)
+        space.write_all([("now", number) for number in range(3)])
+        clock.advance(30)
+        assert space.count() == 6
+    return rows_of(folder / "trimmed.tupelo", space="trimmed")
+
+
 def test_nothing_is_found_in_what_went_well(spark, tmp_path):
     rows: list[Row] = []
-    for record in (at_random, simulated, two_hosts, lime):
+    for record in (at_random, simulated, two_hosts, lime, trimmed):
         folder = tmp_path / record.__name__
         folder.mkdir()
         rows += record(folder)
@@ -393,6 +409,13 @@ def test_duckdb_finds_what_spark_finds(spark, sound, tmp_path, drained):
     # Those that are left out are compared where they are planted, above.
     assert kinds >= set(FAULTS) - {"empty", "never taken", "returned twice", "lost"}
     assert ("never taken" in kinds) is drained
+
+
+def test_duckdb_knows_entries_that_were_delayed_before_a_log_begins(tmp_path):
+    table = pa.Table.from_pylist(trimmed(tmp_path), CHANGES)
+    assert audited(table)[0].to_pylist() == []
+    older = table.set_column(table.column_names.index("delayed"), "delayed", [[None] * len(table)])
+    assert audited(older)[0].column("fault").to_pylist() == ["reordered"] * 2
 
 
 def test_duckdb_says_that_there_is_nothing():

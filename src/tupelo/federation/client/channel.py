@@ -556,6 +556,7 @@ class Channel(ABC):
             resume=self.session,
             more=bool(self._to_report),
             message_max=wire.MESSAGE_MAX,
+            level=wire.LEVEL,
         )
         details = [wire.HelloDetails([], self._to_report)] if self._to_report else []
         return [wire.encode(message) for message in (hello, *details)]

@@ -72,9 +72,16 @@ class ClientResources:
     """The transactions, sessions, subscriptions and match sets of one client, by their ids."""
 
     def __init__(
-        self, actor: Actor, who: str | None, limits: Limits, in_all: Budget, message_max: int
+        self,
+        actor: Actor,
+        who: str | None,
+        limits: Limits,
+        in_all: Budget,
+        message_max: int,
+        level: int,
     ) -> None:
         self._message_max = message_max
+        self._level = level
         self._actor = actor
         self._who = who
         self._limits = limits
@@ -305,7 +312,7 @@ class ClientResources:
             notice = await subscription.get(wait=0 if taken else wait)
             if notice is None:
                 return
-            content = _encode_notice(notice, self._message_max - AROUND_BYTES)
+            content = _encode_notice(notice, self._message_max - AROUND_BYTES, self._level)
             if content is None:
                 with hosted.port.atomic():
                     state.missed += notice.missed + 1
@@ -449,13 +456,13 @@ def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice
         hosted.port.return_notice(state, msgspec.structs.replace(notice, missed=0))
 
 
-def _encode_notice(notice: Notice, bytes_max: int) -> bytes | None:
+def _encode_notice(notice: Notice, bytes_max: int, level: int) -> bytes | None:
     """The encoded notice; None if it is too long, or not valid Unicode."""
     encoded = [
         notice.event_id,
         notice.sequence,
         notice.kind,
-        encode_whole(notice.subject),
+        encode_whole(notice.subject, level=level),
         notice.missed,
     ]
     try:

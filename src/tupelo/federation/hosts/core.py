@@ -73,6 +73,9 @@ TRUST_REVIEW_SECONDS = 3_600.0
 """The longest time between two checks whether trust in an identity has ended."""
 
 
+_UNUSABLE = (DamagedFile, ForeignFile, JournalFailed)  # of the file of a space
+
+
 class SetAside(NamedTuple):
     """A space in the folder that could not be opened: why, with which options, and the state of its
     file then; None if the file may be good, and could only not be used."""
@@ -273,8 +276,8 @@ class HostCore:
         self, name: str, access: Access | None = None, doubt: Doubt | None = None, **options: Any
     ) -> HostedSpace:
         """The space of this name; it is made with these options if it does not exist yet. One that
-        was set aside keeps the options that it was given, unless others replace them. Raises
-        BadArgument if options are given for an existing space."""
+        was set aside keeps the options that it was given, also now, unless others replace them.
+        Raises BadArgument if options are given for an existing space."""
         check_space_name(name)
         if name in self.set_aside:  # The rules that it was given hold also after its repair.
             kept = dict(self.set_aside[name].options)
@@ -290,23 +293,30 @@ class HostCore:
             return self.spaces[name]
         if access is not None and not isinstance(access, Access):
             raise BadArgument("access", "an Access(...)", access)
-        space = self.open_space(name, options)
-        hosted = HostedSpace(
-            space,
-            access or self._access,
-            self._doubt if doubt is None else check_doubt(doubt),
-            commit_in_place=self.commits_in_place,
-        )
-        if own and self._folder is not None:
-            self._folder.claim(name)
-        self._add_space(hosted)
+        policy = self._doubt if doubt is None else check_doubt(doubt)
+        try:
+            space = self.open_space(name, options)
+            hosted = HostedSpace(
+                space, access or self._access, policy, commit_in_place=self.commits_in_place
+            )
+            if own and self._folder is not None:
+                self._folder.claim(name)
+            self._add_space(hosted)
+        except _UNUSABLE:
+            if name in self.set_aside:
+                self._remember(name, {**options, "access": access, "doubt": doubt})
+            raise
         return hosted
+
+    def _remember(self, name: str, options: Mapping[str, Any]) -> None:
+        """A space that is set aside gets these options when it is opened."""
+        self.set_aside[name] = self.set_aside[name]._replace(options=options)
 
     def _open_or_set_aside(self, name: str, options: Mapping[str, Any]) -> None:
         """Open a space; if its file cannot be used, the host goes on without it."""
         try:
             self.make_space(name, **options)
-        except (DamagedFile, ForeignFile, JournalFailed) as error:
+        except _UNUSABLE as error:
             if self._folder is None:
                 raise
             passing = isinstance(error, JournalFailed)
@@ -689,6 +699,9 @@ class HostCore:
         if not isinstance(access, Access):
             raise BadArgument("access", "an Access(...)", access)
         hosted = self.spaces.get(check_space_name(name))
+        if hosted is None and name in self.set_aside:
+            self._remember(name, {**self.set_aside[name].options, "access": access})
+            return
         if hosted is None:
             raise BadArgument("space", "the name of a space of this host", name)
         was_shared, hosted.access = hosted.shared, access
@@ -718,7 +731,9 @@ class HostCore:
             before.talk.end("its client is back on another link")
         session = self.new_id()
         address = link.label.rpartition(":")[0]
-        serving = ClientServer(self, agent, who, session, address, hello.name, link.message_max)
+        serving = ClientServer(
+            self, agent, who, session, address, hello.name, link.message_max, hello.level
+        )
 
         def ended(reason: str) -> None:
             if self.servings.pop(session, None) is not None:

@@ -444,7 +444,7 @@ class ClientServer:
     """One client at a host. `agent` is the id under which it writes; `who` is its proved identity,
     None for a program on this machine without one, "" for a program elsewhere without one.
     `address` is its IP address, for counting wrong passwords; `name` is the name that it has given
-    itself; `message_max` is the longest message that it accepts."""
+    itself; `message_max` is the longest message that it accepts; `level` is that of its Hello."""
 
     def __init__(
         self,
@@ -455,8 +455,10 @@ class ClientServer:
         address: str,
         name: str,
         message_max: int,
+        level: int,
     ) -> None:
         self.agent = agent
+        self._level = level
         self.message_max = message_max
         self.name = name
         self.actor = Actor(agent, None, name)
@@ -465,7 +467,9 @@ class ClientServer:
         self._address = address
         self.holder = Holder("client", agent, session, name=name)
         self.talk: Conversation
-        self.resources = ClientResources(self.actor, who, host.limits, host.held, message_max)
+        self.resources = ClientResources(
+            self.actor, who, host.limits, host.held, message_max, level
+        )
         self._host = host
         self._allowed: dict[tuple[str, str], HostedSpace] = {}
         self._shown: set[str] = set()
@@ -704,17 +708,18 @@ class ClientServer:
     async def _answer(
         self, message: wire.Get, entries: list[Entry], taken: FederatedResult | None = None
     ) -> Any:
-        encode = encode_whole if message.whole else _encode_fields
-        encoded = await encode_in_slices(entries, encode)
+        encoded = await encode_in_slices(entries, self._encoder(message))
         if not message.coverage:
             return encoded
         if taken is None:
             return [encoded, [self._host.name], []]
         return [encoded, list(taken.covered), list(taken.missing)]
 
-    @staticmethod
-    def _encoded(message: wire.Get, entries: list[Entry]) -> list[Any]:
-        return list(map(encode_whole if message.whole else _encode_fields, entries))
+    def _encoder(self, message: wire.Get) -> Callable[[Entry], Any]:
+        return partial(encode_whole, level=self._level) if message.whole else _encode_fields
+
+    def _encoded(self, message: wire.Get, entries: list[Entry]) -> list[Any]:
+        return list(map(self._encoder(message), entries))
 
     def confirm(self, message: wire.Confirm) -> None:
         for call in message.calls:
@@ -778,7 +783,7 @@ class ClientServer:
     async def changes(self, message: wire.Changes) -> list[Any]:
         door = self.hosted(message.space, "read").door
         changes = await door.changes(since=message.since, limit=message.limit)
-        return [encode_change(change) for change in changes]
+        return [encode_change(change, self._level) for change in changes]
 
     async def log(self, message: wire.ReadLog) -> list[Any]:
         port = self.hosted(message.space, "read").port

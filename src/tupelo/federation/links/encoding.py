@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from tupelo import errors
 from tupelo.errors import BadArgument, BadFrame, CannotSend, TupeloError
-from tupelo.federation.links.wire import MESSAGE_MAX, Numbers
+from tupelo.federation.links.wire import LEVEL, MESSAGE_MAX, Numbers
 from tupelo.space.order import Fifo, Key, Lifo, Order, Queue, Stack
 from tupelo.space.session import Seen
 from tupelo.space.tasks import turn
@@ -34,9 +34,9 @@ _ORDERS: dict[str, type[Order]] = {"fifo": Fifo, "lifo": Lifo, "queue": Queue, "
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode_whole(entry: Entry, now: float = 0.0) -> list[Any]:
+def encode_whole(entry: Entry, now: float = 0.0, level: int = LEVEL) -> list[Any]:
     """An entry with its identity: fields, origin, n, arrival, expires, the agent that it is for,
-    and how often it came back, if it did.
+    and how often it came back, if it did and the receiver has a level.
 
     Between hosts, whose clocks may differ, the lease is given in seconds from `now`.
     """
@@ -48,7 +48,7 @@ def encode_whole(entry: Entry, now: float = 0.0) -> list[Any]:
         None if entry.expires is None else entry.expires - now,
         entry.to,
     ]
-    if entry.deliveries:
+    if entry.deliveries and level:
         encoded.append(entry.deliveries)
     return encoded
 
@@ -158,11 +158,12 @@ def read_any(encoded: Any) -> Any:
         raise BadFrame(str(error)) from error
 
 
-def encode_change(change: Change) -> list[Any]:
+def encode_change(change: Change, level: int = LEVEL) -> list[Any]:
+    """A change, for a receiver of this level."""
     entry = None
     if change.shape is not None and change.fields is not None:
         entry = entry_to_wire(change.shape, change.fields)
-    return [
+    encoded = [
         change.position,
         change.time,
         change.kind,
@@ -176,9 +177,11 @@ def encode_change(change: Change) -> list[Any]:
         entry,
         change.to,
         change.session,
-        # Older programs expect no more than what is needed.
-        *_without_defaults(change.agent_name, change.deliveries, change.visible, change.delayed),
     ]
+    if level:
+        newer = change.agent_name, change.deliveries, change.visible, change.delayed
+        encoded += _without_defaults(*newer)
+    return encoded
 
 
 _CHANGE_DEFAULTS: tuple[Any, ...] = ("", 0, None, None)

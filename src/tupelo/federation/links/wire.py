@@ -67,7 +67,8 @@ class Hello(Message, tag=1):
     the program is identified, so it has no lists. `incarnation` differs for each run of a program;
     `resume` is the session that a client had before its link was lost. If `more` is set, a
     HelloDetails follows. `message_max` is the longest message that the program accepts in pieces,
-    in bytes; 0 if it accepts no pieces, as older versions do not."""
+    in bytes; 0 if it accepts no pieces, as older versions do not. `level` is the LEVEL of a client:
+    to one that announces none, what it does not expect in entries and changes is not sent."""
 
     version: int
     role: Literal["client", "host"]
@@ -78,6 +79,7 @@ class Hello(Message, tag=1):
     resume: str = ""
     more: bool = False
     message_max: int = 0
+    level: int = 0
 
 
 class Welcome(Message, tag=2):

@@ -79,10 +79,11 @@ def reordered(changes: DataFrame) -> DataFrame:
     earlier = (
         Window.partitionBy(*writer).orderBy("block").rowsBetween(Window.unboundedPreceding, -1)
     )
+    # Logs of older versions tell only so that an entry was delayed.
     delayed = changes.where(of_kind("delayed")).select(*writer, "n").distinct()
     # In blocks, because the log of one writer may be too long for one task.
     blocks = (
-        changes.where(of_kind("written") & f.col("txn").isNull())
+        changes.where(of_kind("written") & f.col("delayed").isNull() & f.col("txn").isNull())
         .where(f.col("agent") == f.col("origin"))
         .join(delayed, [*writer, "n"], "left_anti")
         .groupBy(*writer, f.floor(f.col("position") / BLOCK).alias("block"))

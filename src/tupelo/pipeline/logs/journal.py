@@ -30,7 +30,7 @@ ROWS, BYTES = 16_384, 16 * 2**20
 T = TypeVar("T")
 
 _WITH_ENTRY = f"kind IN ({WRITTEN}, {DELAYED})"
-_SINCE = {"to": 2, "session": 3, "agent_name": 7, "deliveries": 7}
+_SINCE = {"to": 2, "session": 3, "agent_name": 7, "deliveries": 7, "delayed": 7}
 """The first format of the file with such a column."""
 _SOURCES = {
     "to": "dest",

@@ -30,7 +30,7 @@ from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import (
     CHANGES,
     SCHEMA_VERSION,
-    SINCE_2,
+    SINCE,
     TYPED,
     about_entries,
     check_columns,
@@ -88,7 +88,7 @@ def load(folder: Path) -> Manifest | None:
         return None
     with damage_of(path):
         version = msgspec.json.decode(encoded, type=_Versioned).schema
-        if version not in (1, SCHEMA_VERSION):
+        if not 1 <= version <= SCHEMA_VERSION:
             raise WrongSchema(str(path), version, SCHEMA_VERSION)
         manifest = msgspec.json.decode(encoded, type=Manifest)
     if folder != folder_of(folder.parent.parent, manifest.host, manifest.space):
@@ -299,11 +299,12 @@ def _groups(file: pq.ParquetFile, first: int, last: int) -> list[int]:
 
 def _check_schema(path: Path, schema: pa.Schema) -> None:
     version = int((schema.metadata or {}).get(_VERSION, b"0"))
-    if version not in (1, SCHEMA_VERSION):
+    if not 1 <= version <= SCHEMA_VERSION:
         raise WrongSchema(str(path), version, SCHEMA_VERSION)
     due = CHANGES
-    for name in SINCE_2 if version == 1 else ():
-        due = due.remove(due.get_field_index(name))
+    for name, since in SINCE.items():
+        if version < since:
+            due = due.remove(due.get_field_index(name))
     if not schema.remove_metadata().equals(due):
         raise CorruptSegment(str(path), "its columns are not those of changes")
 

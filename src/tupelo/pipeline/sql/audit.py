@@ -227,16 +227,20 @@ def faults_sql(drained: bool) -> str:
 # DuckDB
 
 
-_COLUMNS = "host, space, position, arrival, time, kind, origin, n, agent, txn, expires, bytes, type"
+_COLUMNS = (
+    "host, space, position, arrival, time, kind, origin, n, agent, txn, expires, delayed, bytes,"
+    " type"
+)
+# In logs of older versions only the change before, if it is kept, tells that an entry was delayed.
 _LATE = """
 select * from (
   select host, space, origin, n, position, max(n) over (
     partition by host, space, origin order by position, n
     rows between unbounded preceding and 1 preceding
   ) as highest
-  from changes anti join (select * from changes where kind = 'delayed') as delayed
+  from changes anti join (select * from changes where kind = 'delayed') as before
     using (host, space, origin, n)
-  where kind = 'written' and txn is null and agent = origin
+  where kind = 'written' and delayed is null and txn is null and agent = origin
 ) where n < highest
 """
 _GAPS = """
