@@ -16,6 +16,11 @@ DEV_STAMP := $(ESCAPED_VENV)/.stamp-dev
 
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 SIDE_BY_SIDE := --numprocesses 4 --dist loadscope
+# The tests use Schemathesis without its plugin, which takes a second to load in each worker.
+PYTEST := $(BIN)/python -m pytest -p no:schemathesis
+
+# Else each worker would compile pytest's plugins and all tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -33,10 +38,10 @@ run: $(RUN_STAMP) ## see the product: a host with its console, crashes, hosts th
 	@$(BIN)/tupelo tour
 
 test: check browser ## check, then run the tests side by side
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+	@$(PYTEST) $(SIDE_BY_SIDE) $(ARGS)
 
 quick: $(DEV_STAMP) ## run the tests only
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 check: $(DEV_STAMP) ## lint, formatting, types and layers
 	@echo "ruff check";  $(BIN)/ruff check --quiet .

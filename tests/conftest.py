@@ -43,22 +43,26 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
 
 PATIENCE_SECONDS = 60.0
 
-ON_SPARK = re.compile(
-    r"tests/pipeline/(jobs/|test_(cluster|engines|recording|report|sink_on|source_on|sql|starting))"
-    r"|test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b",
+TOGETHER = re.compile(
+    r"(?P<spark>tests/pipeline/(jobs/|test_(cluster|engines|recording|report|sink_on|source_on|sql"
+    r"|starting))|test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b)"
+    r"|(?P<browser>tests/apps/console/test_(page|whiteboard|history))"
+    r"|(?P<fuzz>tests/apps/console/test_fuzz)",
     re.IGNORECASE,
 )
+"""Tests that share what takes long to start."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> object:
-    """Where tests run side by side, those on Spark stay together, since one Spark is enough; and
-    begin first, since the largest group does."""
+    """Where tests run side by side, those that share a Spark or a browser stay together. Those on
+    Spark begin first, since the largest group does."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return "on Spark" if ON_SPARK.search(nodeid) else nodeid
+            shared = TOGETHER.search(nodeid)
+            return str(shared.lastgroup) if shared else nodeid
 
         def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
             super().mark_test_complete(node, item_index, duration)

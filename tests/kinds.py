@@ -92,9 +92,14 @@ def take_turns(
         return
     cases: dict[str, list[Any]] = defaultdict(list)
     runs = []
+    inside = f"{folder}{os.sep}"
     for item in items:
         callspec = getattr(item, "callspec", None)
-        if callspec is not None and "place" in callspec.params and folder in item.path.parents:
+        if (
+            callspec is not None
+            and "place" in callspec.params
+            and str(item.path).startswith(inside)
+        ):
             test = item.nodeid.partition("[")[0]
             numbers = dict(callspec.indices)
             runs.append((item, test, callspec.params["place"], numbers.pop("place"), numbers))

@@ -100,9 +100,10 @@ def http(console: Console) -> Http:
     return Http(console)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser for one test: while Playwright is open, its event loop runs in this thread."""
+    """A browser for one module: while Playwright is open, its event loop runs in this thread, and
+    tests of other modules could not run one."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         pytest.skip("no Chromium here: apt-get install chromium")
