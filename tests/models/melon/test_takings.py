@@ -112,7 +112,7 @@ def test_those_of_a_host_come_in_the_order_of_their_numbers():
     for number in numbers:
         letters.add([letter("a", number)])
     assert [one.n for one in letters.matching((str, int))] == sorted(numbers)
-    some = [one for one in letters if one.number % 3 == 0]
+    some = [one for one in letters if one.n % 3 == 0]
     letters.remove(some)
     assert len(letters) == 50 - len(some)
     assert not any(one in letters for one in some)
