@@ -26,7 +26,7 @@ from tupelo.pipeline.commands.prompt import packages
 # imports all models, so a command imports it when it runs.
 if TYPE_CHECKING:
     from tupelo.lab.simulation import Report
-    from tupelo.lab.torture.campaign import Totals
+    from tupelo.lab.torture.round import RoundResult
 
 FAULTS_SHOWN = 5
 
@@ -117,7 +117,8 @@ def record_command(
 
     The folder of each host is a log for `tupelo pipeline`.
     """
-    from tupelo.lab.recording.record import RecordingConfig, RecordingFailed, kinds_in, record
+    from tupelo.lab.recording.record import RecordingConfig, kinds_in, record
+    from tupelo.lab.torture.processes import TortureFailed
 
     console = Console(highlight=False, soft_wrap=True)
     with clear_errors(), packages():
@@ -129,7 +130,7 @@ def record_command(
                     RecordingConfig(to, changes, hosts, kills, cuts, seed),
                     lambda count: progress.update(bar, completed=count),
                 )
-            except RecordingFailed as failure:
+            except TortureFailed as failure:
                 complain(failure)
                 raise typer.Exit(1) from failure
         _print_counts(console, "killed", done.kills)
@@ -164,8 +165,9 @@ def torture_command(
 
     With anomalies the exit code is 1, and the histories are kept.
     """
-    from tupelo.lab.torture.campaign import Totals, run_campaign
+    from tupelo.lab.torture.campaign import run_campaign
     from tupelo.lab.torture.processes import TortureFailed
+    from tupelo.lab.torture.round import RoundResult
 
     if sys.platform == "win32":
         complain("torture needs a system that can stop processes and fork them, such as Linux")
@@ -178,7 +180,7 @@ def torture_command(
     console = Console(highlight=False, soft_wrap=True)
     models = TORTURED if model == "all" else (model,)
     folder = keep or Path(tempfile.mkdtemp(prefix="tupelo-torture-"))
-    totals: dict[str, Totals] = defaultdict(Totals)
+    totals: dict[str, RoundResult] = defaultdict(lambda: RoundResult(rounds=0))
     bad: list[str] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("torture", total=1.0)
@@ -210,24 +212,13 @@ def torture_command(
         shutil.rmtree(folder)
 
 
-def _torture_table(totals: Mapping[str, Totals]) -> Table:
+def _torture_table(totals: Mapping[str, RoundResult]) -> Table:
     table = Table("model", "rounds", "operations", "failed", "in doubt", "faults", "anomalies")
     for name, one in totals.items():
         in_doubt = one.operations["unknown"] + one.operations["pending"]
-        table.add_row(
-            name,
-            *(
-                str(number)
-                for number in (
-                    one.rounds,
-                    one.operations.total(),
-                    one.operations["fail"],
-                    in_doubt,
-                    one.faults.total(),
-                    len(one.anomalies),
-                )
-            ),
-        )
+        operations = one.operations.total(), one.operations["fail"], in_doubt
+        numbers = one.rounds, *operations, one.faults.total(), len(one.anomalies)
+        table.add_row(name, *map(str, numbers))
     return table
 
 

@@ -60,7 +60,7 @@ def test_anomalies_are_told_with_the_seed_and_the_exit_code_is_1(tmp_path, monke
     def run_round(plan, told):
         plan.folder.mkdir(parents=True)
         anomaly = Anomaly("taken twice", "a-1")
-        return RoundResult(plan.models, Counter(ok=5), Counter(), Counter(kill=2), [anomaly])
+        return RoundResult(Counter(ok=5), Counter(), Counter(kill=2), [anomaly])
 
     monkeypatch.setattr(campaign, "run_round", run_round)
     folder = tmp_path / "kept"

@@ -12,13 +12,13 @@ from tests.models.melon.garden import Garden, play
 from tests.models.melon.test_directed import carried
 from tupelo.models.melon import private as private_module
 from tupelo.models.melon.private import PostRecords, TakenRecord, Takings
-from tupelo.models.melon.sealed import Letter, Letters, Opened
+from tupelo.models.melon.sealed import Letter, Letters
 from tupelo.values.entry import freeze
 
 
 def letter_of(number: int, sender: str = "ada", host: str = "a") -> Letter:
     shape, fields = freeze(("n", number))
-    return Letter.of(Opened(fields, shape, f"{host}/1>>b", number, number, sender=sender, after=0))
+    return Letter(fields, shape, f"{host}/1>>b", number, number, sender=sender, after=0)
 
 
 def records_of(private: PostRecords) -> list[TakenRecord]:
@@ -103,7 +103,7 @@ def test_nothing_comes_twice_in_another_life_however_it_is_kept(
 
 def letter(host: str, number: int, sender: str = "ada") -> Letter:
     shape, fields = freeze((host, number))
-    return Letter.of(Opened(fields, shape, f"{host}/1", number, number, sender=sender, after=0))
+    return Letter(fields, shape, f"{host}/1", number, number, sender=sender, after=0)
 
 
 def test_those_of_a_host_come_in_the_order_of_their_numbers():
@@ -111,13 +111,13 @@ def test_those_of_a_host_come_in_the_order_of_their_numbers():
     numbers = rng.sample(range(1_000), 50)
     for number in numbers:
         letters.add([letter("a", number)])
-    assert [one.number for one in letters.matching((str, int))] == sorted(numbers)
-    some = [one for one in letters if one.number % 3 == 0]
+    assert [one.n for one in letters.matching((str, int))] == sorted(numbers)
+    some = [one for one in letters if one.n % 3 == 0]
     letters.remove(some)
     assert len(letters) == 50 - len(some)
     assert not any(one in letters for one in some)
     letters.add(rng.sample(some, len(some)))
-    assert [one.number for one in letters] == sorted(numbers)
+    assert [one.n for one in letters] == sorted(numbers)
 
 
 def test_the_hosts_take_turns():
@@ -127,7 +127,7 @@ def test_the_hosts_take_turns():
     while len(letters):
         one = next(letters.matching((str, int)))
         letters.remove([one])
-        taken.append(one.entry.fields)
+        taken.append(one.fields)
     assert taken == [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("c", 2)]
 
 

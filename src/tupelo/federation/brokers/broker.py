@@ -364,7 +364,6 @@ class Broker:
         self.name = name
         self.sent: Counter[str] = Counter()
         """The number of messages that were sent, by type."""
-        self.sent_bytes: Counter[str] = Counter()
         self._me = group.me
         self._group = group
         self._local = LocalApplication(self._me, application, only_at, is_empty)
@@ -392,11 +391,8 @@ class Broker:
         )
 
     def _send(self, edge: str, message: BrokerMessage) -> None:
-        body = encode(message)
-        kind = type(message).__name__
-        self.sent[kind] += 1
-        self.sent_bytes[kind] += len(body)
-        self._sender.send(edge, msgspec.Raw(body))
+        self.sent[type(message).__name__] += 1
+        self._sender.send(edge, msgspec.Raw(encode(message)))
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -435,7 +435,7 @@ class MelonHost(SimulatedHost):
             fields = [entry.fields for entry in hosted.port.entries()]
             note(secrets_in(repr(fields).encode()), f"the space {name}")
         for letter in self.messages.directed.letters:
-            note(secrets_in(repr(letter.entry.fields).encode()), "the opened messages")
+            note(secrets_in(repr(letter.fields).encode()), "the opened messages")
         for path in sorted(self.path.rglob("*")) if self.path is not None else ():
             if path.is_file():
                 note(secrets_in(path.read_bytes()), f"the file {path.name}")

@@ -5,11 +5,9 @@ cuts links. At the end all faults are over, and the processes leave; their logs 
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -20,6 +18,7 @@ import msgspec
 from tupelo.lab.recording import member, worker
 from tupelo.lab.recording.member import HostOrder, PrintedDoubts
 from tupelo.lab.recording.worker import RecordedAnswer, RecordingTask
+from tupelo.lab.torture.processes import Command, TortureFailed
 from tupelo.lab.torture.proxy import LinkFault, Proxy
 
 T = TypeVar("T")
@@ -27,8 +26,6 @@ WORKERS = 2
 CLIENTS = 3
 """The clients of each worker, at each host."""
 BATCH_MIN, BATCH_MAX = 4, 200
-LINE_MAX = 2**28
-"""The longest line that a process prints, in bytes."""
 HEARTBEAT_SECONDS = 0.4
 LOOK_SECONDS = 0.05
 AWAY_SECONDS = 1.5
@@ -39,7 +36,7 @@ STILL_SECONDS = 60.0
 """If there is no progress for so long, the recording has failed."""
 
 
-class RecordingFailed(Exception):
+class RecordingFailed(TortureFailed):
     """The recording does not go on: a host does not start, or does not settle."""
 
 
@@ -68,56 +65,10 @@ class Recorded:
     told: RecordedAnswer = field(default_factory=RecordedAnswer)
 
 
-class RecordingChild:
-    """A child process that answers each line with a line."""
-
-    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
-        self._process = process
-        self._name = name
-        self._turn = asyncio.Lock()
-
-    @classmethod
-    async def start(cls, module: str, argument: Any, name: str) -> RecordingChild:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, msgspec.json.encode(argument).decode()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LINE_MAX,
-        )
-        return cls(process, name)
-
-    async def tell(self, order: str, kind: type[T]) -> T | None:
-        """Send a line, and return the answer; None if the process was killed before."""
-        async with self._turn:
-            assert self._process.stdin is not None
-            with suppress(ConnectionError):
-                self._process.stdin.write(order.encode() + b"\n")
-                await self._process.stdin.drain()
-            return await self.hear(kind)
-
-    async def hear(self, kind: type[T]) -> T | None:
-        assert self._process.stdout is not None
-        try:
-            async with asyncio.timeout(STILL_SECONDS):
-                line = await self._process.stdout.readline()
-        except TimeoutError:
-            raise RecordingFailed(f"{self._name} says nothing") from None
-        if line:
-            return msgspec.json.decode(line, type=kind)
-        code = await self._process.wait()
-        if code != -signal.SIGKILL:
-            raise RecordingFailed(f"{self._name} has ended by itself, with exit code {code}")
-        return None
-
-    async def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        await self.ended()
-
-    async def ended(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        await self._process.wait()
+async def start_child(module: str, argument: Any, name: str) -> Command:
+    """Start a process that answers each line with a line."""
+    encoded = msgspec.json.encode(argument).decode()
+    return await Command.start(name, [sys.executable, "-m", module, encoded])
 
 
 class RecordedHost:
@@ -127,15 +78,13 @@ class RecordedHost:
         self.name = name
         self.orders = orders
         self.lines = lines
-        self.child: RecordingChild | None = None
+        self.child: Command | None = None
         self.changes = 0
 
     async def start(self) -> None:
-        child = await RecordingChild.start(member.__name__, self.orders, f"the host {self.name}")
+        child = await start_child(member.__name__, self.orders, f"the host {self.name}")
         try:
             address = await child.hear(str)
-            if address is None:
-                raise RecordingFailed(f"the host {self.name} was killed by someone else")
         except BaseException:
             await child.kill()
             raise
@@ -149,21 +98,30 @@ class RecordedHost:
         assert child is not None
         await child.kill()
 
+    async def _ask(self, order: str, kind: type[T]) -> T | None:
+        """Send a line, and return the answer; None if the process is or was killed."""
+        child = self.child
+        if child is None:
+            return None
+        await child.tell(order)
+        try:
+            return await child.hear(kind)
+        except TortureFailed:
+            if self.child is child:
+                raise
+            return None
+
     async def count(self) -> int:
         """The number of changes in its logs, or the last known one."""
-        if self.child is not None:
-            self.changes = await self.child.tell("count", int) or self.changes
+        self.changes = await self._ask("count", int) or self.changes
         return self.changes
 
     async def doubts(self) -> PrintedDoubts:
-        found = await self.child.tell("doubts", PrintedDoubts) if self.child is not None else None
-        return found or PrintedDoubts(0, [])
+        return await self._ask("doubts", PrintedDoubts) or PrintedDoubts(0, [])
 
     async def stop(self) -> None:
-        assert self.child is not None
-        await self.child.tell("stop", str)
-        await self.child.ended()
-        self.child = None
+        await self._ask("stop", str)
+        await self.kill()
 
 
 class Recording:
@@ -175,7 +133,7 @@ class Recording:
         self._rng = Random(plan.seed)
         self._recorded = Recorded()
         self._members: list[RecordedHost] = []
-        self._workers: list[RecordingChild] = []
+        self._workers: list[Command] = []
         self._lines: dict[str, Proxy] = {}
         self._changes = 0
         self._faults: list[asyncio.Task[None]] = []
@@ -203,9 +161,7 @@ class Recording:
         addresses = [self._lines[f"clients and {name}"].address for name in names]
         for number in range(WORKERS):
             task = RecordingTask(self._plan.seed, number, addresses, CLIENTS, self._plan.batch)
-            self._workers.append(
-                await RecordingChild.start(worker.__name__, task, f"the worker {number}")
-            )
+            self._workers.append(await start_child(worker.__name__, task, f"the worker {number}"))
 
     async def _line(self, name: str) -> Proxy:
         line = self._lines[name] = Proxy()
@@ -288,11 +244,10 @@ class Recording:
 
     async def _end(self) -> None:
         """Stop the workers, wait until deliveries are settled, and stop the hosts, one by one."""
-        for told in await asyncio.gather(
-            *(one.tell("stop", RecordedAnswer) for one in self._workers)
-        ):
-            if told is not None:
-                self._recorded.told.add(told)
+        for one in self._workers:
+            await one.tell("stop")
+        for one in self._workers:
+            self._recorded.told.add(await one.hear(RecordedAnswer))
         try:
             async with asyncio.timeout(STILL_SECONDS):
                 while not await self._is_at_rest():
@@ -300,8 +255,8 @@ class Recording:
         except TimeoutError:
             left = {one.name: await one.doubts() for one in self._members}
             raise RecordingFailed(f"the hosts do not come to rest: {left}") from None
-        for one in self._members:
-            await one.stop()
+        for host in self._members:
+            await host.stop()
 
     async def _is_at_rest(self) -> bool:
         at_rest = PrintedDoubts(len(self._members) - 1, [])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tupelo.lab.torture.checker import Anomaly
 from tupelo.lab.torture.journal import run_journal
 from tupelo.lab.torture.round import RoundConfig, RoundResult, run_round
 
@@ -47,21 +45,3 @@ def run_campaign(
         result = runs(plan, tell)
         (place / "anomalies.txt").write_text("".join(f"{one}\n\n" for one in result.anomalies))
         yield model, round_seed, place, result
-
-
-class Totals:
-    """The sums over all rounds of a model."""
-
-    def __init__(self) -> None:
-        self.rounds = 0
-        self.operations: Counter[str] = Counter()
-        self.errors: Counter[str] = Counter()
-        self.faults: Counter[str] = Counter()
-        self.anomalies: list[Anomaly] = []
-
-    def add(self, result: RoundResult) -> None:
-        self.rounds += 1
-        self.operations += result.operations
-        self.errors += result.errors
-        self.faults += result.faults
-        self.anomalies += result.anomalies

@@ -17,7 +17,6 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -125,7 +124,7 @@ def write(folder: Path, seed: int) -> None:
 async def stop_and_look(plan: RoundConfig, told: Callable[[float], None]) -> RoundResult:
     plan.folder.mkdir(parents=True, exist_ok=True)
     rng = Random(plan.seed)
-    result = RoundResult(plan.models)
+    result = RoundResult()
     command = [sys.executable, "-m", __name__, str(plan.folder), str(plan.seed)]
     process = await Command.start(WRITER, command, plan.folder, plan.folder / "home")
     try:
@@ -220,7 +219,7 @@ def check_image(image: Path) -> list[Anomaly]:
 def run_journal(
     plan: RoundConfig, told: Callable[[float], None] = lambda share: None
 ) -> RoundResult:
-    return asyncio.run(stop_and_look(replace(plan, models=("journal",)), told))
+    return asyncio.run(stop_and_look(plan, told))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,14 +23,14 @@ import msgspec
 T = TypeVar("T")
 ANSWER_SECONDS = 120.0
 """A process that prints nothing for so long is stuck."""
-LINE_BYTES_MAX = 2**24
+LINE_BYTES_MAX = 2**28
 REQUEST_BYTES_MAX = 2**16
 PR_SET_PDEATHSIG = 1
 HOST_COMMAND = (sys.executable, "-m", "tupelo.apps.cli")
 
 
 class TortureFailed(Exception):
-    """The round cannot go on: a process does not start, or does not answer."""
+    """A round or recording cannot go on: a process does not start, or does not answer."""
 
 
 class RoundProcess(ABC):
@@ -57,7 +57,7 @@ class RoundProcess(ABC):
         except ConnectionError:
             line = b""
         if not line:
-            raise TortureFailed(f"{self.name} has ended: see {self.name}.log")
+            raise TortureFailed(f"{self.name} has ended: its log, or its standard error, says why")
         return line.decode().rstrip("\n")
 
     async def hear(self, kind: type[T]) -> T:
@@ -114,16 +114,24 @@ def _end_with_parent() -> None:
 
 
 class Command(RoundProcess):
-    """A process that runs a command. Its standard error goes to its log."""
+    """A process that runs a command. Its standard error goes to its log in `folder`, if that is
+    given."""
 
     _process: asyncio.subprocess.Process
 
     @classmethod
     async def start(
-        cls, name: str, command: list[str], folder: Path, home: Path, files: tuple[int, ...] = ()
+        cls,
+        name: str,
+        command: list[str],
+        folder: Path | None = None,
+        home: Path | None = None,
+        files: tuple[int, ...] = (),
     ) -> Command:
-        environment = os.environ | {"TUPELO_HOME": str(home), "NO_COLOR": "1"}
-        with (folder / f"{name}.log").open("ab") as errors:
+        environment = os.environ | {"NO_COLOR": "1"}
+        if home is not None:
+            environment["TUPELO_HOME"] = str(home)
+        with nullcontext() if folder is None else (folder / f"{name}.log").open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,

@@ -90,14 +90,21 @@ class RoundConfig:
 
 @dataclass
 class RoundResult:
-    """The result of a round."""
+    """The result of a round, or the sum of several."""
 
-    models: Sequence[str]
     operations: Counter[str] = field(default_factory=Counter)
     """By outcome."""
     errors: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     anomalies: list[Anomaly] = field(default_factory=list)
+    rounds: int = 1
+
+    def add(self, other: RoundResult) -> None:
+        self.operations += other.operations
+        self.errors += other.errors
+        self.faults += other.faults
+        self.anomalies += other.anomalies
+        self.rounds += other.rounds
 
 
 class RestartedProcess:
@@ -300,7 +307,7 @@ class Round:
             if nemesis is not None:
                 await nemesis.stop()
             await self._clear_up()
-        result = RoundResult(plan.models, faults=nemesis.counts(), anomalies=anomalies)
+        result = RoundResult(faults=nemesis.counts(), anomalies=anomalies)
         for one in self._history().operations:
             result.operations[one.outcome] += 1
             if one.error:

@@ -7,6 +7,9 @@ before.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 from tupelo.errors import BadFrame
 from tupelo.models.event_heap.ordering import Place
@@ -14,6 +17,10 @@ from tupelo.values.kind import entry
 
 PLACES_MAX = 10_000
 """Most places in one record."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_PLACES = tuple[str, _Count, list[str], list[_Count], list[_Count]]
+_FOLDED = tuple[_Count, _Count, _Count, list[_Count], dict[str, int]]
 
 
 @entry("tupelo.heap.view")
@@ -145,21 +152,12 @@ def encode_places(view: str, start: int, places: list[Place]) -> Placed:
 
 def read_places(placed: Placed) -> list[Place]:
     """The places of a record. BadFrame if it is invalid."""
-    sources, which, numbers = placed.sources, placed.which, placed.numbers
-    if not (
-        type(placed.view) is str
-        and type(placed.start) is int
-        and placed.start >= 0
-        and isinstance(sources, list)
-        and isinstance(which, list)
-        and isinstance(numbers, list)
-        and len(which) == len(numbers)
-        and all(type(source) is str for source in sources)
-        and all(type(i) is int and 0 <= i < len(sources) for i in which)
-        and all(type(number) is int and number >= 0 for number in numbers)
-    ):
-        raise BadFrame("invalid Placed record")
-    return [(sources[i], number) for i, number in zip(which, numbers, strict=True)]
+    read = placed.view, placed.start, placed.sources, placed.which, placed.numbers
+    try:
+        _, _, sources, which, numbers = msgspec.convert(read, _PLACES)
+        return [(sources[i], number) for i, number in zip(which, numbers, strict=True)]
+    except (msgspec.ValidationError, IndexError, ValueError) as error:
+        raise BadFrame(f"invalid Placed record: {error}") from error
 
 
 def encode_folded(
@@ -190,20 +188,13 @@ def read_folded(folded: Folded) -> tuple[list[tuple[int, Place]], dict[str, int]
     """The places of one part, and the last numbers of some sources. BadFrame if the record is
     invalid."""
     places = read_places(Placed(folded.view, 0, folded.sources, folded.which, folded.numbers))
-    base, part, parts, positions = folded.base, folded.part, folded.parts, folded.positions
-    last = folded.last
-    if not (
-        type(base) is int
-        and type(part) is int
-        and type(parts) is int
-        and 0 <= part < parts
-        and isinstance(positions, list)
-        and len(positions) == len(places)
-        and all(type(position) is int and 0 <= position < base for position in positions)
-        and positions == sorted(positions)
-        and isinstance(last, dict)
-        and all(type(one) is str and type(n) is int for one, n in last.items())
-    ):
+    read = folded.base, folded.part, folded.parts, folded.positions, folded.last
+    try:
+        base, part, parts, positions, last = msgspec.convert(read, _FOLDED)
+    except msgspec.ValidationError as error:
+        raise BadFrame(f"invalid Folded record: {error}") from error
+    is_sorted = positions == sorted(positions) and all(one < base for one in positions[-1:])
+    if part >= parts or len(positions) != len(places) or not is_sorted:
         raise BadFrame("invalid Folded record")
     return list(zip(positions, places, strict=True)), last
 

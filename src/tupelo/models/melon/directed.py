@@ -24,7 +24,7 @@ from tupelo.federation.replication.streams import host_of, lane_name
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Copies
 from tupelo.models.melon.private import Numbered, PostRecords, Takings
-from tupelo.models.melon.sealed import Letter, Letters, Opened, Receipt, Sealed, read_item
+from tupelo.models.melon.sealed import Letter, Letters, Receipt, Sealed, read_item
 from tupelo.space.tasks import TaskSignal
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
@@ -61,22 +61,23 @@ class Receipts:
 
     def give(self, letter: Letter, identity: Identity) -> None:
         """Confirm that this letter was taken here."""
-        if self._feed.exchange.owns(letter.source):  # A letter to this host needs no receipt.
-            entry = self._feed.original(letter.item)
+        source, item = letter.origin, letter.arrival
+        if self._feed.exchange.owns(source):  # A letter to this host needs no receipt.
+            entry = self._feed.original(item)
             if entry is not None:
                 self.remove(entry)
             return
-        given = self._given.setdefault(letter.source, {})
-        if letter.item in given:
+        given = self._given.setdefault(source, {})
+        if item in given:
             return
-        receipt = Receipt.signed(self._name, letter.source, letter.item, letter.number, identity)
+        receipt = Receipt.signed(self._name, source, item, letter.n, identity)
         with suppress(TupeloError):  # If the space is full, the message stays at its source.
             written, position = self._sealed.port.write(
                 receipt, RECEIPT_SECONDS, None, None, TaskSignal, 0
             )
             assert isinstance(written, list)
-            given[letter.item] = written[0].thing
-            self._tidied.pop(letter.source, None)
+            given[item] = written[0].thing
+            self._tidied.pop(source, None)
             self._sealed.flush_soon(position)
 
     def tidy(self) -> None:
@@ -298,8 +299,8 @@ class DirectedMessages:
             logger.warning("a message for us from %s cannot be opened: %s", source, error)
             return
         # Only one process takes the letter, so the identity of the copy is not needed any more.
-        letter = Letter.of(
-            Opened(fields, shape, source, sealed.number, item, sender=sender, after=sealed.after)
+        letter = Letter(
+            fields, shape, source, sealed.number, item, sender=sender, after=sealed.after
         )
         if letter in self._taken:
             self._receipts.give(letter, identity)
@@ -360,22 +361,22 @@ class DirectedMessages:
         await self._private.flush(self._confirmed_upto)
         found = [letter for letter in letters if letter in self.letters]
         for letter in found:
-            require_known(letter.entry)
+            require_known(letter)
         self.letters.remove(found)
         self._in_hand.update((letter.key, [letter]) for letter in found)
-        return [letter.entry for letter in found]
+        return [*found]
 
-    def untake(self, opened: list[Opened]) -> None:
+    def untake(self, letters: list[Letter]) -> None:
         """Put letters back for other processes of this host: the taker has vanished."""
-        for letter in map(Letter.of, opened):
+        for letter in letters:
             self._in_hand.pop(letter.key, None)
-            self.letters.add([letter])
+        self.letters.add(letters)
         self._arrived()
 
-    def confirm(self, opened: list[Opened]) -> None:
+    def confirm(self, taken: list[Letter]) -> None:
         """The taker has received these letters: record that, and give receipts once it is on
         disk."""
-        letters = [one for entry in opened for one in self._in_hand.pop(Letter.of(entry).key, [])]
+        letters = [copy for one in taken for copy in self._in_hand.pop(one.key, [])]
         with suppress(SpaceClosed, JournalError):  # After a restart the letters are here again.
             self._confirmed_upto = self._taken.add(letters)
             task = asyncio.ensure_future(self._give_receipts(letters, self._confirmed_upto))

@@ -93,7 +93,7 @@ class Melon(Closing):
         if to is not None:
             if isinstance(self._door, ServedDoor):
                 raise BadArgument("to", NO_KEYS, to)
-            await self._door.host.on_loop(self._door.served.direct(message, to, pin))
+            await self._door.host.on_loop(self._message_store.direct(message, to, pin))
             return
         _check_message(message)
         if pin:

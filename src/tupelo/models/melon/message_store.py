@@ -25,7 +25,6 @@ from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
 from tupelo.space.tasks import TaskSignal
-from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, freeze
 from tupelo.values.kind import kind_of
 
@@ -157,11 +156,6 @@ class MessageStore(SilentExtension):
                 f"message= needs {size:,} bytes, and {CONTENT_BYTES_MAX:,} can be copied; "
                 "without copies= more can be written"
             )
-
-    async def write(self, item: Item, pin: bool) -> None:
-        """Add a message for all to read. CannotSend if it is too long to be copied."""
-        self.check_copied(len(encode_entry(*item)))
-        await self.add(self.written, item, pin)
 
     async def direct(self, message: object, to: str, pin: bool) -> None:
         """Encrypt a message for one identity and replicate it to carriers."""

@@ -107,7 +107,7 @@ class Takings:
             self._kept[record.stream].append(entry)
 
     def __contains__(self, letter: Letter) -> bool:
-        return letter.number in self._numbers.get(letter.stream, ())
+        return letter.n in self._numbers.get(letter.stream, ())
 
     def _of(self, stream: str) -> BitMap64:
         self._kept.setdefault(stream, [])
@@ -139,7 +139,7 @@ class Takings:
 def _by_stream(letters: Iterable[Letter]) -> dict[str, BitMap64]:
     numbers: dict[str, BitMap64] = {}
     for letter in letters:
-        numbers.setdefault(letter.stream, BitMap64()).add(letter.number)
+        numbers.setdefault(letter.stream, BitMap64()).add(letter.n)
     return numbers
 
 

@@ -64,36 +64,21 @@ class Receipt:
         return msgspec.msgpack.encode((_SIGNED, name, self.source, self.item, self.by, self.number))
 
 
-class Opened(Entry, gc=False, eq=False, kw_only=True):
-    """The content of a sealed message, its sender, and the fields that make it a Letter again."""
+class Letter(Entry, gc=False, eq=False, kw_only=True):
+    """A decrypted message. Its origin is the stream in which it came, its arrival the number of the
+    item there, and `n` the number of the sealed message, whose `after` it has."""
 
     sender: str
     after: int
-
-
-@dataclass(eq=False)
-class Letter:
-    """A decrypted message that was not taken yet."""
-
-    sender: str
-    source: str
-    item: int
-    number: int
-    after: int
-    entry: Opened
-
-    @classmethod
-    def of(cls, entry: Opened) -> Letter:
-        return cls(entry.sender, entry.origin, entry.arrival, entry.n, entry.after, entry)
 
     @property
     def host(self) -> str:
-        return host_of(self.source)
+        return host_of(self.origin)
 
     @property
     def base(self) -> str:
         """The stream of its host's incarnation in which it was stored."""
-        return base_of(self.source)
+        return base_of(self.origin)
 
     @property
     def stream(self) -> str:
@@ -104,7 +89,7 @@ class Letter:
     @property
     def key(self) -> tuple[str, int]:
         """Equal for all copies of the message."""
-        return self.stream, self.number
+        return self.stream, self.n
 
 
 def read_item(entry: Entry) -> Sealed | Receipt | None:
@@ -153,8 +138,8 @@ class Letters:
             letters = self._hosts.setdefault(letter.host, OrderedDict())
             last = next(reversed(letters.values())) if letters else letter
             letters.setdefault(letter.key, letter)
-            if letter.number < last.number:
-                by_number = sorted(letters.items(), key=lambda item: item[1].number)
+            if letter.n < last.n:
+                by_number = sorted(letters.items(), key=lambda item: item[1].n)
                 self._hosts[letter.host] = OrderedDict(by_number)
 
     def remove(self, removed: Iterable[Letter]) -> None:
@@ -170,10 +155,10 @@ class Letters:
         wanted = as_template(template)
         bindings: dict[Shape, Binding | None] = {}
         for letter in self:
-            shape = letter.entry.shape
+            shape = letter.shape
             if shape not in bindings:
                 bindings[shape] = wanted.bind(shape)
             binding = bindings[shape]
             is_from = sender is None or letter.sender == sender
-            if is_from and binding is not None and binding.test(letter.entry.fields):
+            if is_from and binding is not None and binding.test(letter.fields):
                 yield letter

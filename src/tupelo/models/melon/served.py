@@ -20,7 +20,7 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Collected, CollectedBacklog
 from tupelo.models.melon.message_store import Item, MessageStore, check_name, message_store_of
 from tupelo.models.melon.reading import MessageReader
-from tupelo.values.codec import entry_to_wire
+from tupelo.values.codec import encode_entry, entry_to_wire
 
 
 class HostedMelon:
@@ -41,11 +41,9 @@ class HostedMelon:
     async def store(self, item: Item, pin: bool) -> None:
         await self.message_store.add(self.message_store.stored, item, pin)
 
-    async def direct(self, message: object, to: str, pin: bool) -> None:
-        await self.message_store.direct(message, to, pin)
-
     async def write(self, item: Item, pin: bool) -> None:
-        await self.message_store.write(item, pin)
+        self.message_store.check_copied(len(encode_entry(*item)))
+        await self.message_store.add(self.message_store.written, item, pin)
 
     async def unpin(self, template: object) -> int:
         return await self.message_store.unpin(template)

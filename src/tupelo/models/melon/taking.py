@@ -28,7 +28,7 @@ from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import FederatedResult
 from tupelo.models.melon.broadcast import PostBroadcast, race
 from tupelo.models.melon.directed import DirectedMessages
-from tupelo.models.melon.sealed import Letter, Opened
+from tupelo.models.melon.sealed import Letter
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import Entry, require_known
@@ -128,23 +128,23 @@ class Taking:
 
     def put_back(self, entries: list[Entry]) -> None:
         """Return messages whose taker has vanished to their places; letters stay at this host."""
-        here = [one for one in entries if not isinstance(one, Opened) and one not in self._handed]
+        here = [one for one in entries if not isinstance(one, Letter) and one not in self._handed]
         for got in self._got(entries):
             got.undo(return_to_place)
         return_to_place(self._stored, here)
-        if opened := [one for one in entries if isinstance(one, Opened)]:
-            self._directed.untake(opened)
+        if letters := [one for one in entries if isinstance(one, Letter)]:
+            self._directed.untake(letters)
 
     def is_unconfirmed(self, entries: list[Entry]) -> bool:
         """Does any of these need a `confirm`: a letter, or a message of another host?"""
-        return any(isinstance(one, Opened) or one in self._handed for one in entries)
+        return any(isinstance(one, Letter) or one in self._handed for one in entries)
 
     def confirm(self, entries: list[Entry]) -> None:
         """The process has received these messages."""
         for got in self._got(entries):
             got.confirm_brought()
-        if opened := [one for one in entries if isinstance(one, Opened)]:
-            self._directed.confirm(opened)
+        if letters := [one for one in entries if isinstance(one, Letter)]:
+            self._directed.confirm(letters)
 
     def _got(self, entries: list[Entry]) -> list[FederatedResult]:
         """The deliveries that these messages came with; they are forgotten here."""
@@ -221,7 +221,7 @@ class Taking:
             except BaseException:
                 self.put_back(found)
                 raise
-            merged = request.merged(found, [letter for letter in letters if letter.entry in taken])
+            merged = request.merged(found, [letter for letter in letters if letter in taken])
             is_complete = bool(merged)
             return merged
 
@@ -323,9 +323,9 @@ class TakeRequest:
         for entry in entries:
             of_host = by_host.get(self._hosts.get(entry, self._here), deque())
             while of_host and self._is_sooner(of_host[0], entry):
-                merged.append(of_host.popleft().entry)
+                merged.append(of_host.popleft())
             merged.append(entry)
-        return merged + [letter.entry for rest in by_host.values() for letter in rest]
+        return merged + [letter for rest in by_host.values() for letter in rest]
 
 
 def return_to_place(hosted: HostedSpace, entries: list[Entry]) -> None:
