@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import tupelo
-from tupelo.federation.hosts.doors import ThreadCall
 from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.melon import Melon
+from tupelo.space.tasks import ThreadCall
 
 JOB = ("job", int)
 JOB_EVENT = Event("job", n=1)
@@ -34,7 +34,7 @@ def interrupt(
     """Call something, and interrupt it before it is answered, or when the answer has come."""
     wait = ThreadCall.wait
 
-    def interrupted(call: ThreadCall) -> Any:
+    def interrupted(call: ThreadCall[Any]) -> Any:
         if request.param == "answered":
             wait(call)
         raise KeyboardInterrupt

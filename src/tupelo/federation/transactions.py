@@ -18,7 +18,6 @@ from uuid import uuid4
 
 from tupelo.errors import (
     BadArgument,
-    BadInput,
     CannotCommit,
     LinkError,
     OutcomeUnknown,
@@ -40,36 +39,29 @@ from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch, SharedTransaction
+from tupelo.space.tasks import LoopBridge
 from tupelo.space.twophase import DecisionLog, Decisions, Outcome, Participant, Vote
 
 
-class LoopBridge:
+class CommitBridge:
     """Runs coroutines of a remote space for a committing thread: directly for a blocking space, on
     its loop for an async one."""
 
     def __init__(self, space: RemoteSpace) -> None:
-        self._loop = asyncio.get_running_loop() if space.is_async else None
+        self._bridge = LoopBridge() if space.is_async else None
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        if self._loop is None:
-            return run_coroutine(work)
-        if self.is_here() or self._loop.is_closed():
-            work.close()
-            raise BadInput("an event loop cannot wait for itself, nor can one that is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return run_coroutine(work) if self._bridge is None else self._bridge.run(work)
 
-    def soon(self, function: Any, *args: Any) -> None:
-        if self._loop is None:
+    def soon(self, function: Callable[..., object], *args: Any) -> None:
+        if self._bridge is None:
             function(*args)
         else:
-            self._loop.call_soon_threadsafe(function, *args)
+            self._bridge.soon(function, *args)
 
     def is_here(self) -> bool:
         """Is this the thread of the loop, which must not wait for itself?"""
-        try:
-            return self._loop is not None and asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
+        return self._bridge is not None and self._bridge.is_here
 
 
 class Decider(ABC):
@@ -143,7 +135,7 @@ class DeciderElsewhere(Decider):
     def __init__(self, space: RemoteSpace) -> None:
         self._space = space
         self._channel = space.channel
-        self._hop = LoopBridge(space)
+        self._hop = CommitBridge(space)
         self._refused = False
         if not space.is_async and self._channel.awaits_link:
             run_coroutine(
@@ -310,7 +302,7 @@ class BranchElsewhere:
         self._decider = decider
         self._new_id = new_id
         self._above = above
-        self._hop = LoopBridge(space)
+        self._hop = CommitBridge(space)
         self._turn: Any = asyncio.Lock() if space.is_async else _ThreadLock()
         self._link: int | None = None
         self._over = False

@@ -27,7 +27,7 @@ from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.clock import LoopClock
 from tupelo.space.port import Port, port_of
-from tupelo.space.tasks import Flusher
+from tupelo.space.tasks import Flusher, LoopBridge
 
 PORT = 7700
 HEARTBEAT_SECONDS = 0.5
@@ -149,7 +149,8 @@ class VirtualHost(AsyncHost):
 
     def __init__(self, core: HostCore) -> None:
         self._core = core
-        self._tasks = set()
+        self._bridge = LoopBridge()
+        self._begin()
 
 
 class SlowFlusher(Flusher):

@@ -204,7 +204,7 @@ class LoopClock:
         return alarm.cancel
 
     def _on_the_loop(self, function: Callable[[], None]) -> None:
-        if _running_loop() is self._loop:
+        if running_loop() is self._loop:
             function()
         else:
             with suppress(RuntimeError):  # The loop is closed.
@@ -248,7 +248,8 @@ class _Alarm:
             self._timer.cancel()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -648,28 +648,17 @@ class Channel(ABC):
 def may_ask_again(message: Any) -> bool:
     """May this call be repeated on another link, although the host may have executed it?"""
     match message:
-        case wire.Get(txn=None, session=None) | wire.CountRequest(txn=None):
-            return True
-        case (
-            wire.Begin(parent=None, id=None)
-            | wire.OpenSession(like=None)
-            | wire.Subscribe(txn=None)
-        ):
-            return True
-        case wire.Match(txn=None):
-            return True
         case wire.Invoke(again=again):
             return again
-        case (
-            wire.Open()
-            | wire.Changes()
-            | wire.ReadLog()
-            | wire.Trim()
-            | wire.DescribeHost()
-            | wire.ListPrepared()
-            | wire.ListInHand()
-            | wire.ListDelayed(cancel=False)
-        ):
+        case wire.Get(txn=None, session=None) | wire.CountRequest(txn=None):
+            return True
+        case wire.Begin(parent=None, id=None) | wire.OpenSession(like=None):
+            return True
+        case wire.Subscribe(txn=None) | wire.Match(txn=None) | wire.DescribeHost() | wire.Open():
+            return True
+        case wire.Changes() | wire.ReadLog() | wire.Trim():
+            return True
+        case wire.ListPrepared() | wire.ListInHand() | wire.ListDelayed(cancel=False):
             return True
     return False
 

@@ -202,7 +202,19 @@ class RemoteHandle(DualHandle):
         message = wire.State(0, self._space.name, self.kind, self.id)
         return parts(await self._ask(message), 4)
 
-    async def _close(self) -> None:
+
+class ClosableHandle(RemoteHandle):
+    """A handle that is closed at the end of its block."""
+
+    @dual_api
+    async def close(self) -> None:
+        """End it at the host."""
+        await self.finish()
+
+    async def leave(self, error: BaseException | None) -> None:
+        await self.finish()
+
+    async def finish(self) -> None:
         """End the handle at the host, unless it has ended there or the host is out of reach."""
         self._space.handles.discard(self)
         with suppress(LeaseLost, PeerLost, SpaceClosed):
@@ -233,15 +245,12 @@ class RemoteTransaction(RemoteHandle):
         """active, prepared, committed or aborted."""
         if not self.is_async:
             with suppress(SpaceClosed):
-                run_sync(self._refresh)
+                self.refresh()
         return self._state
 
     @dual_api
     async def refresh(self) -> None:
         """Get the current state from the host."""
-        await self._refresh()
-
-    async def _refresh(self) -> None:
         if self._state in ("active", "prepared") and not self._is_lost():
             await self._end("state")
 
@@ -346,7 +355,7 @@ class RemoteTransaction(RemoteHandle):
                     raise
 
 
-class RemoteSession(RemoteHandle, SessionLike):
+class RemoteSession(ClosableHandle, SessionLike):
     """A session at another host: reads that never return the same entry twice."""
 
     kind = "session"
@@ -376,27 +385,16 @@ class RemoteSession(RemoteHandle, SessionLike):
     def seen(self) -> int:
         """How many entries it remembers; removed entries are forgotten in time."""
         if not self.is_async:
-            run_sync(self._refresh)
+            self.refresh()
         return self._seen
 
     @dual_api
     async def refresh(self) -> None:
         """Get the current state from the host."""
-        await self._refresh()
-
-    async def _refresh(self) -> None:
         _, self.expires, self._seen, _ = await self._fetch_state()
 
-    @dual_api
-    async def close(self) -> None:
-        """End the session."""
-        await self._close()
 
-    async def leave(self, error: BaseException | None) -> None:
-        await self._close()
-
-
-class RemoteMatchSet(RemoteHandle):
+class RemoteMatchSet(ClosableHandle):
     """The entries that matched at another host, in order of arrival. Iterate (`async for` on the
     async API), or call `next` until it returns None."""
 
@@ -426,14 +424,6 @@ class RemoteMatchSet(RemoteHandle):
         """The entries that were left out so far, with the reasons."""
         return [*self._at_host, *self._skipped]
 
-    @dual_api
-    async def close(self) -> None:
-        """End the match set."""
-        await self._close()
-
-    async def leave(self, error: BaseException | None) -> None:
-        await self._close()
-
     def __iter__(self) -> Iterator[Any]:
         self.require_door(False, "'async for'")
         while (entry := self.next()) is not None:
@@ -454,7 +444,7 @@ BACKLOG_MAX = 10_000
 """How many notices wait for a reaction at most."""
 
 
-class RemoteSubscription(RemoteHandle):
+class RemoteSubscription(ClosableHandle):
     """A subscription at another host: notices in order. Iterate (`async for` on the async API), or
     call `get`. It ends with its lease, its transaction, its space, its link, or `close()`."""
 
@@ -542,7 +532,7 @@ class RemoteSubscription(RemoteHandle):
         except Exception as error:
             logger.exception("a subscription's callback raised; the subscription is closed")
             self._end(error)
-            await self._close()
+            await super().finish()
         except BaseException as error:
             self._end(ListenerFailed(repr(error)))
             raise
@@ -573,14 +563,11 @@ class RemoteSubscription(RemoteHandle):
 
     def _refresh_if_blocking(self) -> None:
         if not self.is_async:
-            run_sync(self._refresh)
+            self.refresh()
 
     @dual_api
     async def refresh(self) -> None:
         """Get the current state from the host."""
-        await self._refresh()
-
-    async def _refresh(self) -> None:
         if self._closed or not self._active:
             return
         try:
@@ -594,17 +581,13 @@ class RemoteSubscription(RemoteHandle):
             if error is not None:
                 self._error = read_error(*error)
 
-    @dual_api
-    async def close(self) -> None:
-        """End the subscription; notices that have come can still be fetched."""
-        await self.finish()
-
     async def finish(self) -> None:
+        """End the subscription; notices that have come can still be fetched."""
         if not self._closed:
             await self.keep_backlog()
             self._closed = True
             self._active = False
-            await self._close()
+            await super().finish()
 
     async def keep_backlog(self) -> None:
         """Fetch the notices that wait at the host, which drops them when the subscription ends."""
@@ -613,9 +596,6 @@ class RemoteSubscription(RemoteHandle):
                 await self._fetch(0, self._backlog_max)
             except TupeloError:  # It is kept as `error`.
                 return
-
-    async def leave(self, error: BaseException | None) -> None:
-        await self.finish()
 
 
 class RemoteReaction:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +35,7 @@ from tupelo.federation.spanning.space import (
 from tupelo.space import asynchronous, blocking
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
+from tupelo.space.tasks import LoopBridge
 from tupelo.values.lease import check_lease
 
 IDENTITY_FILE = "identity.pem"
@@ -170,6 +170,7 @@ class HostDoor:
     """What both kinds of host have in common: how work gets to the loop of the host."""
 
     is_async: bool
+    _bridge: LoopBridge
     _core: HostCore
     _plan: HostConfig
 
@@ -383,86 +384,14 @@ class HostDoor:
         """Run a coroutine that never waits on the loop of the host."""
         raise NotImplementedError
 
-    def soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function on the loop of the host, without waiting for it."""
-        raise NotImplementedError
+    def soon(self, function: Callable[..., object], *args: Any) -> bool:
+        """Call a function on the loop of the host, without waiting for it. False if the loop is
+        closed."""
+        return self._bridge.soon(function, *args)
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine in a thread, or a task, of its own."""
         raise NotImplementedError
-
-
-class ThreadCall:
-    """A coroutine that runs on the host's loop while a thread waits for its answer. Either the
-    thread gets the answer, or the answer is undone.
-
-    The last step of the coroutine wakes the thread itself: with
-    `asyncio.run_coroutine_threadsafe` every call took almost twice as long.
-    """
-
-    def __init__(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None
-    ) -> None:
-        self._work = work
-        self._undo = undo
-        self._task: asyncio.Task[None] | None = None
-        self._answers: list[Any] = []
-        self._error: BaseException | None = None
-        self._abandoned = False
-        self._running = threading.Lock()
-        self._running.acquire()
-
-    def start(self) -> None:
-        """Run the coroutine; called on the loop."""
-        self._task = asyncio.ensure_future(self._run())
-        self._task.add_done_callback(self._ended)
-
-    async def _run(self) -> None:
-        try:
-            answer = await self._work
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self._fail(error)
-        except BaseException as error:
-            self._fail(error)
-            raise
-        else:
-            if self._abandoned:
-                self._undo_it(answer)
-            else:
-                self._answers.append(answer)
-                self._running.release()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # perhaps before it had begun
-            self._work.close()
-            self._fail(CancelledError())
-
-    def _fail(self, error: BaseException) -> None:
-        self._error = error
-        self._running.release()
-
-    def wait(self) -> Any:
-        """The answer, or the error of the coroutine; called once, on the thread."""
-        self._running.acquire()
-        if self._error is not None:
-            raise self._error
-        return self._answers[0]
-
-    def abandon(self) -> None:
-        """The thread was interrupted, and has not got the answer; called on the loop."""
-        self._abandoned = True
-        if self._answers:
-            self._undo_it(self._answers.pop())
-        elif self._task is not None:
-            self._task.cancel()
-        else:
-            self._work.close()
-
-    def _undo_it(self, answer: Any) -> None:
-        if self._undo is not None:
-            self._undo(answer)
 
 
 class Host(HostDoor):
@@ -487,6 +416,7 @@ class Host(HostDoor):
 
     def _begin(self) -> None:
         self._loop = _new_loop()
+        self._bridge = LoopBridge(self._loop)
         self._thread = threading.Thread(
             target=self._run, name=f"tupelo-{self._plan.name}", daemon=True
         )
@@ -535,7 +465,8 @@ class Host(HostDoor):
 
     def engage(self, address: str) -> None:
         """Connect to the host at this address, and reconnect whenever the connection is lost."""
-        self.soon(self._core.dial, str(Address.parse(address)))
+        if not self.soon(self._core.dial, str(Address.parse(address))):
+            raise HostClosed("the host was closed")
 
     def close(self) -> None:
         """Tell clients and hosts that this host leaves, and close its spaces."""
@@ -562,20 +493,13 @@ class Host(HostDoor):
     def _await(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
     ) -> Any:
-        if threading.current_thread() is self._thread:
+        if self._bridge.is_here:
             work.close()
             raise BadInput("this runs on the host's own thread, which may not wait for itself")
         if self._loop.is_closed():
             work.close()
             raise HostClosed("the host was closed")
-        call = ThreadCall(work, undo)
-        try:
-            self._loop.call_soon_threadsafe(call.start)
-            return call.wait()
-        except BaseException:
-            with suppress(RuntimeError):  # The host was closed.
-                self._loop.call_soon_threadsafe(call.abandon)
-            raise
+        return self._bridge.run(work, undo)
 
     async def on_loop(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
@@ -584,9 +508,6 @@ class Host(HostDoor):
 
     def now(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self._await(work)
-
-    def soon(self, function: Callable[..., object], *args: Any) -> None:
-        self._loop.call_soon_threadsafe(function, *args)
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         def run() -> None:
@@ -600,7 +521,6 @@ class AsyncHost(HostDoor):
     """`tupelo.Host` for coroutines: it lives on the loop that starts it. Use it as `async with`."""
 
     is_async = True
-    _thread_id: int  # that of its loop
 
     def _begin(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -608,8 +528,7 @@ class AsyncHost(HostDoor):
     async def start(self) -> Self:
         """Start the host on the running loop; `async with` calls this. Raises CannotReach if it
         cannot listen at its address."""
-        self._loop = asyncio.get_running_loop()
-        self._thread_id = threading.get_ident()
+        self._bridge = LoopBridge()
         self._core = await self._plan.start()
         return self
 
@@ -662,11 +581,11 @@ class AsyncHost(HostDoor):
     def now(self, work: Coroutine[Any, Any, Any]) -> Any:
         return run_coroutine(work)
 
-    def soon(self, function: Callable[..., object], *args: Any) -> None:
-        if self._thread_id == threading.get_ident():
-            function(*args)
-        else:  # a clock's thread, when a lease runs out
-            self._loop.call_soon_threadsafe(function, *args)
+    def soon(self, function: Callable[..., object], *args: Any) -> bool:
+        if not self._bridge.is_here:  # a clock's thread, when a lease runs out
+            return super().soon(function, *args)
+        function(*args)
+        return True
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.ensure_future(work())

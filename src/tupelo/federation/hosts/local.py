@@ -83,8 +83,7 @@ class LocalDoor(Generic[D]):
         if not isinstance(answer, HandOver):
             return answer
         if not answer.is_final:
-            with suppress(RuntimeError):  # The host is closed.
-                self.host.soon(answer.received)
+            self.host.soon(answer.received)
         return answer.value
 
     async def _unless_closed(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

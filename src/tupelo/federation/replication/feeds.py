@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from threading import get_ident
 from typing import TYPE_CHECKING
 
 from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, SpaceClosed
@@ -44,6 +43,7 @@ from tupelo.federation.replication.placement import (
 from tupelo.federation.replication.streams import Numbered, Stream, host_of, is_signed, lane_name
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.session import Seen
+from tupelo.space.tasks import LoopBridge
 from tupelo.values.entry import Entry
 from tupelo.values.parts import ANY
 
@@ -77,8 +77,7 @@ class ChangeCapture:
         self._port = hosted.port
         self._only = only
         self._soon = soon
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        self._bridge = LoopBridge()
         self._gone: list[Entry] = []
         self._memory = Seen()  # The space reports removals while there is a session record.
         self.awake = True
@@ -90,7 +89,7 @@ class ChangeCapture:
             port.listen_to_removals(self._removed, self._memory)
             self._first = port.entries(held=True)
             self.begun = port.latest_arrival
-        self._loop.call_soon(soon)
+        self._bridge.soon(soon)
 
     def close(self) -> None:
         self._port.end_subscription(self._news)
@@ -107,13 +106,7 @@ class ChangeCapture:
         thread."""
         if not self.awake:
             self.awake = True
-            try:
-                if get_ident() == self._thread:
-                    self._loop.call_soon(self._soon)
-                else:
-                    self._loop.call_soon_threadsafe(self._soon)
-            except RuntimeError:  # The loop is closed.
-                return False
+            return self._bridge.soon(self._soon)
         return True
 
     # On the loop

@@ -420,8 +420,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
         """The lease has run out, or was cancelled."""
         self._state.ended = True
         self._space._port.forget(self._record)
-        with suppress(RuntimeError):  # The loop is closed.
-            self._space._host.soon(self._end_readers)
+        self._space._host.soon(self._end_readers)
 
     def _end_readers(self) -> None:
         self._record.close()
@@ -503,8 +502,7 @@ class FederatedNotices(_FederatedHandle):
         """The lease has run out, or was cancelled."""
         with suppress(TupeloError):
             self._subscription.stop()
-        with suppress(RuntimeError):  # The loop is closed.
-            self._space._host.soon(self._finish)
+        self._space._host.soon(self._finish)
 
     def _finish(self) -> None:
         self._finishing = asyncio.ensure_future(self._subscription.finish())

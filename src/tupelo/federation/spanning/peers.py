@@ -90,8 +90,8 @@ class OnLoop(Protocol):
         """Run a coroutine that never waits."""
         ...
 
-    def soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function on the host's loop, without waiting."""
+    def soon(self, function: Callable[..., object], *args: Any) -> bool:
+        """Call a function on the host's loop, without waiting. False if the loop is closed."""
         ...
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import CannotSend, HostClosed, TupeloError
@@ -30,7 +29,7 @@ from tupelo.federation.spanning.question import FederatedQuery, FederatedResult
 from tupelo.federation.spanning.watching import SpaceWatch
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import NOW
-from tupelo.space.tasks import alarm_at
+from tupelo.space.tasks import LoopBridge, alarm_at
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ class Search:
         self._stopped: TupeloError | None = None
         self._failure: CannotSend | None = None
         self.found_here = False
-        self._loop = asyncio.get_running_loop()
+        self._bridge = LoopBridge()
         self._holding = False
         self._result = FederatedResult(question.hosted, None if question.take else question.record)
 
@@ -341,8 +340,7 @@ class Search:
 
     def look_again(self) -> None:
         """From any thread: another reader of the session has given an entry back."""
-        with suppress(RuntimeError):  # The loop is closed.
-            self._loop.call_soon_threadsafe(self._outdate)
+        self._bridge.soon(self._outdate)
 
     def _outdate(self) -> None:
         if self._question.includes_here:
@@ -585,7 +583,7 @@ class Search:
             if known and may_stand:
                 unwatch = wire.UnwatchRequest(self._next_call(), place.watch)
                 # The one who waits gets the result first.
-                self._loop.call_soon(place.peer.talk.call, unwatch, self._during)
+                self._bridge.loop.call_soon(place.peer.talk.call, unwatch, self._during)
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.add_done_callback(self._give_back)

@@ -249,8 +249,7 @@ class FederatedSpace(Closing, SpaceLike):
 
         taken: FederatedResult = await self._host.on_loop(get(), undo)
         if query.take:
-            with suppress(RuntimeError):  # A closed host has confirmed it before.
-                self._host.soon(taken.received)
+            self._host.soon(taken.received)  # A closed host has confirmed it before.
         note_about(taken.entries, about)
         return [value_of(entry) for entry in taken.entries]
 

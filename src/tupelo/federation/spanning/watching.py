@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 from tupelo.errors import CannotSend
@@ -14,6 +13,7 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.asynchronous import Subscription
 from tupelo.space.order import Fifo, Order
 from tupelo.space.query import Query
+from tupelo.space.tasks import LoopBridge
 from tupelo.store.index import Accept
 from tupelo.values.change import Notice
 from tupelo.values.entry import Entry
@@ -60,8 +60,7 @@ class SpaceWatch:
         self.hosted = hosted
         self._hint = hint
         self._armed = True
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        self._bridge = LoopBridge()
         self._over = False
         self._shown = 0
         self._state = hosted.port.subscribe(
@@ -75,14 +74,7 @@ class SpaceWatch:
 
     def wake(self) -> bool:
         """Called on any thread, under the space's lock, when something came."""
-        try:
-            if get_ident() == self._thread:
-                self._loop.call_soon(self.listen)
-            else:
-                self._loop.call_soon_threadsafe(self.listen)
-        except RuntimeError:  # The loop is closed.
-            return False
-        return True
+        return self._bridge.soon(self.listen)
 
     def _show(self) -> None:
         self._shown += 1

@@ -7,9 +7,7 @@ given to `Host(engine=)` as a function that makes one adapter for each tuple spa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from threading import get_ident
 from typing import Any, Protocol
 
 from tupelo.errors import SpaceClosed
@@ -19,7 +17,7 @@ from tupelo.space.order import Fifo, Order
 from tupelo.space.port import Port
 from tupelo.space.query import Query
 from tupelo.space.session import Seen
-from tupelo.space.tasks import TaskSignal
+from tupelo.space.tasks import LoopBridge, TaskSignal
 from tupelo.space.waiting import WriteOutcome
 from tupelo.store.index import Accept
 from tupelo.values.change import Notice
@@ -296,8 +294,7 @@ class _Waking:
     def __init__(self, call: Callable[[], object]) -> None:
         self.armed = False
         self._call = call
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        self._bridge = LoopBridge()
 
     def arm(self) -> _Waking:
         self.armed = True
@@ -305,11 +302,4 @@ class _Waking:
 
     def wake(self) -> bool:
         self.armed = False
-        try:
-            if get_ident() == self._thread:
-                self._loop.call_soon(self._call)
-            else:
-                self._loop.call_soon_threadsafe(self._call)
-        except RuntimeError:  # The loop is closed.
-            return False
-        return True
+        return self._bridge.soon(self._call)
