@@ -1,18 +1,23 @@
-"""How tasks wait without blocking their loop: for a result, a timeout, or the disk."""
+"""How tasks wait without blocking their loop: for a result, a timeout, or the disk.
+
+asyncio is loaded when the first task waits: it takes a while, and the command line needs none.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from threading import get_ident
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from tupelo.space.clock import Clock, SystemClock
 
-Loop = asyncio.AbstractEventLoop
+if TYPE_CHECKING:
+    import asyncio
+    from asyncio import AbstractEventLoop as Loop
+
 T = TypeVar("T")
 
 
@@ -22,7 +27,9 @@ class TaskSignal:
     __slots__ = ("_loop", "_thread", "future")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        from asyncio import get_running_loop
+
+        self._loop = get_running_loop()
         self._thread = get_ident()
         self.future: asyncio.Future[None] = self._loop.create_future()
 
@@ -59,6 +66,8 @@ _turns: WeakKeyDictionary[Loop, asyncio.Lock] = WeakKeyDictionary()
 def turn() -> asyncio.Lock:
     """`async with turn():` admits one task of this loop at a time, first come first served. For
     sliced work, of which one slice should run in each iteration of the loop."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     lock = _turns.get(loop)
     if lock is None:
@@ -91,6 +100,8 @@ async def timeout_at(clock: Clock, deadline: float | None) -> AsyncIterator[None
     if deadline is None:
         yield
         return
+    import asyncio
+
     async with asyncio.timeout(None) as timeout:
         loop = asyncio.get_running_loop()
         over = False
@@ -139,7 +150,9 @@ class Flusher:
         if self._journaled.is_durable(position):
             self._journaled.flush(position)
             return
-        loop = asyncio.get_running_loop()
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         with self._lock:
             self._waiting.append((position, loop, done))
@@ -205,7 +218,9 @@ class NowFlusher(Flusher):
 def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:
     """Wake the tasks that waited for a commit; many of them in several iterations of the loop."""
     if len(futures) > WAKE_MAX:
-        asyncio.get_running_loop().call_soon(_resolve, futures[WAKE_MAX:], error)
+        from asyncio import get_running_loop
+
+        get_running_loop().call_soon(_resolve, futures[WAKE_MAX:], error)
         del futures[WAKE_MAX:]
     for future in futures:
         if future.done():
@@ -218,7 +233,9 @@ def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> No
 
 async def in_a_thread(work: Callable[[], Any]) -> None:
     """Run a function on a new thread: the loop's pool may be full of calls that wait for it."""
-    loop = asyncio.get_running_loop()
+    from asyncio import get_running_loop
+
+    loop = get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
     def settle(error: BaseException | None) -> None:
@@ -241,6 +258,8 @@ async def in_a_thread(work: Callable[[], Any]) -> None:
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Await something that must not be interrupted. A cancellation meanwhile takes effect
     afterwards, at the next await of the caller."""
+    import asyncio
+
     task, caller = asyncio.ensure_future(work), asyncio.current_task()
     held_back = False
     while not task.done():
