@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import ast
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from difflib import get_close_matches
+from html import escape
 from math import isfinite
 from types import NoneType
 from typing import Any
@@ -93,6 +94,13 @@ def read_entry(text: str) -> Any:
 def one_line(text: str) -> str:
     """Escape line breaks and control characters in text from other programs."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
+    """A table for notebooks. Texts from other programs are shown as they are, and never obeyed."""
+    lines = ("".join(f"<td>{escape(one_line(str(cell)))}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><caption>{escape(one_line(title))}</caption>{body}</table>"
 
 
 def shape_text(shape: Shape) -> str:
