@@ -16,15 +16,17 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run Python with these arguments, in an empty directory."""
+    """Run Python with these arguments, in an empty directory; `said` is its standard input."""
 
-    def run_python(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run_python(
+        *arguments: object, said: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
                 [sys.executable, *map(str, arguments)],
                 cwd=tmp_path,
                 env=os.environ | {"NO_COLOR": "1", "PYTHONUTF8": "1"} | environment,
-                stdin=subprocess.DEVNULL,
+                input=said,
                 capture_output=True,
                 text=True,
                 encoding="utf-8",

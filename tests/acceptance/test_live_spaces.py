@@ -1,26 +1,39 @@
 """The command line with a space of a live host: read, write, take, count, watch, log, show."""
 
 import json
+import math
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from threading import Timer
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 import tupelo as package
 from tupelo import Access, Host, SpaceLike
 from tupelo.errors import UnknownSpace
+from tupelo.values.codec import encode_entry
+from tupelo.values.entry import freeze
 
 
 @dataclass
 class Parcel:
     """A class that the command line does not know."""
 
-    to: str
-    grams: int
+    to: str | None
+    grams: int | None
+
+
+@dataclass
+class Letter(Parcel):
+    """One with a base class, which templates of that class match."""
+
+    content: Any
 
 
 @pytest.fixture
@@ -159,6 +172,12 @@ def test_a_password_comes_from_the_environment(host, tupelo):
         (["write", "URL", '("job", int)'], "'int' is no value"),
         (["write", "URL", "7"], "is no entry"),
         (["write", "URL", '("job"'], "cannot be read"),
+        (["write", "URL", '{"fields": ["job"]'], "cannot be read"),
+        (["write", "URL", '{"kind": "job", "fields": ["job"]}'], 'an object has "fields"'),
+        (["write", "URL", '{"exact": "kqNqb2I="}'], "do not encode an entry"),
+        (["write", "URL", '{"exact": "?"}'], "cannot be read"),
+        (["write", "URL", "(1,)", "--delay", "-1"], "--delay must be"),
+        (["write", "URL", "(1,)", "--delay", "1", "--to", "someone"], "--delay must be"),
         (["read", "URL", '("job"'], "cannot be read"),
         (["read", "URL", '(__import__("os"),)'], "names its fields"),
         (["read", "tupelo://127.0.0.1:1/jobs"], "cannot be reached"),
@@ -185,6 +204,48 @@ def test_a_misspelt_space_is_not_made(command, host, url, tupelo):
     assert result.stderr == "tupelo: there is no space 'jbos' at this host; there is 'jobs'\n"
     with pytest.raises(UnknownSpace):
         host.space("jbos", create=False)
+
+
+HOSTILE: list[Any] = [
+    (b"\x00\xff", '\x1b[31m\u2028\r\n"{}', datetime(2026, 11, 18, 12, 0, 0, 1, UTC)),
+    (1, 1.0, True, -0.0, 2**70, math.inf, None, "1"),
+    ((1, (2,)), [1, [2]], {1: "a", "1": "b", (1,): b"c"}, {"$kind": "x", "exact": "?"}),
+    (UUID(int=7), Decimal("1.50"), datetime(1, 1, 1), 1 << 20_000, ""),
+    (),
+    Parcel("<b>ben</b>", 250),
+    Letter("a", 1, (b"b", [Parcel("c", 2)])),
+]
+
+
+def test_what_read_prints_can_be_written_with_the_same_types(host, url, tupelo, tmp_path):
+    host.space("jobs").write_all(HOSTILE)
+    printed = tupelo("read", url, "--all")
+    with package.Space("copy", path=tmp_path / "copy.tupelo"):
+        pass
+    assert tupelo("write", "copy.tupelo", "-", said=printed.stdout).stderr == ""
+    assert tupelo("read", "copy.tupelo", "--all").stdout == printed.stdout
+    with package.Space("copy", path=tmp_path / "copy.tupelo") as copy:
+        assert [encode_entry(*freeze(entry)) for entry in copy.read_all()] == [
+            encode_entry(*freeze(entry)) for entry in HOSTILE
+        ]
+        assert copy.count(Parcel(None, None)) == 2  # A letter is a parcel.
+
+
+def test_a_wrong_line_is_named_and_nothing_is_written(host, url, tupelo):
+    host.space("jobs")
+    result = tupelo("write", url, "-", said='{"fields": ["job", 1]}\n\n{"fields": 7}\n')
+    assert result.returncode == 1 and """'{"fields": 7}""" in result.stderr
+    assert host.space("jobs").count() == 0
+    strict = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    result = tupelo("write", url, "-", said='("é",)', **strict)
+    assert result.returncode == 1 and "standard input cannot be read" in result.stderr
+    assert "SPACE comes first" in tupelo("write", "-", url).stderr
+
+
+def test_an_entry_is_written_with_a_delay(host, url, tupelo):
+    assert tupelo("write", url, '("job", 7)', "--delay", 3600).returncode == 0
+    assert host.space("jobs").count() == 0
+    assert [entry for _, entry in host.space("jobs").delayed().entries] == [("job", 7)]
 
 
 def test_write_makes_a_space(host, tupelo):

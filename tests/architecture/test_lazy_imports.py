@@ -38,6 +38,16 @@ def test_a_command_loads_only_its_own_modules(arguments):
     assert loaded_by(COMMAND.format(arguments=arguments), *HEAVY) == set()
 
 
+def test_a_command_on_a_file_loads_neither_asyncio_nor_the_federation(tmp_path):
+    path = str(tmp_path / "jobs.tupelo")
+    tupelo.Space("jobs", path=path).close()
+    for arguments in (["count", path], ["write", path, "(1,)"], ["take", path, "(1,)"]):
+        program = COMMAND.format(arguments=arguments)
+        assert loaded_by(program, *HEAVY, "asyncio", "tupelo.federation") == set()
+    with tupelo.Space("jobs", path=path) as space:
+        assert [change.kind for change in space.changes()] == ["written", "taken"]
+
+
 def test_the_list_of_commands_loads_none_of_them():
     program = COMMAND.format(arguments=["-h"])
     assert (

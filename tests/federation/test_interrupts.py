@@ -11,7 +11,7 @@ import pytest
 import tupelo
 from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.melon import Melon
-from tupelo.space.tasks import ThreadCall
+from tupelo.space.bridge import ThreadCall
 
 JOB = ("job", int)
 JOB_EVENT = Event("job", n=1)

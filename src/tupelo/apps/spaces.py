@@ -44,13 +44,20 @@ from tupelo.apps.shell import (
     trust_option,
     url_argument,
 )
-from tupelo.errors import CannotSend, ForeignFile, JournalFailed, LogTrimmed, TupeloError
+from tupelo.errors import BadEntry, CannotSend, ForeignFile, JournalFailed, LogTrimmed, TupeloError
 from tupelo.store.format import KINDS
 from tupelo.store.tail import changes_in
 from tupelo.values.change import Change
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.kind import always_stand_in
-from tupelo.values.text import as_json, entry_text, read_entry, read_template, shape_text
+from tupelo.values.text import (
+    as_json,
+    entry_json,
+    entry_text,
+    read_entry,
+    read_template,
+    shape_text,
+)
 
 PAGE = 500
 SHOWN = 5
@@ -107,24 +114,32 @@ def take(**given: Any) -> None:
     epilog=examples(
         f'tupelo write {URL}/jobs \'("job", 7, "resize")\' --lease 3600',
         "tupelo write jobs.tupelo 'job(number=7)'",
-        "cat entries | tupelo write jobs.tupelo -",
+        f"tupelo read {URL}/jobs --all | tupelo write jobs.tupelo -",
         notes=f"{SPACE_HELP} ENTRY is '(\"job\", 7)', '[\"job\", 7]' or 'job(number=7)';"
-        f" - reads one from each line. {PASSWORD_HELP}",
+        " - reads one from each line, also the JSON objects that read and take print, with the"
+        f" exact types. {PASSWORD_HELP}",
     )
 )
 @space_argument
 @click.argument("entry", metavar="ENTRY...", nargs=-1, required=True)
 @click.option("--lease", type=float, metavar="SECONDS", help="Remove it after so long.")
+@click.option("--delay", type=float, metavar="SECONDS", help="Nobody sees it before.")
 @click.option("--to", metavar="AGENT", help="The agent that it is for.")
 @trust_option
 def write(
-    space: str, entry: tuple[str, ...], lease: float | None, to: str | None, trust: str | None
+    space: str,
+    entry: tuple[str, ...],
+    lease: float | None,
+    delay: float | None,
+    to: str | None,
+    trust: str | None,
 ) -> None:
     """Write entries, all of them or none. At a host, a space that does not exist is made."""
+    if space == "-":
+        raise click.UsageError("SPACE comes first: tupelo write SPACE -")
     with clear_errors(), opened(space, trust, create=True) as target:
-        texts = (line for one in entry for line in (sys.stdin if one == "-" else [one]))
-        entries = [read_entry(text) for text in texts if text.strip()]
-        target.write_all(entries, lease=lease, to=to)
+        entries = [read_entry(text) for text in _lines(entry) if text.strip()]
+        target.write_all(entries, lease=lease, to=to, delay=delay)
         say(f"{len(entries)} written")
 
 
@@ -288,6 +303,15 @@ def peers(url: str, json: bool | None, trust: str | None) -> None:
                 print_row({"client": name or None, "id": agent}, json)
 
 
+def _lines(given: Iterable[str]) -> Iterator[str]:
+    """These texts; for "-" the lines of standard input."""
+    for one in given:
+        try:
+            yield from sys.stdin if one == "-" else [one]
+        except UnicodeDecodeError as error:
+            raise BadEntry(f"standard input cannot be read: {error}") from error
+
+
 def _get(
     space: str,
     template: str,
@@ -427,11 +451,8 @@ def print_entries(
         said = {"deliveries": one.deliveries} if one is not None and one.deliveries else {}
         if not as_lines:
             print(entry_text(shape, fields, None), flush=True)
-        elif shape.kind is None:
-            print(json_text({"fields": as_json(fields), **said}), flush=True)
         else:
-            named = as_json(Typed(shape.kind, fields))
-            print(json_text({"kind": shape.kind.name, "fields": named, **said}), flush=True)
+            print(json_text(entry_json(shape, fields) | said), flush=True)
 
 
 def change_json(change: Change) -> str:

@@ -35,11 +35,11 @@ from tupelo.federation.hosts.decisions import COORDINATOR, Told, branch_id, deci
 from tupelo.federation.links import wire
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space import asynchronous, blocking
+from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch, SharedTransaction
-from tupelo.space.tasks import LoopBridge
 from tupelo.space.twophase import DecisionLog, Decisions, Outcome, Participant, Vote
 
 

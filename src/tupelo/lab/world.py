@@ -25,9 +25,10 @@ from tupelo.federation.identity.keys import Identity, id_of
 from tupelo.federation.links.link import Answering, FrameReceiver, Link, Listener, Network
 from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
+from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import LoopClock
 from tupelo.space.port import Port, port_of
-from tupelo.space.tasks import Flusher, LoopBridge
+from tupelo.space.tasks import Flusher
 
 PORT = 7700
 HEARTBEAT_SECONDS = 0.5

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from inspect import iscoroutinefunction, signature
 from math import isfinite
 from secrets import randbits
@@ -447,6 +448,17 @@ class JobQueue:
     def finish(self, finished: FinishedJob, txn: Any = None) -> None:
         """Write the result of a job."""
         self.space.write(finished, lease=self.keep_results, txn=txn)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: how many jobs there are. None if the space cannot be read."""
+        try:
+            status = self.status()
+        except TupeloError:
+            return None
+        counts = vars(status) | {"in_hand": sum(held.entries for held in status.in_hand)}
+        names = ("ready", "delayed", "in_hand", "done", "dead")
+        cells = "".join(f"<td>{name.replace('_', ' ')}: {counts[name]}</td>" for name in names)
+        return f"<table><caption>{escape(repr(self))}</caption><tr>{cells}</tr></table>"
 
     def __repr__(self) -> str:
         return f"<job queue {self.name!r} in {self.space!r}>"

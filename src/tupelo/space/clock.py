@@ -5,17 +5,20 @@ A clock tells the time, wakes a blocked thread after a timeout, and calls back a
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import logging
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tupelo.errors import BadArgument
+
+if TYPE_CHECKING:
+    import asyncio
 
 logger = logging.getLogger("tupelo")
 
@@ -250,7 +253,11 @@ class _Alarm:
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop of this thread, or None."""
+    if "asyncio" not in sys.modules:  # It takes a while to load, and no loop runs without it.
+        return None
+    from asyncio import get_running_loop
+
     try:
-        return asyncio.get_running_loop()
+        return get_running_loop()
     except RuntimeError:
         return None

@@ -9,7 +9,6 @@ gets the position that must be durable before the result may be shown.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,6 +75,8 @@ from tupelo.values.template import Template, as_template
 from tupelo.values.text import template_text
 
 if TYPE_CHECKING:
+    import asyncio
+
     from tupelo.space.capacity import Capacity, CapacityLimit
 
 logger = logging.getLogger("tupelo")
@@ -266,7 +267,9 @@ class Port:
     def flush_soon(self, position: int) -> None:
         """On a loop: make the changes up to this position durable without a waiting caller."""
         if position and self.durable:
-            task = asyncio.ensure_future(self._flush_quietly(position))
+            from asyncio import ensure_future
+
+            task = ensure_future(self._flush_quietly(position))
             self._flushing.add(task)
             task.add_done_callback(self._flushing.discard)
 
@@ -293,13 +296,15 @@ class Port:
         self.flusher.close()
 
     async def close_async(self) -> None:
+        from asyncio import to_thread
+
         with self._lock:
             self._engine.refuse_inside()
         if self._engine.saved is None:
             self._engine.close()
         else:  # closing waits for the disk
-            await asyncio.to_thread(self._engine.close)
-        await asyncio.to_thread(self.flusher.close)
+            await to_thread(self._engine.close)
+        await to_thread(self.flusher.close)
 
     def crash(self) -> None:
         """For the lab: drop the space as a killed process does. The file stays as it is."""
@@ -727,6 +732,8 @@ class Port:
             found = self._begin_sliced(query, plain, agent)
         if found is None:
             return step(query)
+        from asyncio import sleep
+
         query = query.replace(sliced=found)
         try:
             while True:
@@ -734,7 +741,7 @@ class Port:
                     try:
                         return step(query)
                     except Unfinished:
-                        await asyncio.sleep(0)
+                        await sleep(0)
         finally:
             with self._lock:
                 found.close()

@@ -35,6 +35,7 @@ from collections.abc import (
 )
 from typing import Any, Protocol, Self, TypeVar
 
+from tupelo.errors import TupeloError
 from tupelo.space.dual_api import (
     async_one,
     like,
@@ -49,11 +50,12 @@ from tupelo.space.matchset import Skipped
 from tupelo.space.order import Order
 from tupelo.space.transaction import State, Vote
 from tupelo.values.change import Change, Notice
-from tupelo.values.entry import About
+from tupelo.values.entry import About, freeze
 from tupelo.values.holder import Delayed, InHand
 from tupelo.values.lease import AsyncLease, Lease
 from tupelo.values.parts import ANY
-from tupelo.values.scope import Coverage, Scope
+from tupelo.values.scope import HERE, Coverage, Scope
+from tupelo.values.text import entry_text, html_table
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -68,6 +70,10 @@ def takes_longer(template: object, take: bool) -> Any:
 def takes_longer_to_write(entry: object) -> Any:
     """`_write_fast` of a kind of space without a fast path."""
     return None
+
+
+DISPLAYED = 5
+"""How many entries a notebook shows of a space."""
 
 
 class SpaceLike(Protocol):
@@ -99,6 +105,18 @@ class SpaceLike(Protocol):
     """(template, take): the fast path of `Port.get_fast`, or `takes_longer`."""
     _write_fast: Callable[[object], Lease | None]
     """(entry): the fast path of `Port.write_fast`, or `takes_longer_to_write`."""
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the number of entries here, and the first of them. None, which
+        means the usual text, if the space cannot be read, or must be awaited."""
+        if getattr(self, "is_async", False):
+            return None
+        try:
+            count = self.count(scope=HERE)
+            first = self.read_all(limit=DISPLAYED, scope=HERE)
+        except TupeloError:
+            return None
+        return html_table(f"{self!r}: {count} entries", [[entry_text(*freeze(e))] for e in first])
 
     @property
     def name(self) -> str:

@@ -1,21 +1,23 @@
-"""How tasks wait without blocking their loop: for a result, a timeout, or the disk; and how threads
-use a loop (`LoopBridge`)."""
+"""How tasks wait without blocking their loop: for a result, a timeout, or the disk.
+
+asyncio is loaded when the first task waits: it takes a while, and the command line needs none.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, suppress
 from threading import get_ident
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from tupelo.errors import BadInput
-from tupelo.space.clock import Clock, SystemClock, running_loop
+from tupelo.space.clock import Clock, SystemClock
 
-Loop = asyncio.AbstractEventLoop
+if TYPE_CHECKING:
+    import asyncio
+    from asyncio import AbstractEventLoop as Loop
+
 T = TypeVar("T")
 
 
@@ -25,7 +27,9 @@ class TaskSignal:
     __slots__ = ("_loop", "_thread", "future")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        from asyncio import get_running_loop
+
+        self._loop = get_running_loop()
         self._thread = get_ident()
         self.future: asyncio.Future[None] = self._loop.create_future()
 
@@ -56,122 +60,14 @@ class TaskSignal:
             cancel()
 
 
-class ThreadCall(Generic[T]):
-    """A coroutine that runs on a loop while a thread waits for its answer. Either the
-    thread gets the answer, or the answer is undone.
-
-    The last step of the coroutine wakes the thread itself: with
-    `asyncio.run_coroutine_threadsafe` every call took almost twice as long.
-    """
-
-    def __init__(self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None) -> None:
-        self._work = work
-        self._undo = undo
-        self._task: asyncio.Task[None] | None = None
-        self._answers: list[T] = []
-        self._error: BaseException | None = None
-        self._abandoned = False
-        self._running = threading.Lock()
-        self._running.acquire()
-
-    def start(self) -> None:
-        """Run the coroutine; called on the loop."""
-        self._task = asyncio.ensure_future(self._run())
-        self._task.add_done_callback(self._ended)
-
-    async def _run(self) -> None:
-        try:
-            answer = await self._work
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self._fail(error)
-        except BaseException as error:
-            self._fail(error)
-            raise
-        else:
-            if self._abandoned:
-                self._undo_it(answer)
-            else:
-                self._answers.append(answer)
-                self._running.release()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # perhaps before it had begun
-            self._work.close()
-            self._fail(CancelledError())
-
-    def _fail(self, error: BaseException) -> None:
-        self._error = error
-        self._running.release()
-
-    def wait(self) -> T:
-        """The answer, or the error of the coroutine; called once, on the thread."""
-        self._running.acquire()
-        if self._error is not None:
-            raise self._error
-        return self._answers[0]
-
-    def abandon(self) -> None:
-        """The thread was interrupted, and has not got the answer; called on the loop."""
-        self._abandoned = True
-        if self._answers:
-            self._undo_it(self._answers.pop())
-        elif self._task is not None:
-            self._task.cancel()
-        else:
-            self._work.close()
-
-    def _undo_it(self, answer: T) -> None:
-        if self._undo is not None:
-            self._undo(answer)
-
-
-class LoopBridge:
-    """The way of threads to one event loop: by default the running one."""
-
-    def __init__(self, loop: Loop | None = None) -> None:
-        self.loop = loop or asyncio.get_running_loop()
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this code runs on the loop."""
-        return running_loop() is self.loop
-
-    def soon(self, function: Callable[..., object], *args: Any) -> bool:
-        """Call a function on the loop, from any thread, without waiting for it. False if the loop
-        is closed."""
-        try:
-            if self.is_here:
-                self.loop.call_soon(function, *args)
-            else:
-                self.loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:
-            return False
-        return True
-
-    def run(self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> T:
-        """Run a coroutine on the loop, and wait for its result. If this thread is interrupted while
-        the result is on its way, `undo` is called with it on the loop. Raises BadInput on the loop
-        itself, and if it is closed."""
-        if self.is_here or self.loop.is_closed():
-            work.close()
-            raise BadInput("an event loop cannot wait for itself, nor can one that is closed")
-        call = ThreadCall(work, undo)
-        try:
-            self.loop.call_soon_threadsafe(call.start)
-            return call.wait()
-        except BaseException:
-            self.soon(call.abandon)
-            raise
-
-
 _turns: WeakKeyDictionary[Loop, asyncio.Lock] = WeakKeyDictionary()
 
 
 def turn() -> asyncio.Lock:
     """`async with turn():` admits one task of this loop at a time, first come first served. For
     sliced work, of which one slice should run in each iteration of the loop."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     lock = _turns.get(loop)
     if lock is None:
@@ -204,6 +100,8 @@ async def timeout_at(clock: Clock, deadline: float | None) -> AsyncIterator[None
     if deadline is None:
         yield
         return
+    import asyncio
+
     async with asyncio.timeout(None) as timeout:
         loop = asyncio.get_running_loop()
         over = False
@@ -252,7 +150,9 @@ class Flusher:
         if self._journaled.is_durable(position):
             self._journaled.flush(position)
             return
-        loop = asyncio.get_running_loop()
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         with self._lock:
             self._waiting.append((position, loop, done))
@@ -318,7 +218,9 @@ class NowFlusher(Flusher):
 def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:
     """Wake the tasks that waited for a commit; many of them in several iterations of the loop."""
     if len(futures) > WAKE_MAX:
-        asyncio.get_running_loop().call_soon(_resolve, futures[WAKE_MAX:], error)
+        from asyncio import get_running_loop
+
+        get_running_loop().call_soon(_resolve, futures[WAKE_MAX:], error)
         del futures[WAKE_MAX:]
     for future in futures:
         if future.done():
@@ -331,7 +233,9 @@ def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> No
 
 async def in_a_thread(work: Callable[[], Any]) -> None:
     """Run a function on a new thread: the loop's pool may be full of calls that wait for it."""
-    loop = asyncio.get_running_loop()
+    from asyncio import get_running_loop
+
+    loop = get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
     def settle(error: BaseException | None) -> None:
@@ -354,6 +258,8 @@ async def in_a_thread(work: Callable[[], Any]) -> None:
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Await something that must not be interrupted. A cancellation meanwhile takes effect
     afterwards, at the next await of the caller."""
+    import asyncio
+
     task, caller = asyncio.ensure_future(work), asyncio.current_task()
     held_back = False
     while not task.done():

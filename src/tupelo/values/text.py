@@ -10,10 +10,13 @@ parsed, never evaluated.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from difflib import get_close_matches
+from html import escape
+from math import isfinite
 from types import NoneType
 from typing import Any
 from uuid import UUID
@@ -21,7 +24,8 @@ from uuid import UUID
 import msgspec
 
 from tupelo.errors import BadEntry, BadTemplate
-from tupelo.values.entry import Shape, Typed
+from tupelo.values.codec import BadBytes, decode_entry, encode_entry
+from tupelo.values.entry import Shape, Typed, thaw
 from tupelo.values.kind import build, is_typed, kind_named
 from tupelo.values.parts import (
     ANY,
@@ -72,11 +76,13 @@ def read_template(text: str) -> Template:
 
 
 def read_entry(text: str) -> Any:
-    """Parse an entry: a tuple (or a JSON list), or a dataclass instance, which is a stand-in if the
-    class is unknown. Raises BadEntry."""
+    """Parse an entry: a tuple (or a JSON list), a dataclass instance, which is a stand-in if the
+    class is unknown, or the JSON object of `entry_json`. Raises BadEntry."""
     try:
+        if text.lstrip().startswith("{"):
+            return _from_json(msgspec.json.decode(text))
         value = _value(ast.parse(text.strip(), mode="eval").body)
-    except (*_UNREADABLE, BadTemplate) as error:
+    except (*_UNREADABLE, BadTemplate, BadBytes) as error:
         raise BadEntry(f"entry={text!r} cannot be read: {error}") from error
     if isinstance(value, list):
         return tuple(value)
@@ -88,6 +94,13 @@ def read_entry(text: str) -> Any:
 def one_line(text: str) -> str:
     """Escape line breaks and control characters in text from other programs."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
+    """A table for notebooks. Texts from other programs are shown as they are, and never obeyed."""
+    lines = ("".join(f"<td>{escape(one_line(str(cell)))}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><caption>{escape(one_line(title))}</caption>{body}</table>"
 
 
 def shape_text(shape: Shape) -> str:
@@ -156,6 +169,43 @@ def as_json(value: Any) -> Any:
     if cls is UUID or cls is Decimal:
         return str(value)
     return _too_long(value) or value
+
+
+def entry_json(shape: Shape, fields: tuple[Any, ...]) -> dict[str, Any]:
+    """An entry for msgspec's JSON encoder. Where JSON loses types, `exact` has the entry as it is
+    stored; see `read_entry`."""
+    kind = shape.kind
+    if kind is None:
+        record, is_exact = {"fields": as_json(fields)}, True
+    else:
+        record = {"kind": kind.name, "fields": as_json(Typed(kind, fields))}
+        is_exact = kind.lineage == (kind.name,)
+    if not (is_exact and all(map(_is_json, fields))):
+        record["exact"] = b64encode(encode_entry(shape, fields)).decode()
+    return record
+
+
+def _is_json(value: Any) -> bool:
+    """Whether this is the same value after a way through JSON."""
+    cls = type(value)
+    if cls is list:
+        return all(map(_is_json, value))
+    if cls is dict:
+        return all(type(key) is str and _is_json(inner) for key, inner in value.items())
+    if cls is float:
+        return isfinite(value)
+    return cls in (NoneType, bool, str) or (cls is int and not _too_long(value))
+
+
+def _from_json(record: Any) -> Any:
+    match record:
+        case {"exact": str() as encoded}:
+            return thaw(*decode_entry(b64decode(encoded, validate=True)), stand_ins=True)
+        case {"kind": str() as name, "fields": dict() as fields}:
+            return build(kind_named(name, tuple(fields), (name,)), (*fields.values(),), True)
+        case {"fields": list() as values} if "kind" not in record:
+            return tuple(values)
+    raise ValueError('an object has "fields", and the "kind" of a dataclass, as `tupelo read` says')
 
 
 def _key(key: Any) -> str:

@@ -33,10 +33,11 @@ from tupelo.federation.spanning.space import (
     FederatedSpaceLike,
 )
 from tupelo.space import asynchronous, blocking
+from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
-from tupelo.space.tasks import LoopBridge
 from tupelo.values.lease import check_lease
+from tupelo.values.text import html_table
 
 IDENTITY_FILE = "identity.pem"
 ID_FILE = "host.id"
@@ -262,6 +263,17 @@ class HostDoor:
         if core is None:
             return f"<the host {self._plan.name!r}, not started>"
         return f"<the host {core.name!r} at {core.address or 'no address'}>"
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the spaces with their entries, and the engaged hosts."""
+        core = getattr(self, "_core", None)
+        if core is None:
+            return None
+        spaces = [
+            ("space", name, f"{hosted.port.entry_count} entries")
+            for name, hosted in sorted(core.spaces.items())
+        ]
+        return html_table(repr(self), [*spaces, *(("host", name, "") for name in self.engaged)])
 
     @property
     def name(self) -> str:

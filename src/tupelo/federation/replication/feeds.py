@@ -42,8 +42,8 @@ from tupelo.federation.replication.placement import (
 )
 from tupelo.federation.replication.streams import Numbered, Stream, host_of, is_signed, lane_name
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.space.bridge import LoopBridge
 from tupelo.space.session import Seen
-from tupelo.space.tasks import LoopBridge
 from tupelo.values.entry import Entry
 from tupelo.values.parts import ANY
 

@@ -27,9 +27,10 @@ from tupelo.federation.spaces.hosted import give_back
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import FederatedQuery, FederatedResult
 from tupelo.federation.spanning.watching import SpaceWatch
+from tupelo.space.bridge import LoopBridge
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import NOW
-from tupelo.space.tasks import LoopBridge, alarm_at
+from tupelo.space.tasks import alarm_at
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:

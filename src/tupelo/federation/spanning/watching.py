@@ -11,9 +11,9 @@ from tupelo.errors import CannotSend
 from tupelo.federation.links.wire import WatchRequest
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.asynchronous import Subscription
+from tupelo.space.bridge import LoopBridge
 from tupelo.space.order import Fifo, Order
 from tupelo.space.query import Query
-from tupelo.space.tasks import LoopBridge
 from tupelo.store.index import Accept
 from tupelo.values.change import Notice
 from tupelo.values.entry import Entry

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from tupelo.errors import SpaceClosed
+from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import Clock
 from tupelo.space.delivery import Delivery
 from tupelo.space.order import Fifo, Order
 from tupelo.space.port import Port
 from tupelo.space.query import Query
 from tupelo.space.session import Seen
-from tupelo.space.tasks import LoopBridge, TaskSignal
+from tupelo.space.tasks import TaskSignal
 from tupelo.space.waiting import WriteOutcome
 from tupelo.store.index import Accept
 from tupelo.values.change import Notice
