@@ -80,10 +80,11 @@ class Handles(Generic[T]):
 
     def expired(self) -> list[T]:
         """Remove and return the handles whose time is over."""
+        dropped = []
         now = time.monotonic()
-        return [
-            self._kept.pop(key)[1] for key, (until, _) in list(self._kept.items()) if until < now
-        ]
+        while self._kept and next(iter(self._kept.values()))[0] < now:  # The oldest end first.
+            dropped.append(self._kept.popitem(last=False)[1][1])
+        return dropped
 
 
 class Gateway:
