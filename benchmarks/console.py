@@ -74,8 +74,8 @@ def run(settings: Settings) -> list[Line]:
         with tupelo.connect(f"{url}many") as space:
             pages = _pages(settings, space, Web(page))
     with TemporaryDirectory() as folder, host_with_console("--path", folder) as (url, page):
-        watched = _watched(settings, url, page)
-    return [pairs, pages, watched]
+        watched = [_watched(settings, url, page, operation) for operation in ("watch", "subscribe")]
+    return [pairs, pages, *watched]
 
 
 def _pairs(settings: Settings, space: tupelo.SpaceLike, web: Web) -> Line:
@@ -132,8 +132,9 @@ def _pages(settings: Settings, space: tupelo.SpaceLike, web: Web) -> Line:
     return compare(what, against, "µs", target, page, read_all, settings.rounds)
 
 
-def _watched(settings: Settings, url: str, page: str) -> Line:
-    """A program that writes while consoles show the live changes of the space, and their spaces."""
+def _watched(settings: Settings, url: str, page: str, operation: str) -> Line:
+    """A program that writes while consoles show the live changes of the space, and their spaces; or
+    while programs have subscribed to it over HTTP."""
     writes = settings.size(WRITES)
     space = tupelo.connect(f"{url}live")
     space.write(ENTRY)
@@ -147,7 +148,7 @@ def _watched(settings: Settings, url: str, page: str) -> Line:
     def watched() -> float:
         context = multiprocessing.get_context("spawn")
         ready = context.Event()
-        consoles = context.Process(target=_consoles, args=[page, ready], daemon=True)
+        consoles = context.Process(target=_consoles, args=[page, operation, ready], daemon=True)
         consoles.start()
         try:
             require(ready.wait(60), "the consoles are not open")
@@ -156,20 +157,22 @@ def _watched(settings: Settings, url: str, page: str) -> Line:
             consoles.kill()
             consoles.join()
 
+    readers = "consoles watch" if operation == "watch" else "HTTP clients have subscribed"
     with space:
         return compare(
-            *(f"writes while {CONSOLES} consoles watch", "with none", "/s", Target("≥", 0.8)),
+            *(f"writes while {CONSOLES} {readers}", "with none", "/s", Target("≥", 0.8)),
             *(watched, write, settings.rounds),
         )
 
 
-def _consoles(page: str, ready: Any) -> None:
-    """Open consoles: each watches the changes, and asks for the spaces every two seconds."""
+def _consoles(page: str, operation: str, ready: Any) -> None:
+    """Open consoles: each watches the changes, or the entries that are written, and asks for the
+    spaces every two seconds."""
     webs = [Web(page) for _ in range(CONSOLES)]
     asking = Web(page)
     with selectors.DefaultSelector() as selector:
         for web in webs:
-            web.send("/api/spaces/live/watch", {})
+            web.send(f"/api/spaces/live/{operation}", {})
             web.socket.setblocking(False)
             selector.register(web.socket, selectors.EVENT_READ, web.socket)
         ready.set()

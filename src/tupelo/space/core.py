@@ -377,9 +377,12 @@ class Core:
 
     def read(self, found: list[Entry], txn: Txn | None, session: SessionState | None) -> None:
         """Note that entries were read, if a transaction, session, capacity or log needs that."""
-        if txn is not None or session is not None or self.room is not None or self.log.reads:
+        if txn is not None or self.room is not None or self.log.reads:
             for entry in found:
                 self.acquire(entry, False, txn, session)
+        elif session is not None:
+            for entry in found:
+                session.seen.add_number(entry.origin, entry.n)
 
     def acquire(
         self,

@@ -107,7 +107,7 @@ class _SliceTrack:
             steps -= cost
             if weighs:
                 steps -= cost * (about_bytes(entry.fields) // BYTES_A_STEP)
-            if not holds(entry.fields, self.positions, self.values):
+            if self.positions and not holds(entry.fields, self.positions, self.values):
                 rejections += 1
                 if rejections == REJECTIONS_BEFORE_INDEX and self._lacks_index(entry):
                     return self.scan(steps, cost, accept, enough)
@@ -258,11 +258,12 @@ class SlicedSearch:
 
     def matches(self, store: Store, accept: Accept | None, backwards: bool = False) -> list[Entry]:
         """In the last step: the matches in a store, in order of arrival."""
-        runs = [
-            [entry for entry in track.found if not entry.gone and (not accept or accept(entry))]
-            for (home, _), track in self._tracks.items()
-            if home is store
-        ]
+        runs = [track.found for (home, _), track in self._tracks.items() if home is store]
+        if self.enough is None:  # Else this step has checked them all.
+            runs = [
+                [entry for entry in run if not entry.gone and (not accept or accept(entry))]
+                for run in runs
+            ]
         found = runs[0] if len(runs) == 1 else list(heapq.merge(*runs, key=_arrival))
         if backwards:
             found.reverse()

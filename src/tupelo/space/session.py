@@ -202,8 +202,7 @@ def read_unread(core: Core, query: Query, session: SessionState) -> list[Entry]:
     for entry in found if query.known else ():
         if not entry.shape.plain:
             require_known(entry)
-    for entry in found:
-        core.acquire(entry, False, None, session)
+    core.read(found, None, session)
     session.advance(question, upto)
     return found
 
@@ -232,7 +231,8 @@ def unseen(session: SessionState, agent: str | None = None) -> Accept:
     """The entries that a session has not seen, optionally of one agent."""
     seen = session.seen
     if agent is None:
-        return lambda entry: entry not in seen
+        bits = seen.bits  # as `Seen` does, without the call
+        return lambda entry: entry.n not in bits.get(entry.origin, ())
     return lambda entry: entry not in seen and (entry.to or entry.origin) == agent
 
 

@@ -309,10 +309,17 @@ _IDENTITY_BYTES = 128
 
 def about_bytes(value: Any) -> int:
     cls = type(value)
+    if cls is tuple or cls is list:
+        size = 8
+        for item in value:  # Most have no items of their own, and need no call.
+            of = type(item)
+            if of is str or of is bytes:
+                size += len(item)
+            else:
+                size += 8 if of in SCALARS else about_bytes(item)
+        return size
     if cls is str or cls is bytes:
         return len(value)
-    if cls is tuple or cls is list:
-        return 8 + sum(map(about_bytes, value))
     if cls is dict:
         return 8 + sum(map(about_bytes, value)) + sum(map(about_bytes, value.values()))
     return 8

@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections import OrderedDict
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 import tupelo
 from tupelo.apps.console import whiteboard
+from tupelo.apps.console.feeds import ChangeFeed, NoticeFeed, changes_of
 from tupelo.apps.console.history import CHANGES_MAX, history_of
 from tupelo.apps.console.inspection import SERVICE
-from tupelo.apps.console.json_values import entry_to_json, fields_to_json
-from tupelo.errors import BadArgument, LimitReached, LogTrimmed, TupeloError
+from tupelo.apps.console.json_values import entry_to_json
+from tupelo.errors import BadArgument, LimitReached, TupeloError
 from tupelo.federation.client.services import connect_to_host_async, invoke
 from tupelo.federation.client.space import HostConnection, RemoteSpace
 from tupelo.values.change import Change
@@ -41,12 +39,6 @@ TRANSACTION_SECONDS = 30.0
 LEASES_MAX = 10_000
 LEASE_SECONDS = 86_400.0
 """A lease can be renewed and cancelled over HTTP for so long; then it runs out."""
-CHANGES_KEPT = 1_000
-CHANGES_EVERY_SECONDS = 0.5
-IDLE_ROUNDS = 4
-"""After so many rounds without a watcher a log is not read any more."""
-NOTICES_MAX = 1_000
-"""Backlog of a subscription over HTTP; a slow reader is told how many it has missed."""
 
 
 class Handles(Generic[T]):
@@ -88,10 +80,11 @@ class Handles(Generic[T]):
 
     def expired(self) -> list[T]:
         """Remove and return the handles whose time is over."""
+        dropped = []
         now = time.monotonic()
-        return [
-            self._kept.pop(key)[1] for key, (until, _) in list(self._kept.items()) if until < now
-        ]
+        while self._kept and next(iter(self._kept.values()))[0] < now:  # The oldest end first.
+            dropped.append(self._kept.popitem(last=False)[1][1])
+        return dropped
 
 
 class Gateway:
@@ -109,7 +102,8 @@ class Gateway:
             "transaction", TRANSACTIONS_MAX, TRANSACTION_SECONDS * 120, True
         )
         self.leases: Handles[AsyncLease] = Handles("lease", LEASES_MAX, LEASE_SECONDS, False)
-        self._feeds: dict[str, ChangeFeed] = {}
+        self._changes: dict[str, ChangeFeed] = {}
+        self._notices: dict[tuple[str, bytes], NoticeFeed] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -172,9 +166,9 @@ class Gateway:
         changes: list[Change] = []
         since = max(0, latest - CHANGES_MAX)
         while len(changes) < CHANGES_MAX:
-            some = await _changes(space, since, CHANGES_KEPT)
+            some = await changes_of(space, since, PAGE_MAX)
             changes += some
-            if len(some) < CHANGES_KEPT:
+            if len(some) < PAGE_MAX:
                 break
             since = some[-1].position
         return history_of(changes[:CHANGES_MAX], template, lambda agent: names.get(agent, ""))
@@ -185,152 +179,32 @@ class Gateway:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def feed(self, name: str) -> ChangeFeed:
+    def changes(self, name: str) -> ChangeFeed:
         """The changes of this space, read once for all browsers that watch it."""
-        found = self._feeds.get(name)
+        found = self._changes.get(name)
         if found is None:
-            found = self._feeds[name] = ChangeFeed(self, name)
+            found = self._changes[name] = ChangeFeed(self, name)
+        return found
+
+    def notices(self, name: str, key: bytes, template: Template) -> NoticeFeed:
+        """The entries that are written in this space: one subscription for all browsers that have
+        asked for the same template, which `key` stands for."""
+        for old in [one for one, feed in self._notices.items() if not feed.is_open]:
+            del self._notices[old]
+        found = self._notices.get((name, key))
+        if found is None:
+            found = self._notices[name, key] = NoticeFeed(self, name, template)
         return found
 
     async def close(self) -> None:
         """End the watchers, and the connection with all that it holds at the host."""
-        for feed in self._feeds.values():
+        for feed in (*self._changes.values(), *self._notices.values()):
             feed.stop()
         await asyncio.gather(*self._ending, return_exceptions=True)
         for handle in (*self._spaces.values(), self.host):
             with suppress(TupeloError):
                 await handle.leave(None)
         await asyncio.sleep(0.01)  # The loop closes the sockets.
-
-
-class ShownChange:
-    """A change of a log, encoded once for all browsers."""
-
-    def __init__(self, change: Change) -> None:
-        self.position = change.position
-        self.kind = change.kind
-        self.shape, self.fields = change.shape, change.fields
-        self.json = msgspec.Raw(msgspec.json.encode(change_to_json(change)))
-
-    def is_wanted(self, kinds: list[str] | None, template: Template | None) -> bool:
-        """Is it of one of these kinds, and its entry one of this template?"""
-        if kinds and self.kind not in kinds:
-            return False
-        if template is None:
-            return True
-        if self.shape is None or self.fields is None:
-            return False
-        return template.admits(self.shape, self.fields)
-
-
-class ChangeFeed:
-    """The newest changes of one space, for any number of watchers. While there are any, the log is
-    read twice a second; of a flood only the newest changes are read, and the rest is counted."""
-
-    def __init__(self, gateway: Gateway, name: str) -> None:
-        self._gateway = gateway
-        self._name = name
-        self._kept: deque[ShownChange] = deque(maxlen=CHANGES_KEPT)
-        self._position = 0
-        self._watchers = 0
-        self._error: TupeloError | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._news = asyncio.Condition()
-
-    async def start(self) -> int:
-        """Begin to read the log, unless that has begun; and the position up to which it was read.
-
-        Raises LogTrimmed if the space keeps no log, and NotAllowed if it may not be read.
-        """
-        if self._task is None or self._task.done():
-            await _changes(await self._gateway.space(self._name), 0, 1)
-            self._error = None
-            self._position = await self._latest()
-            self._task = asyncio.create_task(self._read())
-        return self._position
-
-    async def watch(self, last: int) -> AsyncIterator[tuple[list[ShownChange], int]]:
-        """Batches of changes after the position `last`, each with the position up to which the
-        watcher now knows the log. Positions that are missing were skipped. Call `start` first."""
-        self._watchers += 1
-        try:
-            if last < self._position:
-                batch, last = await self._past(last), self._position
-                yield batch, last
-            while True:
-                async with self._news:
-                    while self._position <= last and self._error is None:
-                        await self._news.wait()
-                if self._error is not None:
-                    raise self._error
-                batch = [one for one in self._kept if one.position > last]
-                last = self._position
-                yield batch, last
-        finally:
-            self._watchers -= 1
-
-    async def _past(self, since: int) -> list[ShownChange]:
-        space = await self._gateway.space(self._name)
-        first = max(since, self._position - CHANGES_KEPT)
-        return [ShownChange(one) for one in await _changes(space, first, CHANGES_KEPT)]
-
-    async def _latest(self) -> int:
-        about = await self._gateway.inspect("space", self._name)
-        position: int = about["position"]
-        return position
-
-    async def _read(self) -> None:
-        space = await self._gateway.space(self._name)
-        idle = 0
-        try:
-            while idle < IDLE_ROUNDS:
-                idle = 0 if self._watchers else idle + 1
-                latest = await self._latest()
-                if latest > self._position:
-                    first = max(self._position, latest - CHANGES_KEPT // 2)
-                    for change in await _changes(space, first, CHANGES_KEPT // 2):
-                        self._kept.append(ShownChange(change))
-                        latest = max(latest, change.position)
-                    async with self._news:
-                        self._position = latest
-                        self._news.notify_all()
-                await asyncio.sleep(CHANGES_EVERY_SECONDS)
-        except TupeloError as error:
-            async with self._news:
-                self._error = error
-                self._news.notify_all()
-
-    def stop(self) -> None:
-        """End the reading of the log; for the end of the gateway."""
-        if self._task is not None:
-            self._task.cancel()
-
-
-async def _changes(space: Any, since: int, limit: int) -> list[Change]:
-    try:
-        found: list[Change] = await space.changes(since=since, limit=limit)
-    except LogTrimmed as trimmed:
-        if trimmed.first <= 1:
-            raise
-        found = await space.changes(since=max(since, trimmed.first - 1), limit=limit)
-    return found
-
-
-def change_to_json(change: Change) -> dict[str, Any]:
-    """A change of a log as JSON, with its entry if it has one."""
-    said: dict[str, Any] = {
-        "position": change.position,
-        "time": change.time,
-        "kind": change.kind,
-        "agent": change.agent,
-        "agent_name": change.agent_name,
-        "txn": change.txn,
-        "waited": change.waited,
-        "deliveries": change.deliveries,
-    }
-    if change.shape is not None and change.fields is not None:
-        said["entry"] = fields_to_json(change.shape.kind, change.fields)
-    return said
 
 
 async def _close(handle: Any) -> None:

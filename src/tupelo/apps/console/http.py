@@ -18,14 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tupelo.apps.console.gateway import (
-    NOTICES_MAX,
-    PAGE_MAX,
-    TRANSACTION_SECONDS,
-    Gateway,
-    change_to_json,
-    error_to_json,
-)
+from tupelo.apps.console.feeds import KEEPALIVE_SECONDS, STILL_HERE, change_to_json, event
+from tupelo.apps.console.gateway import PAGE_MAX, TRANSACTION_SECONDS, Gateway, error_to_json
 from tupelo.apps.console.json_values import entry_from_json, entry_to_json, template_from_json
 from tupelo.apps.console.openapi import describe_api
 from tupelo.apps.console.whiteboard import stroke
@@ -54,7 +48,6 @@ from tupelo.values.lease import check_lease
 BODY_MAX = 8 * 1024 * 1024
 WAIT_MAX = 3_600.0
 """The longest wait of one HTTP request, in seconds."""
-KEEPALIVE_SECONDS = 15.0
 WATCH_AFTER_SECONDS = 0.01
 """A request that takes longer ends when its client disconnects."""
 
@@ -115,7 +108,7 @@ def status_of(error: TupeloError) -> int:
 
 
 class Answer(NamedTuple):
-    """A response: a body, or a stream of server-sent events."""
+    """A response: a body, with `events` the first of a stream of server-sent events."""
 
     status: int
     body: bytes = b""
@@ -158,11 +151,6 @@ def refuse(status: int, error: str, message: str, *more: tuple[bytes, bytes]) ->
     """An error that is not one of Tupelo's."""
     said = msgspec.json.encode({"error": error, "message": message})
     return Answer(status, said, headers=(*_API_HEADERS, *more))
-
-
-def event(value: Any, name: str = "message") -> bytes:
-    """One server-sent event."""
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
 class HttpApi:
@@ -409,25 +397,9 @@ class HttpApi:
 
     async def subscribe(self, call: Call) -> Answer:
         """A stream of the entries that are written from now on."""
-        body = call.body("template")
-        space = await self._gateway.space(call.name)
-        subscription = await space.subscribe(
-            template_from_json(body.get("template")), backlog_max=NOTICES_MAX
-        )
-
-        async def events() -> AsyncGenerator[bytes]:
-            try:
-                yield event({}, "ready")
-                while True:
-                    notice = await subscription.get(wait=KEEPALIVE_SECONDS)
-                    if notice is None:
-                        yield b": still here\n\n"
-                    else:
-                        yield event({"entry": entry_to_json(notice.entry), "missed": notice.missed})
-            finally:
-                self._gateway.end(subscription)
-
-        return _stream(events())
+        said = call.body("template").get("template")
+        key, template = msgspec.json.encode(said), template_from_json(said)
+        return await _stream(self._gateway.notices(call.name, key, template).events())
 
     async def changes(self, call: Call) -> Answer:
         """Changes of the log after the position `since`, oldest first."""
@@ -451,20 +423,9 @@ class HttpApi:
         if kinds is not None and not isinstance(kinds, list):
             raise BadArgument("kinds", "an array of kinds of changes", kinds)
         template = template_from_json(body["template"]) if body.get("template") else None
-        feed = self._gateway.feed(call.name)
-        now = await feed.start()
-        first = now if since is None else min(since, now)
-
-        async def events() -> AsyncGenerator[bytes]:
-            last = first
-            yield event({"position": first}, "ready")
-            async for changes, position in feed.watch(first):
-                skipped = max(0, position - last - len(changes))
-                last = position
-                shown = [one.json for one in changes if one.is_wanted(kinds, template)]
-                yield event({"changes": shown, "position": position, "skipped": skipped})
-
-        return _stream(events())
+        key = msgspec.json.encode([kinds, body.get("template")])
+        feed = self._gateway.changes(call.name)
+        return await _stream(feed.events(since, key, lambda item: item.is_wanted(kinds, template)))
 
     # The whiteboard
 
@@ -483,19 +444,17 @@ class HttpApi:
     async def picture(self, call: Call) -> Answer:
         """A stream of changes of the picture: how many strokes stay, and those after them."""
         call.body()
-        first = await self._gateway.whiteboard("picture", "")
 
         async def events() -> AsyncGenerator[bytes]:
-            said, known = first, ("", None)
+            known: tuple[str, bool | None] = "", None
+            wait = 0.0
             while True:
-                if (said["mark"], said["cloned"]) == known:
-                    yield b": still here\n\n"
-                else:
-                    known = said["mark"], said["cloned"]
-                    yield event(said)
-                said = await self._gateway.whiteboard("picture", known[0], wait=KEEPALIVE_SECONDS)
+                said = await self._gateway.whiteboard("picture", known[0], wait=wait)
+                now, wait = (said["mark"], said["cloned"]), KEEPALIVE_SECONDS
+                yield STILL_HERE if now == known else event(said)
+                known = now
 
-        return _stream(events())
+        return await _stream(events())
 
     # Transactions
 
@@ -600,16 +559,25 @@ async def _serve(handler: Handler, name: str, receive: Receive, send: Send) -> N
 
 async def _send(answer: Answer, send: Send) -> None:
     headers = [*answer.headers, (b"content-type", answer.kind)]
+    start = {"type": "http.response.start", "status": answer.status, "headers": headers}
     if answer.events is None:
         headers.append((b"content-length", b"%d" % len(answer.body)))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    if answer.events is None:
+        await send(start)
         await send({"type": "http.response.body", "body": answer.body})
         return
     async with aclosing(answer.events):
-        async for one in answer.events:
-            await send({"type": "http.response.body", "body": one, "more_body": True})
+        await send(start)
+        await _send_part(answer.body, send)
+        try:
+            async for one in answer.events:
+                await _send_part(one, send)
+        except TupeloError as error:
+            await _send_part(event(error_to_json(error), "error"), send)
     await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_part(body: bytes, send: Send) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _raw_body(receive: Receive) -> bytes:
@@ -644,18 +612,10 @@ def _limit(body: dict[str, Any]) -> int:
     return limit
 
 
-def _stream(events: AsyncGenerator[bytes]) -> Answer:
-    """Server-sent events. An error of the host ends the stream with an event "error"."""
-
-    async def guarded() -> AsyncGenerator[bytes]:
-        async with aclosing(events):
-            try:
-                async for one in events:
-                    yield one
-            except TupeloError as error:
-                yield event(error_to_json(error), "error")
-
-    return Answer(200, kind=b"text/event-stream; charset=utf-8", events=guarded())
+async def _stream(events: AsyncGenerator[bytes]) -> Answer:
+    """Server-sent events. The first is awaited here, so that its error has a status of its own."""
+    first = await anext(events)
+    return Answer(200, first, b"text/event-stream; charset=utf-8", events)
 
 
 def _label(text: str) -> str:

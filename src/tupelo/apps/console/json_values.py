@@ -36,7 +36,13 @@ _UNREADABLE = (KeyError, TypeError, ValueError, InvalidOperation, binascii.Error
 def entry_to_json(entry: object) -> Any:
     """An entry as a space returns it, as JSON."""
     if type(entry) is tuple:
-        return [_to_json(field) for field in entry]
+        return [
+            field
+            if (cls := type(field)) is str
+            or (cls is int and -SAFE_INTEGER <= field <= SAFE_INTEGER)
+            else _to_json(field)
+            for field in entry
+        ]
     shape, fields = freeze(entry)
     if shape.kind is not None:
         return _to_json(Typed(shape.kind, fields))
