@@ -20,6 +20,7 @@ from tupelo.queue import (
     QueueStatus,
     queue_names,
 )
+from tupelo.queue.jobs import WaitingJob
 
 PATIENCE_SECONDS = 60.0
 
@@ -313,6 +314,87 @@ def test_a_text_that_cannot_be_encoded_does_not_end_the_worker(queue):
         job.result(0)
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt])
+def test_a_task_that_raises_what_is_no_exception_has_failed(queue, error):
+    @queue.task(retries=0)
+    def give_up():
+        raise error
+
+    job = queue.submit(give_up)
+    queue.work(until_empty=True)
+    with pytest.raises(JobFailed, match=error.__name__):
+        job.result(0)
+
+
+def test_many_failures_do_not_end_the_worker(space, queue):
+    @queue.task(retries=1_100, backoff=0.0)
+    def fail():
+        raise ValueError
+
+    space.write(WaitingJob(queue.name, "1", "fail", [], {}, 0, failures=1_098))
+    queue.work(until_empty=True)
+    assert [letter.failures for letter in queue.dead()] == [1_101]
+
+
+def test_a_long_error_is_kept_in_part(queue):
+    @queue.task(retries=0)
+    def fail():
+        raise ValueError("x" * 1_000_000)
+
+    job = queue.submit(fail)
+    queue.work(until_empty=True)
+    with pytest.raises(JobFailed, match="xxx") as told:
+        job.result(0)
+    assert len(str(told.value)) < 200_000
+
+
+def test_another_attempt_is_made_within_a_day(clock):
+    with tupelo.Space(clock=clock) as space:
+        queue = JobQueue(space)
+
+        @queue.task(retries=100, backoff=3_600.0)
+        def fail():
+            raise ValueError
+
+        queue.submit(fail)
+        for _ in range(101):
+            queue.work(until_empty=True, leave_delayed=True)
+            clock.advance(86_400)
+        assert len(queue.dead()) == 1
+
+
+def test_a_result_that_is_too_long_to_be_sent_fails_the_job():
+    with (
+        tupelo.Host("here", listen="127.0.0.1:0") as host,
+        tupelo.connect(host.url + "jobs") as space,
+    ):
+        queue = JobQueue(space)
+
+        @queue.task(retries=0)
+        def produce():
+            return bytes(70 * 2**20)
+
+        job = queue.submit(produce)
+        queue.work(until_empty=True)
+        with pytest.raises(JobFailed, match="cannot be an entry"):
+            job.result(0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"priority": None}, {"priority": "high"}, {"arguments": None}, {"failures": None}]
+)
+def test_an_entry_that_is_no_job_does_not_end_the_worker(space, queue, wrong):
+    @queue.task
+    def work():
+        return "done"
+
+    right = {"id": "1", "task": "work", "arguments": [], "options": {}, "priority": 0}
+    space.write(WaitingJob(**{"queue": queue.name, "failures": 0, **right, **wrong}))
+    job = queue.submit(work)
+    queue.work(until_empty=True)
+    assert job.result(0) == "done" and len(queue) == 1
+
+
 def test_a_worker_and_an_executor_go_on_after_a_restart_of_the_host(tmp_path):
     host = tupelo.Host("office", listen="127.0.0.1:0", path=tmp_path)
     address, url = host.address, f"{host.url}jobs"
@@ -445,6 +527,8 @@ def test_an_error_of_the_space_ends_the_work():
         (lambda queue: queue.task(name="twice")(queue.task(name="twice")(print)), "name"),
         (lambda queue: queue.task(7), "function"),
         (lambda queue: queue.work(), "work"),
+        (lambda queue: queue.job(None), "id"),
+        (lambda queue: queue.retry(None), "id"),
         (lambda queue: (queue.task(print), queue.work(0)), "threads"),
     ],
 )

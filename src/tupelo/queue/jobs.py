@@ -24,13 +24,27 @@ from time import monotonic, time
 from typing import Any, TypeVar, overload
 
 import tupelo
-from tupelo.errors import BadArgument, BadEntry, LeaseLost, PeerLost, TransactionEnded, TupeloError
+from tupelo.errors import (
+    BadArgument,
+    BadEntry,
+    CannotSend,
+    LeaseLost,
+    PeerLost,
+    TransactionEnded,
+    TupeloError,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 BY_PRIORITY = tupelo.Key("priority", reverse=True)
 POLL_SECONDS = 1.0
 """How long an idle worker waits for a job before it looks whether it shall stop."""
+
+BACKOFF_MAX = 86_400.0
+"""The longest delay before another attempt, in seconds."""
+
+ERROR_CHARS_MAX = 100_000
+"""So much of the end of a traceback is kept."""
 
 CANCELLED = "the job was cancelled"
 
@@ -225,7 +239,7 @@ class JobQueue:
         """Declare a function as a task of this queue: a decorator, with or without arguments.
 
         If the function raises, the job is tried again, `retries` times, after `backoff` seconds,
-        twice as long after each further failure; then it is a dead letter.
+        twice as long after each further failure, but at most a day; then it is a dead letter.
         """
         if function is None:
             return partial(self._declare, name, retries, backoff)
@@ -280,7 +294,7 @@ class JobQueue:
 
     def job(self, id: str) -> Job:
         """A job by its id, perhaps submitted by another program."""
-        return Job(self, id)
+        return Job(self, _check_id(id))
 
     def __len__(self) -> int:
         """The number of jobs that could be begun now."""
@@ -310,7 +324,7 @@ class JobQueue:
     def retry(self, id: str) -> bool:
         """Put a dead letter into the queue again. Returns False if there is none with this id."""
         with self.space.transaction() as txn:
-            dead = self.space.take(DeadLetter(self.name, id), wait=0, txn=txn)
+            dead = self.space.take(DeadLetter(self.name, _check_id(id)), wait=0, txn=txn)
             if dead is None:
                 return False
             self.space.take_all(FinishedJob(self.name, id), txn=txn)
@@ -375,7 +389,9 @@ class JobQueue:
 
     def _mine(self) -> WaitingJob:
         """The template of the jobs whose tasks are here."""
-        return WaitingJob(self.name, task=tupelo.OneOf(*self._tasks))
+        # The types: an entry that is no job, whoever wrote it, must not stop the workers.
+        parts: list[Any] = [str, tupelo.OneOf(*self._tasks), list, dict, int, int]
+        return WaitingJob(self.name, *parts)
 
     def _renew(self, in_hand: set[tupelo.Lease]) -> None:
         for lease in list(in_hand):
@@ -423,21 +439,22 @@ class JobQueue:
         task = self._tasks[job.task]
         try:
             value = task.function(*job.arguments, **job.options)
-        except (Exception, SystemExit):
+        except BaseException:  # also SystemExit, and what a cancelled task of asyncio raises
             self._fail(job, task, traceback.format_exc(), txn)
             return
         try:
             self.finish(FinishedJob(self.name, job.id, value), txn)
-        except BadEntry as error:
+        except (BadEntry, CannotSend) as error:
             self._fail(job, task, f"the result of {task.name} cannot be an entry: {error}", txn)
 
     def _fail(self, job: WaitingJob, task: Task, error: str, txn: Any) -> None:
         assert job.failures is not None
-        error = error.encode("utf-8", "backslashreplace").decode()
+        error = error[-ERROR_CHARS_MAX:].encode("utf-8", "backslashreplace").decode()
         job.failures += 1
         logger.warning("job %s of %s has failed: %s", job.id, task.name, error.splitlines()[-1])
         if job.failures <= task.retries:
-            self._put(job, task.backoff * 2 ** (job.failures - 1), txn)
+            doubled = task.backoff * 2.0 ** min(job.failures - 1, 1_000)
+            self._put(job, min(doubled, max(task.backoff, BACKOFF_MAX)), txn)
         else:
             self._make_dead_letter(job, error, txn)
 
@@ -530,6 +547,12 @@ def _check_arguments(task: Task, arguments: tuple[Any, ...], options: dict[str, 
     except TypeError as error:
         expected = f"those of {task.name}{accepted}: {error}"
         raise BadArgument("arguments", expected, (*arguments, options)) from None
+
+
+def _check_id(id: object) -> str:
+    if not isinstance(id, str) or not id:
+        raise BadArgument("id", "the id of a job", id)
+    return id
 
 
 def _check_priority(priority: object) -> int:
