@@ -9,6 +9,7 @@ import pytest
 import tupelo
 from tests.federation.client.hosting import Hosting
 from tests.federation.raw import Raw, encoded
+from tests.laws.kinds import Job
 from tupelo.federation.client.connect import connect
 from tupelo.federation.hosts import client_resources, serving
 from tupelo.federation.identity.access import ANYONE, Access
@@ -478,6 +479,21 @@ def test_what_is_recovered_when_its_taker_is_back_already_is_settled_at_once(
     desk.host.soon(leave)
     assert done.wait(PATIENCE) and not parcels[3].fate
     assert core.doubts.owners() == ["client:a:s"]
+
+
+def test_a_dataclass_that_cannot_be_sent_is_told_to_whom_it_concerns(desk):
+    jobs = desk.at()
+    client = desk.client()
+    subscription = listen(client)
+    jobs.write_all([Job("\ud800"), Job("fine")])
+    heard = client.call(wire.Next, "jobs", subscription, PATIENCE, 64).value
+    assert [missed for *_, missed in heard] == [1]
+    job = template_to_wire(Job())
+    for take in (False, True):
+        assert client.call(wire.Get, "jobs", job, take, 0.0).kind == "CannotSend"
+        assert client.call(wire.Get, "jobs", job, take, 0.0, whole=True).kind == "CannotSend"
+        assert client.call(wire.Get, "jobs", job, take, 0.0, many=True).kind == "CannotSend"
+    assert jobs.take_all() == [Job("\ud800"), Job("fine")]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from tests.federation.company import await_space, meet
 from tests.federation.raw import Raw, encoded
-from tupelo import Capacity, Where
+from tests.laws.kinds import Job
+from tupelo import ANY, Capacity, Where
 from tupelo.errors import BadArgument, NotAllAnswered
 from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.identity.access import Access
@@ -376,7 +377,27 @@ def test_a_mute_host_keeps_no_notice_back():
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("unsendable", [bytes(wire.MESSAGE_MAX), "\ud800"], ids=["long", "text"])
+UNSENDABLE = pytest.mark.parametrize(
+    "unsendable",
+    [bytes(wire.MESSAGE_MAX), "\ud800", Job("\ud800")],
+    ids=["long", "text", "dataclass"],
+)
+
+
+@UNSENDABLE
+def test_what_cannot_be_sent_is_passed_over(threads, unsendable):
+    here, there = threads.host("first"), threads.host("second")
+    meet(here, there)
+    mine, theirs = here.space("jobs"), there.space("jobs")
+    theirs.write_all([("job", unsendable), ("job", 1), ("job", 2)])
+    assert mine.read(("job", ANY), wait=PATIENCE) == ("job", 1)
+    assert mine.take(("job", ANY), wait=PATIENCE) == ("job", 1)
+    assert mine.read_all(("job", ANY)) == [("job", 2)]
+    assert mine.take_all(("job", ANY)) == [("job", 2)]
+    assert theirs.take_all(scope=HERE) == [("job", unsendable)]
+
+
+@UNSENDABLE
 def test_what_cannot_be_told_is_counted(threads, unsendable):
     here, there = threads.host("first"), threads.host("second")
     meet(here, there)

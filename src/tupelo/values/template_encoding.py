@@ -15,7 +15,7 @@ from uuid import UUID
 
 from msgspec.msgpack import Ext
 
-from tupelo.errors import BadTemplate, TupeloError
+from tupelo.errors import BadEntry, BadTemplate, TupeloError
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry, read_extension
 from tupelo.values.entry import DEPTH_MAX, NATIVE, shape_of, types_of
 from tupelo.values.kind import name_of
@@ -106,7 +106,10 @@ def template_to_wire(raw: Any) -> Any:
             _check_cost(len(fields), BadTemplate)
             return fields
     encoded = encode_template(raw)
-    packed = encode_entry(shape_of(None, types_of(encoded)), encoded)
+    try:
+        packed = encode_entry(shape_of(None, types_of(encoded)), encoded)
+    except BadEntry as error:
+        raise BadTemplate(f"the template is not valid Unicode: {error.__cause__}") from error
     _check_size(len(packed), BadTemplate)
     _check_cost(as_template(raw).cost, BadTemplate)
     return Ext(_TEMPLATE, packed)

@@ -9,6 +9,7 @@ import uvloop
 
 import tupelo
 from tests.federation.client.hosting import Hosting
+from tests.laws.kinds import Job
 from tupelo.errors import (
     BadArgument,
     BadTemplate,
@@ -317,6 +318,12 @@ def test_what_cannot_be_sent_is_refused(dial, host):
         space.space("")
     with pytest.raises(tupelo.errors.BadEntry, match="field 0"):
         space.write(("\ud800",))
+    with pytest.raises(tupelo.errors.BadEntry, match="field 'name'"):
+        space.write(Job("\ud800"))
+    with pytest.raises(tupelo.errors.BadEntry, match="field 0"):
+        space.write((Job("\ud800"),))
+    with pytest.raises(BadTemplate, match="Unicode"):
+        space.read(Job("\ud800"), wait=0)
     with pytest.raises(BadTemplate, match="Unicode"):
         space.read(("\ud800",), wait=0)
     assert space.count() == 0

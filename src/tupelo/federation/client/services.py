@@ -25,7 +25,7 @@ from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.connect import config_of, network_of
 from tupelo.federation.client.space import HostConnection, RemoteSpace
 from tupelo.federation.links import wire
-from tupelo.federation.links.encoding import read_encoded_entry
+from tupelo.federation.links.encoding import encode_fields, read_encoded_entry
 from tupelo.federation.names import PRESENCE
 from tupelo.space.dual_api import run_sync
 from tupelo.space.port import value_of
@@ -109,7 +109,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 ENTRIES = ServiceCodec(
-    lambda entries: [entry_to_wire(entry.shape, entry.fields) for entry in entries],
+    lambda entries: [encode_fields(entry) for entry in entries],
     lambda found: [built(one) for one in listed(found)],
     lambda entries: [value_of(entry) for entry in entries],
 )

@@ -369,11 +369,11 @@ class RemoteSpace(HostConnection, SpaceLike):
         delay = check_delay(delay, to)
         if delay is not None:
             self._channel.require_level(1, "delay entries")
-        encoded = [entry_to_wire(shape, fields) for shape, fields in items]
         branch = None if txn is None else await self.branch(txn)
-        message = wire.Write(0, self._name, encoded, lease, id_of(branch), at, wait, to, leases)
-        message.delay = delay
         try:
+            encoded = [entry_to_wire(shape, fields) for shape, fields in items]
+            message = wire.Write(0, self._name, encoded, lease, id_of(branch), at, wait, to, leases)
+            message.delay = delay
             granted = (await self._call_in(branch, message)).value
         except UnicodeEncodeError as error:
             for shape, fields in items:

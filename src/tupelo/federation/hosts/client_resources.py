@@ -12,6 +12,7 @@ import msgspec
 
 from tupelo.errors import (
     BadArgument,
+    CannotSend,
     LeaseLost,
     LimitReached,
     MatchSetInvalid,
@@ -24,7 +25,7 @@ from tupelo.federation.hosts.decisions import is_spanning
 from tupelo.federation.hosts.limits import Budget, Limits
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers
-from tupelo.federation.links.encoding import encode_error, encode_whole
+from tupelo.federation.links.encoding import encode_error, encode_fields, encode_whole
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space.asynchronous import Subscription, Transaction
@@ -34,7 +35,6 @@ from tupelo.space.query import deadline_of
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.values.change import Notice
-from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import Entry, about_bytes
 from tupelo.values.holder import InHand
 from tupelo.values.lease import Lease, check_lease
@@ -352,7 +352,7 @@ class ClientResources:
                 break
             if position:
                 await hosted.flush(position)
-            entries.append(entry_to_wire(entry.shape, entry.fields))
+            entries.append(encode_fields(entry))
             size += about_bytes(entry.fields)
             if size > NOTICES_BYTES:
                 break
@@ -458,16 +458,11 @@ def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice
 
 def _encode_notice(notice: Notice, bytes_max: int, level: int) -> bytes | None:
     """The encoded notice; None if it is too long, or not valid Unicode."""
-    encoded = [
-        notice.event_id,
-        notice.sequence,
-        notice.kind,
-        encode_whole(notice.subject, level=level),
-        notice.missed,
-    ]
     try:
+        subject = encode_whole(notice.subject, level=level)
+        encoded = [notice.event_id, notice.sequence, notice.kind, subject, notice.missed]
         content = msgspec.msgpack.encode(encoded)
-    except UnicodeEncodeError:
+    except (CannotSend, UnicodeEncodeError):
         return None
     return content if len(content) <= bytes_max else None
 

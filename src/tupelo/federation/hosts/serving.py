@@ -33,6 +33,7 @@ from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.encoding import (
     ENCODED_AT_ONCE,
     encode_change,
+    encode_fields,
     encode_in_slices,
     encode_leases,
     encode_whole,
@@ -47,7 +48,6 @@ from tupelo.space.log import Actor
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import TaskSignal, alarm_at, turn
 from tupelo.space.waiting import Items, Waiter, WriteOutcome, Writer
-from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import Entry, about_bytes
 from tupelo.values.holder import Holder
 from tupelo.values.lease import Lease, check_lease
@@ -716,7 +716,7 @@ class ClientServer:
         return [encoded, list(taken.covered), list(taken.missing)]
 
     def _encoder(self, message: wire.Get) -> Callable[[Entry], Any]:
-        return partial(encode_whole, level=self._level) if message.whole else _encode_fields
+        return partial(encode_whole, level=self._level) if message.whole else encode_fields
 
     def _encoded(self, message: wire.Get, entries: list[Entry]) -> list[Any]:
         return list(map(self._encoder(message), entries))
@@ -811,7 +811,3 @@ class ClientServer:
         self.resources.free()
         self._host.services.left(self)
         self._host.doubts.leave(self.holder.owner, self._given.leave(), reason)
-
-
-def _encode_fields(entry: Entry) -> Any:
-    return entry_to_wire(entry.shape, entry.fields)

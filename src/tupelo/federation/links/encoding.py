@@ -34,6 +34,20 @@ _ORDERS: dict[str, type[Order]] = {"fifo": Fifo, "lifo": Lifo, "queue": Queue, "
 _encode = msgspec.msgpack.Encoder().encode
 
 
+def encode_fields(entry: Entry | Change) -> Any:
+    """An entry without its identity. Raises CannotSend if a dataclass has a text that is not valid
+    Unicode; other such texts are found when the message is encoded."""
+    assert entry.shape is not None and entry.fields is not None
+    try:
+        return entry_to_wire(entry.shape, entry.fields)
+    except UnicodeEncodeError as error:
+        raise _not_unicode(error) from error
+
+
+def _not_unicode(error: UnicodeEncodeError) -> CannotSend:
+    return CannotSend(f"a text is not valid Unicode: {error}")
+
+
 def encode_whole(entry: Entry, now: float = 0.0, level: int = LEVEL) -> list[Any]:
     """An entry with its identity: fields, origin, n, arrival, expires, the agent that it is for,
     and how often it came back, if it did and the receiver has a level.
@@ -41,7 +55,7 @@ def encode_whole(entry: Entry, now: float = 0.0, level: int = LEVEL) -> list[Any
     Between hosts, whose clocks may differ, the lease is given in seconds from `now`.
     """
     encoded = [
-        entry_to_wire(entry.shape, entry.fields),
+        encode_fields(entry),
         entry.origin,
         entry.n,
         entry.arrival,
@@ -79,7 +93,7 @@ def check_sendable(entry: object) -> int:
     """How many bytes an entry needs in a message. Raises CannotSend if it is too long, or not valid
     Unicode; BadEntry if it is not an entry."""
     shape, fields = freeze(entry)
-    return len(_encoded(entry_to_wire(shape, fields)))
+    return len(_encoded(encode_fields(Entry(fields, shape, "", 0, 0))))
 
 
 def encode_answer(entries: list[Entry], now: float, cut: bool, message_max: int) -> msgspec.Raw:
@@ -117,7 +131,7 @@ def _encoded(encoded: Any, bytes_max: int | None = None) -> bytes:
     try:
         content = _encode(encoded)
     except UnicodeEncodeError as error:
-        raise CannotSend(f"a text is not valid Unicode: {error}") from error
+        raise _not_unicode(error) from error
     if len(content) > bytes_max:
         raise CannotSend(
             f"this needs {len(content):,} bytes, and {bytes_max:,} can be sent at a time"
@@ -160,9 +174,7 @@ def read_any(encoded: Any) -> Any:
 
 def encode_change(change: Change, level: int = LEVEL) -> list[Any]:
     """A change, for a receiver of this level."""
-    entry = None
-    if change.shape is not None and change.fields is not None:
-        entry = entry_to_wire(change.shape, change.fields)
+    entry = None if change.shape is None else encode_fields(change)
     encoded = [
         change.position,
         change.time,
