@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from concurrent.futures import CancelledError, Future, wait
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,17 @@ from tupelo.errors import BadArgument
 from tupelo.queue import AsyncQueue, JobFailed, JobQueue, QueueExecutor, SpaceDict
 
 PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    x: int | None = None
+    y: int | None = None
+
+
+@dataclass(frozen=True)
+class Corner(Place):
+    pass
 
 
 @pytest.fixture
@@ -142,11 +154,23 @@ def test_a_dict(space):
     untyped: Any = shared
     with pytest.raises(TypeError, match="unhashable"):
         untyped[["a"]] = 1
-    for bad in (None, str):
-        with pytest.raises(BadArgument, match="key"):
-            untyped[bad] = 1
+    for bad in (None, str, tupelo.ANY, ("a", int)):
+        for use in (lambda key: untyped.__setitem__(key, 1), untyped.pop, untyped.__getitem__):
+            with pytest.raises(BadArgument, match="key"):
+                use(bad)
     with pytest.raises(BadArgument, match="value"):
         untyped["a"] = None
+
+
+def test_a_key_is_found_by_its_value_and_not_as_a_template(space):
+    shared = SpaceDict[Any, int](space)
+    keys = [Place(1, 2), Place(1, None), Corner(1, 2), ("a", 1), ("a", None), ("a", Place(1, 2))]
+    for number, key in enumerate(keys, 1):
+        shared[key] = number
+    assert [shared[key] for key in keys] == [1, 2, 3, 4, 5, 6]
+    assert shared.pop(Place(1, None)) == 2 and shared.pop(("a", None)) == 5
+    assert Place(None, None) not in shared and ("a", Place(1, None)) not in shared
+    assert sorted(shared.values()) == [1, 3, 4, 6]
 
 
 def test_of_many_poppers_one_gets_the_value(space):

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import tupelo
-from tupelo.errors import BadArgument, SpaceClosed, TupeloError
+from tupelo.errors import BadArgument, BadEntry, SpaceClosed, TupeloError
 from tupelo.queue.jobs import FinishedJob, Job, JobCancelled, JobFailed, JobQueue
+from tupelo.values.entry import freeze_value
+from tupelo.values.parts import Equal
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -198,8 +200,9 @@ class SpaceDict(MutableMapping[K, V]):
     def __setitem__(self, key: K, value: V) -> None:
         if value is None:
             raise BadArgument("value", "a value other than None", value)
+        template = self._template(key)
         with self._space.transaction() as txn:
-            self._space.take_all(self._template(key), txn=txn)
+            self._space.take_all(template, txn=txn)
             self._space.write(DictItem(self._name, key, value), txn=txn)
 
     def __delitem__(self, key: K) -> None:
@@ -209,8 +212,8 @@ class SpaceDict(MutableMapping[K, V]):
         """Remove a key and return its value: of several programs, one gets it."""
         if len(default) > 1:
             raise TypeError(f"pop takes at most 2 arguments, got {len(default) + 1}")
+        template = self._template(key)
         with self._space.transaction() as txn:
-            template = self._template(key)
             found = self._space.take(template, wait=None, if_exists=True, order=NEWEST, txn=txn)
             self._space.take_all(template, txn=txn)
         if found is not None:
@@ -240,9 +243,13 @@ class SpaceDict(MutableMapping[K, V]):
 
     def _template(self, key: K) -> DictItem:
         hash(key)  # TypeError, as for a dict, if it has none
-        if key is None or isinstance(key, type):
+        exact = None
+        with suppress(BadEntry):
+            exact = freeze_value(key, "key", 1)
+        if exact is None:
             raise BadArgument("key", "a value that an entry may hold, other than None", key)
-        return DictItem(self._name, key)
+        # As a template, a key with None or a type in it would match other keys.
+        return DictItem(self._name, Equal(exact))
 
     def __repr__(self) -> str:
         return f"<dict {self._name!r} in {self._space!r}>"
