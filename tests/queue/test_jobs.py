@@ -524,6 +524,7 @@ def test_an_error_of_the_space_ends_the_work():
         (lambda queue: queue.submit("a", delay=True), "delay"),
         (lambda queue: queue.task(retries=-1)(print), "retries"),
         (lambda queue: queue.task(backoff="slow")(print), "backoff"),
+        (lambda queue: queue.task(backoff=1e6)(print), "backoff"),
         (lambda queue: queue.task(name="twice")(queue.task(name="twice")(print)), "name"),
         (lambda queue: queue.task(7), "function"),
         (lambda queue: queue.work(), "work"),

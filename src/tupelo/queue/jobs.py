@@ -184,8 +184,8 @@ class JobQueue:
     `space` is any space: in memory, in a file, at a host, or spanning hosts. `name` keeps several
     queues in one space apart. A job whose worker stops responding is in the queue again after
     `lease` seconds; if a connection breaks, at once. A job whose workers were lost more than
-    `losses_max` times is a dead letter, since it may be the job that kills them. Results are kept
-    for `keep_results` seconds.
+    `losses_max` times is a dead letter, since it may be the job that kills them; the end of the
+    process that has the space is not counted. Results are kept for `keep_results` seconds.
     """
 
     def __init__(
@@ -250,6 +250,8 @@ class JobQueue:
             raise BadArgument("function", "a function that is not async", function)
         _check_count("retries", retries)
         _check_seconds("backoff", backoff)
+        if backoff > BACKOFF_MAX:
+            raise BadArgument("backoff", f"at most {BACKOFF_MAX:,.0f} seconds", backoff)
         name = name or function.__name__
         if name in self._tasks:
             raise BadArgument("name", f"free: the queue has a task {name!r} already", name)
@@ -454,7 +456,7 @@ class JobQueue:
         logger.warning("job %s of %s has failed: %s", job.id, task.name, error.splitlines()[-1])
         if job.failures <= task.retries:
             doubled = task.backoff * 2.0 ** min(job.failures - 1, 1_000)
-            self._put(job, min(doubled, max(task.backoff, BACKOFF_MAX)), txn)
+            self._put(job, min(doubled, BACKOFF_MAX), txn)
         else:
             self._make_dead_letter(job, error, txn)
 
