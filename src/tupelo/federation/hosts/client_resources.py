@@ -235,7 +235,7 @@ class ClientResources:
             count, found, position = hosted.port.delayed(template, message.limit, message.cancel)
         if position:
             await hosted.flush(position)
-        return [count, [[when, entry_to_wire(e.shape, e.fields)] for when, e in found]]
+        return [count, [[when, encode_fields(e)] for when, e in found]]
 
     # Sessions
 
