@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import tupelo
+from tests.conftest import until_true
 from tupelo.federation.hosts.doors import ThreadCall
 from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.melon import Melon
@@ -130,6 +130,6 @@ def test_an_event_heap(hosts: Hosts, interrupt: Interrupt) -> None:
 
 def until(get: Callable[[], Any]) -> Any:
     """What it gets, as soon as there is something."""
-    while (found := get()) is None:
-        time.sleep(0.001)
-    return found
+    found: list[Any] = []
+    until_true(lambda: found.append(get()) or found[-1] is not None, "there is something")
+    return found[-1]
