@@ -130,6 +130,12 @@ def test_an_event_heap(hosts: Hosts, interrupt: Interrupt) -> None:
 
 def until(get: Callable[[], Any]) -> Any:
     """What it gets, as soon as there is something."""
-    found: list[Any] = []
-    until_true(lambda: found.append(get()) or found[-1] is not None, "there is something")
-    return found[-1]
+    found: Any = None
+
+    def is_there() -> bool:
+        nonlocal found
+        found = get()
+        return found is not None
+
+    until_true(is_there, "there is something")
+    return found
