@@ -37,8 +37,11 @@ help: ## show this list
 run: $(RUN_STAMP) ## see the product: a host with its console, crashes, hosts that meet, Spark
 	@$(BIN)/tupelo tour
 
-test: check browser ## check, then run the tests side by side
-	@$(PYTEST) $(SIDE_BY_SIDE) $(ARGS)
+test: $(DEV_STAMP) browser ## check, and meanwhile run the tests side by side
+	@$(MAKE) --no-print-directory check & check=$$!; \
+		$(PYTEST) $(SIDE_BY_SIDE) $(ARGS); tested=$$?; \
+		wait $$check || { echo "make check failed: its messages are above." >&2; exit 1; }; \
+		exit $$tested
 
 quick: $(DEV_STAMP) ## run the tests only
 	@$(PYTEST) $(ARGS)

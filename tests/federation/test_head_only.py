@@ -68,9 +68,14 @@ def make_doors(request, company, tmp_path):
         doors.close()
 
 
-@pytest.mark.parametrize("order", [Queue, VisibleLine])
-@pytest.mark.parametrize("leaving", ["space", "here", "client", "elsewhere"])
-@pytest.mark.parametrize("door", ["space", "here", "client", "linda", "elsewhere"])
+@pytest.mark.parametrize(
+    ("door", "leaving", "order"),
+    [
+        (door, leaving, (Queue, VisibleLine)[(n + m) % 2])  # each at every door, in turn
+        for n, door in enumerate(["space", "here", "client", "linda", "elsewhere"])
+        for m, leaving in enumerate(["space", "here", "client", "elsewhere"])
+    ],
+)
 def test_who_waits_for_the_next_head_is_woken_at_every_door(
     make_doors, later, until, order, door, leaving
 ):

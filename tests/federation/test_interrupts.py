@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import tupelo
+from tests.conftest import until_true
 from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.melon import Melon
 from tupelo.space.bridge import ThreadCall
@@ -130,6 +130,12 @@ def test_an_event_heap(hosts: Hosts, interrupt: Interrupt) -> None:
 
 def until(get: Callable[[], Any]) -> Any:
     """What it gets, as soon as there is something."""
-    while (found := get()) is None:
-        time.sleep(0.001)
+    found: Any = None
+
+    def is_there() -> bool:
+        nonlocal found
+        found = get()
+        return found is not None
+
+    until_true(is_there, "there is something")
     return found

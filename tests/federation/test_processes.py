@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.federation.company import PATIENCE_SECONDS, ChildHost, Company, port_of
+from tests.conftest import until_true
+from tests.federation.company import ChildHost, Company, port_of
 
 KILLS = int(os.environ.get("TUPELO_HOST_KILLS", "0"))
 SEED = random.randrange(10**9) if KILLS else 5
@@ -116,22 +117,23 @@ class Town:
 
     def check(self) -> None:
         """All hosts are there and engaged. What is in doubt is settled by and by."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while any(len(child.do("engaged")) < HOSTS - 1 for child in self.children):
-            assert time.monotonic() < deadline, "they do not meet again"
-            time.sleep(0.01)
+        until_true(
+            lambda: all(len(child.do("engaged")) == HOSTS - 1 for child in self.children),
+            "they meet again",
+        )
         taken = Counter(self.taken)
         twice = {number for number, count in taken.items() if count > 1}
         assert twice <= self.taken_by_the_dead, "an entry was taken twice"
-        while True:
-            left = Counter(
-                number for child in self.children for _, number in child.do("here", "job")
-            )
+        left: Counter[int] = Counter()
+
+        def is_complete() -> bool:
+            jobs = [job for child in self.children for job in child.do("here", "job")]
+            left.clear()
+            left.update(number for _, number in jobs)
             lost = self.written - set(taken) - set(left)
-            if len(lost) <= self.perhaps_taken:
-                break
-            assert time.monotonic() < deadline, f"{lost} are lost"
-            time.sleep(0.01)
+            return len(lost) <= self.perhaps_taken
+
+        until_true(is_complete, "no more are missing than those that a dead host may have taken")
         assert all(count == 1 for count in left.values()), "an entry is at two places"
         assert set(left) & set(taken) <= self.taken_by_the_dead, "what was taken is there"
         assert set(left) | set(taken) <= self.written | self.perhaps_written

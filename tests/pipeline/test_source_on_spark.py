@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -175,8 +174,7 @@ def test_a_host_that_vanishes_while_it_is_read_is_a_clear_error(spark, tmp_path,
     spark.conf.set(AT_ONCE, 10)  # or the first that anyone sees is all of them
     try:
         collected = later(table.mapInArrow(slowly, table.schema).count)
-        while collected.waits and not begun.exists():
-            time.sleep(0.01)
+        until_true(lambda: begun.exists() or not collected.waits, "the first batch is read")
         child.kill()
         gone.touch()
         with pytest.raises(PySparkException, match=rf"(PeerLost|CannotReach): {child.address}"):

@@ -30,6 +30,8 @@ DELAY_SECONDS = (0.001, 0.004)
 BRANCHES = 10
 """So many hosts each has dialled, at most: the first is in the middle."""
 PATIENCE_SECONDS = 60.0
+HOSTS = 30
+"""A tree of three levels."""
 LARGER = [(50, 0.01, 3), (200, 0.05, 1)] if "TUPELO_SEEDS" in os.environ else []
 """Groups that take minutes: run with the many seeds of the other simulations."""
 
@@ -205,7 +207,7 @@ async def change_all_the_time(town: Town, times: int) -> None:
         await town.grouped()
 
 
-@pytest.mark.parametrize(("hosts", "pause_seconds", "times"), [(50, 0.2, 2), *LARGER])
+@pytest.mark.parametrize(("hosts", "pause_seconds", "times"), [(HOSTS, 0.2, 2), *LARGER])
 def test_local_operations_wait_for_no_change(hosts: int, pause_seconds: float, times: int) -> None:
     async def scene(town: Town) -> None:
         town.work(pause_seconds)
@@ -231,17 +233,17 @@ def test_nobody_halts_when_an_agent_enters_or_shares() -> None:
         assert await town.members[-1].server.rdg(town.members[-1].interface, ("from", str)) == []
         assert changes == [len(home.server.group.held) for home in town.members]
 
-    play(50, scene)
+    play(HOSTS, scene)
 
 
 def test_a_silent_host_holds_others_no_longer_than_its_heartbeats_are_waited_for() -> None:
     """What is asked of all hosts waits so long; what is done here does not."""
 
     async def scene(town: Town) -> None:
-        silent = town.members.pop(25)
+        silent = town.members.pop(HOSTS // 2)
         others = [home.name for home in town.members]
         town.network.partition(others, [silent.name])
-        newcomer = Home(town, 60)
+        newcomer = Home(town, HOSTS)
         town.network.partition([*others, newcomer.name], [silent.name])
         town.work(0.1)
         joining = asyncio.ensure_future(newcomer.start())
@@ -254,4 +256,4 @@ def test_a_silent_host_holds_others_no_longer_than_its_heartbeats_are_waited_for
         await newcomer.leave()
         await silent.leave()
 
-    play(50, scene)
+    play(HOSTS, scene)

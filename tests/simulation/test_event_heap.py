@@ -23,7 +23,7 @@ from tupelo.models.event_heap.removing import Removing
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
 
-SEEDS = 12
+SEEDS = 8
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
 
 

@@ -18,7 +18,7 @@ from tupelo.models.lime.messages import FoundTuple
 from tupelo.models.lime.reactions import ReactionRecord
 from tupelo.models.lime.transfer import TuplesToMove
 
-SEEDS = 20
+SEEDS = 12
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 

@@ -20,7 +20,7 @@ from tupelo.models.melon.collecting import PinnedRoom
 from tupelo.models.melon.message_store import MessageStore
 from tupelo.models.melon.reading import CopyShelves, MessageReader
 
-SEEDS = 8
+SEEDS = 5
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 

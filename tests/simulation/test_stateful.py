@@ -718,8 +718,8 @@ if EXAMPLES:
     pytestmark = pytest.mark.timeout(0)
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = profile(30)
+TestInMemory.settings = profile(20)
 TestWithLog = WithLog.TestCase
-TestWithLog.settings = profile(20)
+TestWithLog.settings = profile(12)
 TestDurable = Durable.TestCase
-TestDurable.settings = profile(20)
+TestDurable.settings = profile(12)
