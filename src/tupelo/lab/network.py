@@ -171,13 +171,13 @@ class VirtualLink:
                 self.end("reset")
 
     def _accept(self, address: str) -> None:
-        answer = self._network.who_answers(address)
-        if answer is None:
+        listening = self._network.listening.get(address)
+        if listening is None:
             self.outgoing.push(_Signal.REFUSED)
             return
         self.outgoing.push(_Signal.OPENED)
         try:
-            self._listen(answer)
+            self._listen(listening.answer)
         except BaseException:
             self.abort()
             raise
@@ -399,8 +399,8 @@ class VirtualNetwork:
         self._places: dict[str, Place] = {}
         self.identities: dict[str, str] = {}
         """The public keys of the programs, by place, if they have an identity."""
-        self._listening: dict[str, VirtualListening] = {}
-        self._owners: dict[str, str] = {}  # the place of every address that was ever used
+        self.listening: dict[str, VirtualListening] = {}
+        self.owners: dict[str, str] = {}  # the place of every address that was ever used
         self._links: dict[int, VirtualLink] = {}
         self._groups: tuple[frozenset[str], ...] = ()
         self._slowness: dict[frozenset[str], float] = {}
@@ -449,7 +449,7 @@ class VirtualNetwork:
         place = self._places.pop(name, None)
         if place is not None:
             place.alive = False
-            for listening in [one for one in self._listening.values() if one.place is place]:
+            for listening in [one for one in self.listening.values() if one.place is place]:
                 listening.close()
             for link in [one for one in self._links.values() if one.name == name]:
                 link.die()
@@ -489,7 +489,7 @@ class VirtualNetwork:
 
     def join(self, near: str, address: str) -> VirtualLink:
         """A new link from a place to an address, not answered yet."""
-        far = self._owners.get(address, address.partition(":")[0])
+        far = self.owners.get(address, address.partition(":")[0])
         here, there = VirtualLink(self, near, address), VirtualLink(self, far, near)
         here.meet(there)
         there.meet(here)
@@ -499,20 +499,6 @@ class VirtualNetwork:
 
     def forget(self, link: VirtualLink) -> None:
         self._links.pop(link.number, None)
-
-    def who_answers(self, address: str) -> Answering | None:
-        listening = self._listening.get(address)
-        return listening.answer if listening is not None else None
-
-    def start_listening(self, listening: VirtualListening) -> None:
-        if listening.address in self._listening:
-            raise CannotReach(listening.address, "the address is already in use")
-        self._listening[listening.address] = listening
-        self._owners[listening.address] = listening.place.name
-
-    def stop_listening(self, listening: VirtualListening) -> None:
-        if self._listening.get(listening.address) is listening:
-            del self._listening[listening.address]
 
 
 class Place:
@@ -526,8 +512,11 @@ class Place:
     async def listen(self, address: str, answer: Answering) -> VirtualListening:
         """Listen at an address, which may be any text. CannotReach if it is in use."""
         self._check_alive(address)
-        listening = VirtualListening(self._network, self, address, answer)
-        self._network.start_listening(listening)
+        network = self._network
+        if address in network.listening:
+            raise CannotReach(address, "the address is already in use")
+        network.owners[address] = self.name
+        listening = network.listening[address] = VirtualListening(network, self, address, answer)
         return listening
 
     async def dial(self, address: str, answer: Answering) -> Link:
@@ -549,16 +538,15 @@ class Place:
             raise CannotReach(address, f"the program at {self.name} has crashed")
 
 
+@dataclass(eq=False)
 class VirtualListening:
     """An address at which a program listens."""
 
-    def __init__(
-        self, network: VirtualNetwork, place: Place, address: str, answer: Answering
-    ) -> None:
-        self.address = address
-        self.place = place
-        self.answer = answer
-        self._network = network
+    network: VirtualNetwork
+    place: Place
+    address: str
+    answer: Answering
 
     def close(self) -> None:
-        self._network.stop_listening(self)
+        if self.network.listening.get(self.address) is self:
+            del self.network.listening[self.address]

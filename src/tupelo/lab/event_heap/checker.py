@@ -178,7 +178,7 @@ def check_orders(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
                 parts[read.view, read.asked].append(read)
         for (view, asked), reads in parts.items():
             if view in final:
-                yield from check_part(reader, view, asked, reads, final[view], history)
+                yield from check_part(reader, view, reads, final[view])
                 if view not in remains.horizons:
                     yield from check_skipped(reader, view, asked, reads, final[view], history)
 
@@ -191,12 +191,7 @@ def check_sources(view: str, order: list[int], history: HeapHistory) -> Iterator
 
 
 def check_part(
-    reader: HeapReader,
-    view: str,
-    asked: str,
-    reads: list[Read],
-    order: list[int],
-    history: HeapHistory,
+    reader: HeapReader, view: str, reads: list[Read], order: list[int]
 ) -> Iterator[Fault]:
     at = {number: position for position, number in enumerate(order)}
     if strays := [read.number for read in reads if read.number not in at]:
@@ -221,8 +216,9 @@ def check_skipped(
     doubts = sum(one.how == "killed" for one in history.removals)
     for number in order[:last]:
         put = history.puts.get(number)
-        matches = put is not None and asked in ("", put.kind)
-        if matches and put is not None and put.lasts and number not in gone | reader.seen:
+        if put is None or not put.lasts or asked not in ("", put.kind):
+            continue
+        if number not in gone | reader.seen:
             if not doubts:
                 yield Fault("skipped", f"{reader.name} has passed over {number} in {view}")
             doubts -= 1

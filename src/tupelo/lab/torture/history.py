@@ -20,27 +20,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from tupelo.errors import (
-    AspectVeto,
-    BadInput,
-    CannotCommit,
-    CannotJoin,
-    CannotReach,
-    CannotSend,
-    ContainerError,
-    CountNotMet,
-    Deadlock,
-    NotAllAnswered,
-    PeerLost,
-    Refused,
-    SourceAway,
-    TimeoutExpired,
-    TokenAway,
-    TransactionEnded,
-    TupeloError,
-    UnknownHost,
-    UnknownTransaction,
-)
+from tupelo import errors
+from tupelo.errors import PeerLost, TimeoutExpired, TransactionEnded, TupeloError
 
 Outcome = Literal["ok", "fail", "unknown", "pending"]
 """`fail`: the operation was certainly not done; `unknown`: it may have been; `pending`: it has no
@@ -51,21 +32,21 @@ Verb = Literal["write", "take", "read", "once", "ordered", "transfer"]
 `transfer` takes and writes in one transaction."""
 
 NOTHING_DONE = (
-    AspectVeto,
-    BadInput,
-    CannotCommit,
-    CannotJoin,
-    CannotReach,
-    CannotSend,
-    ContainerError,
-    CountNotMet,
-    Deadlock,
-    NotAllAnswered,
-    Refused,
-    SourceAway,
-    TokenAway,
-    UnknownHost,
-    UnknownTransaction,
+    errors.AspectVeto,
+    errors.BadInput,
+    errors.CannotCommit,
+    errors.CannotJoin,
+    errors.CannotReach,
+    errors.CannotSend,
+    errors.ContainerError,
+    errors.CountNotMet,
+    errors.Deadlock,
+    errors.NotAllAnswered,
+    errors.Refused,
+    errors.SourceAway,
+    errors.TokenAway,
+    errors.UnknownHost,
+    errors.UnknownTransaction,
 )
 """Errors of an operation that was certainly not done."""
 OUTCOME_OF_STATE: dict[str, Literal["ok", "fail"]] = {"committed": "ok", "aborted": "fail"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -103,6 +103,9 @@ class WorkloadJob:
     value: str | None = None
 
 
+Steps = list[tuple[int, Callable[[], object]]]
+
+
 class WorkloadClient:
     """One client of one model. `steps` are its operations, each with a weight."""
 
@@ -117,14 +120,14 @@ class WorkloadClient:
         self.rng = Random(seed)
         self.where = setting.node
         """The host that serves the operations."""
-        self._values = 0
+        self._written = 0
         self._reading: Any = None
         self._reader = ""
 
     def open(self) -> None:
         """Connect to the hosts that the operations use."""
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+    def steps(self) -> Steps:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -160,8 +163,8 @@ class WorkloadClient:
             self.log.end(self.name)
 
     def value(self) -> str:
-        self._values += 1
-        return f"{self.name}-{self._values}"
+        self._written += 1
+        return f"{self.name}-{self._written}"
 
     def key(self, name: str) -> str:
         return f"{self.model}:{name}"
@@ -184,17 +187,23 @@ class WorkloadClient:
             begun.told()
         return value
 
-    def read_once(
-        self, key: str, open: Callable[[], Any], read: Callable[[Any], Iterable[str]]
-    ) -> None:
+    def get(
+        self, verb: Verb, key: str, find: Callable[[], Any], where: str = "", **facts: Any
+    ) -> list[str]:
+        """Take or read, and return the values."""
+        with self.logged(verb, key, where, **facts) as begun:
+            got = _values(find())
+            begun.told(got)
+        return got
+
+    def read_once(self, key: str, open: Callable[[], Any], read: Callable[[Any], Any]) -> None:
         """Read in a session of this client. What `open` returns has its own connection: it is
         closed when the session is lost, and a closed connection could not confirm to its host what
         it has taken."""
         if self._reading is None:
             self._reading, self._reader = open(), f"{self.name}/{self.value()}"
         try:
-            with self.logged("once", key, reader=self._reader) as begun:
-                begun.told(read(self._reading))
+            self.get("once", key, partial(read, self._reading), reader=self._reader)
         except PeerLost:
             with suppress(TupeloError):
                 self._reading.close()
@@ -232,8 +241,8 @@ class WorkloadClient:
         """Take all that is left in a space of a host, by key."""
         with self.connect(node, name, direct=True) as space:
             for key, template in templates.items():
-                with self.logged("take", key, node.name, many=True) as begun:
-                    begun.told(_values(*space.take_all(template, scope=tupelo.HERE)))
+                find = partial(space.take_all, template, scope=tupelo.HERE)
+                self.get("take", key, find, node.name, many=True)
 
     def wait(self) -> float:
         return self.rng.choice(WAITS_SECONDS)
@@ -272,22 +281,20 @@ class SpaceClient(WorkloadClient):
         self._session: Any = None
         self._reads = 0
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
-        transfers = [(3, self.transfer_here)] * bool(self._banks)
+    def steps(self) -> Steps:
+        write, read, job = self._space.write, self._space.read, ("job", str)
+        transfers: Steps = [(3, self.transfer_here)] * bool(self._banks)
         transfers += [(3, self.transfer_between)] * (len(self._banks) > 1)
         return [
-            (6, self.write),
+            (6, partial(self.add, "job", lambda value: write(("job", value)))),
             (1, self.write_many),
             (6, self.take),
             (1, self.take_many),
-            (2, self.read),
-            (2, self.news),
+            (2, partial(self.get, "read", "job", lambda: read(job, wait=self.wait()), spans=True)),
+            (2, partial(self.add, "news", lambda value: write(("news", value)))),
             (3, self.read_news),
             *transfers,
         ]
-
-    def write(self) -> None:
-        self.add("job", lambda value: self._space.write(("job", value)))
 
     def write_many(self) -> None:
         values = [self.value() for _ in range(self.rng.randint(2, FEW))]
@@ -296,23 +303,14 @@ class SpaceClient(WorkloadClient):
             begun.told()
 
     def take(self) -> None:
-        here = self.rng.random() < 0.5
-        scope = tupelo.HERE if here else None
-        with self.logged("take", "job", spans=not here) as begun:
-            begun.told(_values(self._space.take(("job", str), wait=self.wait(), scope=scope)))
+        scope = self.rng.choice((tupelo.HERE, None))
+        find = partial(self._space.take, ("job", str), wait=self.wait(), scope=scope)
+        self.get("take", "job", find, spans=scope is None)
 
     def take_many(self) -> None:
-        here = self.rng.random() < 0.5
-        scope = tupelo.HERE if here else None
-        with self.logged("take", "job", many=True, spans=not here) as begun:
-            begun.told(_values(*self._space.take_all(("job", str), limit=FEW, scope=scope)))
-
-    def read(self) -> None:
-        with self.logged("read", "job", spans=True) as begun:
-            begun.told(_values(self._space.read(("job", str), wait=self.wait())))
-
-    def news(self) -> None:
-        self.add("news", lambda value: self._space.write(("news", value)))
+        scope = self.rng.choice((tupelo.HERE, None))
+        find = partial(self._space.take_all, ("job", str), limit=FEW, scope=scope)
+        self.get("take", "job", find, many=True, spans=scope is None)
 
     def read_news(self) -> None:
         if self._session is None or self._reads >= READS_MAX:
@@ -320,8 +318,8 @@ class SpaceClient(WorkloadClient):
             self._reader, self._reads = f"{self.name}/{self.value()}", 0
         self._reads += 1
         try:
-            with self.logged("once", "news", reader=self._reader) as begun:
-                begun.told(_values(self._session.read(("news", str), wait=self.wait())))
+            read = partial(self._session.read, ("news", str), wait=self.wait())
+            self.get("once", "news", read, reader=self._reader)
         except TupeloError:
             self._session = None
             raise
@@ -388,30 +386,22 @@ class LindaClient(WorkloadClient):
         self.where = self._node.name
         self._space: Any = TupleSpace(self.connect(self._node, "linda"))
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
-        return [(6, self.out), (5, self.inp), (1, self.ing), (2, self.rdp), (2, self.out_and_in)]
-
-    def out(self) -> None:
-        self.add("tuple", lambda value: self._space.out(("tuple", value)))
-
-    def inp(self) -> None:
-        with self.logged("take", "tuple", spans=True) as begun:
-            begun.told(_values(self._space.inp(("tuple", str))))
-
-    def ing(self) -> None:
-        with self.logged("take", "tuple", many=True, spans=True) as begun:
-            begun.told(_values(*self._space.ing(("tuple", str))))
-
-    def rdp(self) -> None:
-        with self.logged("read", "tuple", spans=True) as begun:
-            begun.told(_values(self._space.rdp(("tuple", str))))
+    def steps(self) -> Steps:
+        space, asked = self._space, ("tuple", str)
+        get = partial(self.get, spans=True)
+        return [
+            (6, partial(self.add, "tuple", lambda value: space.out(("tuple", value)))),
+            (5, partial(get, "take", "tuple", lambda: space.inp(asked))),
+            (1, partial(get, "take", "tuple", lambda: space.ing(asked), many=True)),
+            (2, partial(get, "read", "tuple", lambda: space.rdp(asked))),
+            (2, self.out_and_in),
+        ]
 
     def out_and_in(self) -> None:
         """Write a tuple that nobody else wants, and wait for it: it must come."""
         value = self.add("own", lambda value: self._space.out(("own", value)))
         if self._node.durable:  # A host in memory may have been killed meanwhile.
-            with self.logged("take", "own", spans=True) as begun:
-                begun.told(_values(self._space.in_(("own", value))))
+            self.get("take", "own", lambda: self._space.in_(("own", value)), spans=True)
 
     def drain(self) -> None:
         for node in self.nodes():
@@ -432,25 +422,20 @@ class JavaSpacesClient(WorkloadClient):
         ]
         self._manager = TransactionManager()
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
-        moves = [(3, self.move)] * bool(self._durable)
-        return [(5, self.write), (4, self.take), (2, self.read), (3, self.write_move), *moves]
-
-    def write(self) -> None:
-        self.add("job", lambda value: self._space.write(WorkloadJob("job", value)))
+    def steps(self) -> Steps:
+        space, job, wait = self._space, WorkloadJob("job"), self.wait
+        moves: Steps = [(3, self.write_move), (3, self.move)] * bool(self._durable)
+        get = partial(self.get, spans=True)
+        return [
+            (5, partial(self.add, "job", lambda value: space.write(WorkloadJob("job", value)))),
+            (4, partial(get, "take", "job", lambda: space.take(job, None, wait()))),
+            (2, partial(get, "read", "job", lambda: space.read(job, None, wait()))),
+            *moves,
+        ]
 
     def write_move(self) -> None:
-        if self._durable:
-            node, space = self.rng.choice(self._durable)
-            self.add("moved", lambda value: space.write(WorkloadJob("moved", value)), node.name)
-
-    def take(self) -> None:
-        with self.logged("take", "job", spans=True) as begun:
-            begun.told(_values(self._space.take(WorkloadJob("job"), None, self.wait())))
-
-    def read(self) -> None:
-        with self.logged("read", "job", spans=True) as begun:
-            begun.told(_values(self._space.read(WorkloadJob("job"), None, self.wait())))
+        node, space = self.rng.choice(self._durable)
+        self.add("moved", lambda value: space.write(WorkloadJob("moved", value)), node.name)
 
     def move(self) -> None:
         """Take an entry of one space and write another in the same or another one."""
@@ -499,32 +484,25 @@ class XvsmClient(WorkloadClient):
         options = self.setting.security.options()
         return Capi(site=f"xvsm://{address}", reconnect=RECONNECT_SECONDS, **options)
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
-        return [(6, self.write), (4, self.take), (2, self.read), (3, self.move)]
+    def steps(self) -> Steps:
+        capi, jobs = self._capi, self._jobs
+        return [
+            (6, partial(self.add, "job", lambda value: capi.write(jobs, 0, None, (value,)))),
+            (4, partial(self.get, "take", "job", partial(self._find, capi.take))),
+            (2, partial(self.get, "read", "job", partial(self._find, capi.read))),
+            (3, self.move),
+        ]
 
-    def write(self) -> None:
-        self.add("job", lambda value: self._capi.write(self._jobs, 0, None, (value,)))
-
-    def take(self) -> None:
-        with self.logged("take", "job") as begun:
-            begun.told(self._got(self._capi.take, None))
-
-    def read(self) -> None:
-        with self.logged("read", "job") as begun:
-            begun.told(self._got(self._capi.read, None))
-
-    def _got(self, verb: Any, tx: Any) -> list[str]:
-        try:
-            return _values(*verb(self._jobs, self.wait(), tx, FifoSelector()))
-        except CountNotMet:
-            return []
+    def _find(self, verb: Any, tx: Any = None) -> Any:
+        with suppress(CountNotMet):
+            return verb(self._jobs, self.wait(), tx, FifoSelector())
 
     def move(self) -> None:
         capi = self._capi
         begin = partial(capi.create_transaction, None, TXN_SECONDS)
         ends = capi.commit_transaction, capi.rollback_transaction
         with self.transfer("job", self.where, begin, *ends) as (begun, tx):
-            got = self._got(capi.take, tx)
+            got = _values(self._find(capi.take, tx))
             if got:
                 value = self.value()
                 begun.doing(got, [value])
@@ -538,8 +516,8 @@ class XvsmClient(WorkloadClient):
         with self._capi_at(node.direct) as capi:
             for name in CONTAINERS:
                 container = capi.lookup_container(None, None, name)
-                with self.logged("take", "job", node.name, many=True) as begun:
-                    begun.told(_values(*capi.take(container, 0, None, FifoSelector(COUNT_MAX))))
+                find = partial(capi.take, container, 0, None, FifoSelector(COUNT_MAX))
+                self.get("take", "job", find, node.name, many=True)
 
 
 def offer_site(host: tupelo.Host, path: Path) -> Capi:
@@ -565,37 +543,31 @@ class MelonClient(WorkloadClient):
         node = self.nodes(members=not self.nodes())[0]
         self.where = node.name
         self._connect = partial(self.connect, node, "melon")
-        self._melon = Melon(self._connect())
+        self._melon = self._open()
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
-        return [(5, self.store), (5, self.take), (3, self.write), (4, self.read)]
+    def steps(self) -> Steps:
+        melon, wait = self._melon, self.wait
+        take = partial(self.get, "take", "stored", lambda: melon.take(("stored", str), wait()))
+        return [
+            (5, partial(self.add, "stored", lambda value: melon.store(("stored", value)))),
+            (5, partial(take, spans=True)),
+            (3, partial(self.add, "written", lambda value: melon.write(("written", value)))),
+            (4, partial(self.read_once, "written", self._open, self._read)),
+        ]
 
-    def store(self) -> None:
-        self.add("stored", lambda value: self._melon.store(("stored", value)))
+    def _open(self) -> Melon:
+        return Melon(self._connect())
 
-    def take(self) -> None:
-        with self.logged("take", "stored", spans=True) as begun:
-            begun.told(_values(self._melon.take(("stored", str), self.wait())))
-
-    def write(self) -> None:
-        self.add("written", lambda value: self._melon.write(("written", value)))
-
-    def read(self) -> None:
-        self.read_once(
-            "written",
-            lambda: Melon(self._connect()),
-            lambda melon: _values(melon.read(("written", str), self.wait())),
-        )
+    def _read(self, melon: Melon) -> Any:
+        return melon.read(("written", str), self.wait())
 
     def drain(self) -> None:
         for node in self.setting.nodes:
             self.drain_space(node, "melon", stored=("stored", str))
             # A process that has read nothing yet; its host opens the messages for it.
-            with (
-                Melon(self.connect(node, "melon", direct=True)) as melon,
-                self.logged("read", "written", node.name, many=True) as begun,
-            ):
-                begun.told(_values(*melon.read_all(("written", str), wait=0)))
+            with Melon(self.connect(node, "melon", direct=True)) as melon:
+                read = partial(melon.read_all, ("written", str), wait=0)
+                self.get("read", "written", read, node.name, many=True)
 
 
 class MelonMember(WorkloadClient):
@@ -609,7 +581,7 @@ class MelonMember(WorkloadClient):
         self._melon = Melon(self.setting.host, "melon")
         self._others = [one for one in self.setting.nodes if one.identity and one.member]
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+    def steps(self) -> Steps:
         return [(3, self.direct), (4, self.take)]
 
     def direct(self) -> None:
@@ -624,10 +596,8 @@ class MelonMember(WorkloadClient):
         self._take(self.rng.choice(self._others), self.wait())
 
     def _take(self, sender: Node, wait: float) -> list[str]:
-        with self.logged("take", "directed", spans=True) as begun:
-            got = _values(self._melon.take(("directed", str), wait, sender=sender.identity))
-            begun.told(got)
-        return got
+        take = partial(self._melon.take, ("directed", str), wait, sender=sender.identity)
+        return self.get("take", "directed", take, spans=True)
 
     def drain(self) -> None:
         self.open()
@@ -648,32 +618,31 @@ class HeapClient(WorkloadClient):
         node = self.nodes(members=not self.nodes())[0]
         self.where = node.name
         self._connect = partial(self.connect, node, "heap")
-        self._heap = EventHeap(self._connect())
+        self._heap = self._open()
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
-        return [(5, self.put), (4, self.get), (3, self.remove)]
+    def steps(self) -> Steps:
+        remove = partial(self._heap.remove, Event("event"))
+        return [
+            (5, self.put),
+            (4, partial(self.read_once, "lasting", self._open, self._read)),
+            (3, partial(self.get, "take", "event", remove, spans=True)),
+        ]
 
     def put(self) -> None:
         kind = self.rng.choice(("event", "lasting"))
         self.add(kind, lambda value: self._heap.put(Event(kind, value=value)))
 
-    def get(self) -> None:
-        self.read_once(
-            "lasting",
-            lambda: EventHeap(self._connect()),
-            lambda heap: _values(heap.wait(Event("lasting"), wait=self.wait())),
-        )
+    def _open(self) -> EventHeap:
+        return EventHeap(self._connect())
 
-    def remove(self) -> None:
-        with self.logged("take", "event", spans=True) as begun:
-            begun.told(_values(self._heap.remove(Event("event"))))
+    def _read(self, heap: EventHeap) -> Any:
+        return heap.wait(Event("lasting"), wait=self.wait())
 
     def drain(self) -> None:
         for node in self.setting.nodes:
             with EventHeap(self.connect(node, "heap", direct=True)) as heap:
                 for kind in ("event", "lasting", "viewed"):
-                    with self.logged("read", kind, node.name) as begun:
-                        begun.told(_values(*heap.snoop_all(Event(kind))))
+                    self.get("read", kind, partial(heap.snoop_all, Event(kind)), node.name)
 
 
 class HeapMember(WorkloadClient):
@@ -686,7 +655,7 @@ class HeapMember(WorkloadClient):
         self._heap = EventHeap(self.setting.host, "heap")
         self._view: Any = None
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+    def steps(self) -> Steps:
         return [(4, self.put), (6, self.read)]
 
     def view(self) -> Any:
@@ -739,7 +708,7 @@ class HeapMember(WorkloadClient):
 # LIME
 
 
-class LimeMember(LindaClient):
+class LimeMember(WorkloadClient):
     """An agent that writes and takes tuples in a space that agents of all members share."""
 
     model = "lime"
@@ -750,12 +719,15 @@ class LimeMember(LindaClient):
         self._space = LimeTupleSpace("lime", agent)
         self._space.set_shared(True)
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
-        return [(5, self.out), (4, self.inp), (3, self.in_), (2, self.rdp)]
-
-    def in_(self) -> None:
-        with self.logged("take", "tuple", spans=True) as begun:
-            begun.told(_values(self._space.in_(("tuple", str), wait=self.wait())))
+    def steps(self) -> Steps:
+        space, asked = self._space, ("tuple", str)
+        get = partial(self.get, spans=True)
+        return [
+            (5, partial(self.add, "tuple", lambda value: space.out(("tuple", value)))),
+            (4, partial(get, "take", "tuple", lambda: space.inp(asked))),
+            (3, partial(get, "take", "tuple", lambda: space.in_(asked, wait=self.wait()))),
+            (2, partial(get, "read", "tuple", lambda: space.rdp(asked))),
+        ]
 
     def drain(self) -> None:
         for node in self.setting.nodes:
@@ -775,23 +747,21 @@ class PubSubClient(WorkloadClient):
         self.where, self._here = self._elsewhere.name, here.name
         self._publisher = PubSub(self.connect(here, "news"))
 
-    def steps(self) -> list[tuple[int, Callable[[], None]]]:
-        return [(3, self.publish), (5, self.hear)]
-
-    def publish(self) -> None:
-        self.add("told", lambda value: self._publisher.publish(("told", value)), self._here)
-
-    def hear(self) -> None:
-        self.read_once("told", self._subscribe, self._next)
+    def steps(self) -> Steps:
+        publish = self._publisher.publish
+        return [
+            (3, partial(self.add, "told", lambda value: publish(("told", value)), self._here)),
+            (5, partial(self.read_once, "told", self._subscribe, self._next)),
+        ]
 
     def _subscribe(self) -> PubSub:
         subscriber = PubSub(self.connect(self._elsewhere, "news"))
         self._replies = subscriber.subscribe(("told", str))
         return subscriber
 
-    def _next(self, subscriber: PubSub) -> list[str]:
+    def _next(self, subscriber: PubSub) -> Any:
         reply = self._replies.get(wait=self.wait())
-        return [] if reply is None else _values(*reply.items)
+        return reply and reply.items
 
     def drain(self) -> None:
         """Nothing is stored: after the faults, a subscriber must get what is published."""
@@ -813,13 +783,15 @@ class PubSubClient(WorkloadClient):
                     return
 
 
-def _values(*found: Any) -> list[str]:
-    """The values of tuples, entries and events; None is left out."""
-    return [
-        one[-1] if isinstance(one, tuple) else one["value"] if isinstance(one, Event) else one.value
-        for one in found
-        if one is not None
-    ]
+def _values(found: Any) -> list[str]:
+    """The values of a tuple, entry or event, or of a list of them; none of None."""
+    if isinstance(found, list):
+        return [value for one in found for value in _values(one)]
+    if found is None:
+        return []
+    if isinstance(found, tuple):
+        return [found[-1]]
+    return [found["value"] if isinstance(found, Event) else found.value]
 
 
 CLIENTS: dict[str, list[type[WorkloadClient]]] = {

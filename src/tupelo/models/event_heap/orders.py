@@ -520,7 +520,7 @@ class TotalOrders:
 
     def metadata_changed(self) -> None:
         self._metadata_version += 1
-        self._start(f"metadata {self._metadata_version}", self._replica.renew)
+        self._start(f"metadata {self._metadata_version}", self._replica.group.renew)
 
     def serve(self, order: TotalOrder) -> None:
         """Start to serve the pending puts of an order."""
@@ -581,15 +581,6 @@ class TotalOrders:
             return
         self.order(record.view or "").ordering.receive(record.start or 0, places)
 
-    def pack(self, view: str, length: int) -> Any:
-        """The places of an order after `length`, and the marks of its events."""
-        order = self.order(view)
-        return [order.pack(length), order.marks]
-
-    def lets_put(self, view: str, host: str) -> bool:
-        """Whether this host owns the view and permits another host to put."""
-        return view in self.orders and self.orders[view].lets_put(host)
-
     # Supervision
 
     def look(self) -> None:
@@ -618,7 +609,8 @@ class TotalOrders:
                     self._start(f"clone {order.id}", lambda: self._clone(order))
             elif order.waiting and order.told != (first, self._replica.membership.id):
                 order.told = first, self._replica.membership.id
-                self._start(f"ask {order.id}", lambda: self._ask_for_clone(order, first))
+                ask = self._replica.voice.ask
+                self._start(f"ask {order.id}", partial(ask, first, ["clone", order.id]))
         elif order.timer is None:
             loop = asyncio.get_running_loop()
             order.timer = loop.call_later(self._replica.patience, self._orphan, order)
@@ -665,9 +657,6 @@ class TotalOrders:
         members = self._replica.membership.members.values()
         others = [one.host for one in members if order.id in (one.metadata_of.get(part) or [])]
         return sorted({self._replica.me, *others})
-
-    async def _ask_for_clone(self, order: TotalOrder, host: str) -> None:
-        await self._replica.voice.ask(host, ["clone", order.id])
 
     def asked_for_clone(self, view: str) -> None:
         """Another user of the view wants to put: a clone is needed."""

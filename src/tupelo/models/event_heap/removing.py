@@ -55,7 +55,7 @@ class Removing:
             away: set[str] = set()
             refusals: list[NotAllowed] = []
             for entry in self._matches(template, known):
-                place = self._replica.place_of(entry)
+                place = self._replica.places.get(entry)
                 if place is not None and (given := await self._given(entry, place, away, refusals)):
                     return given
             meeting = bool(away) and self._is_meeting and loop.time() < met

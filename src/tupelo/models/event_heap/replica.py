@@ -164,14 +164,14 @@ class Replica:
         records_space = core.companion(self.feed.space, "system", NOBODY)
         self.system: Feed = replication.feed(records_space, CopyAll(), admits=self._admits)
         self.tokens = Tokens(core, self.system, self._payload_of)
-        self._places: dict[Entry, Place] = {}
+        self.places: dict[Entry, Place] = {}
         self._events = FeedCursor(self.feed)
         self._records = FeedCursor(self.system)
-        self._group = group_of(core)
+        self.group = group_of(core)
         self.uses = UsageLeases(self)
         self.orders = TotalOrders(self)
         self.removing = Removing(self)
-        self.voice = self._group.part(self.part, self)
+        self.voice = self.group.part(self.part, self)
         self.feed.watchers.append(self._look_at_events)
         self.system.watchers.append(self._look_at_records)
         self._anew = anew
@@ -184,7 +184,7 @@ class Replica:
 
     @property
     def membership(self) -> Membership:
-        return self._group.membership
+        return self.group.membership
 
     @property
     def others(self) -> list[str]:
@@ -207,10 +207,6 @@ class Replica:
         member = self.membership.members.get(host)
         return None if member is None else member.incarnation
 
-    async def renew(self) -> None:
-        """Announce changed metadata to the group."""
-        await self._group.renew()
-
     @property
     def closing(self) -> TupeloError:
         """The error for operations after the end: HeapDestroyed or HostClosed."""
@@ -229,8 +225,8 @@ class Replica:
         for source in self._adopted:
             self._let_go(source)
         for source, number, entry in self._events.news():
-            self._places[entry] = source, number
-        if len(self._places) > PLACES_KEPT:
+            self.places[entry] = source, number
+        if len(self.places) > PLACES_KEPT:
             self._forget_places()
         self._look()
 
@@ -268,8 +264,8 @@ class Replica:
 
     def _forget_places(self) -> None:
         streams = self.feed.exchange.streams.values()
-        if len(self._places) > PLACES_KEPT + 2 * sum(len(one.items) for one in streams):
-            self._places = {
+        if len(self.places) > PLACES_KEPT + 2 * sum(len(one.items) for one in streams):
+            self.places = {
                 entry: (one.source, number)
                 for one in streams
                 for number, entry in one.items.items()
@@ -377,9 +373,6 @@ class Replica:
                 if not entry.ended:
                     await space.flush(space.port.cancel(entry))
             raise CannotSend(f"the event is too large for the heap {self.name!r}")
-
-    def place_of(self, entry: Entry) -> Place | None:
-        return self._places.get(entry)
 
     def find(
         self, template: Template, limit: int | None = None, *, known: bool = True
@@ -497,15 +490,12 @@ class Replica:
 
     def install(self, membership: Membership) -> None:
         if not self.closed:
-            self._note_names(membership)
+            if len(self.names) > NAMES_KEPT:
+                self.names.clear()
+            self.names.update((one.host, one.name) for one in membership.members.values())
             self.uses.install(membership)
             self.orders.look()
             self.broadcast.ring()
-
-    def _note_names(self, membership: Membership) -> None:
-        if len(self.names) > NAMES_KEPT:
-            self.names.clear()
-        self.names.update((one.host, one.name) for one in membership.members.values())
 
     async def settle(self, membership: Membership) -> None:
         pass
@@ -527,10 +517,12 @@ class Replica:
                 return await self.removing.here(number, request)
             case ["order", str(view), int(length)]:
                 self._require("read", neighbour, source)
-                return self.orders.pack(view, length)
+                order = self.orders.order(view)
+                return [order.pack(length), order.marks]
             case ["put", str(view)]:
                 self._require("write", neighbour, source)
-                return self.orders.lets_put(view, source)
+                orders = self.orders.orders
+                return view in orders and orders[view].lets_put(source)
             case ["destroy"]:
                 self._require("take", neighbour, source)
                 return None

@@ -17,7 +17,6 @@ from tupelo.errors import BadArgument, TupeloError
 from tupelo.federation.client.services import ServedDoor
 from tupelo.federation.hosts.local import LocalDoor
 from tupelo.federation.replication.placement import CopySome
-from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.capacity import Capacity, CapacityLimit
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import dual_api
@@ -74,8 +73,8 @@ class Collected:
 
 class PinnedRoom(CapacityLimit):
     """The capacity limit of a space whose pinned entries are never evicted. Evicted entries are
-    passed to `on_evicted`; entries for which `counts` is false need no room and are never
-    evicted."""
+    passed to `on_evicted`, under the lock of the space, on any thread; entries for which `counts`
+    is false need no room and are never evicted."""
 
     def __init__(
         self,
@@ -134,21 +133,6 @@ class PinnedRoom(CapacityLimit):
         return super()._victims(count, size, [*spared, *self._pinned], counted)
 
 
-def bind(
-    hosted: HostedSpace,
-    capacity: Capacity,
-    on_evicted: Callable[[list[Entry]], object],
-    counts: Callable[[Entry], bool],
-) -> PinnedRoom:
-    """Bound an existing space: surplus entries are evicted at its next write. `on_evicted` is
-    called with evicted entries under the lock of the space, on any thread."""
-    room = PinnedRoom(capacity, on_evicted, counts)
-    with hosted.port.atomic():
-        hosted.port.bound(room, capacity)
-        hosted.port.remember(room.pins)  # Entries that are gone for good are unpinned.
-    return room
-
-
 class CollectedBacklog:
     """The collected messages of a host that its program has not got yet; used on the host's loop.
     Messages are built if their classes are `known`, as in the program of the host; for clients they
@@ -167,11 +151,14 @@ class CollectedBacklog:
         unknown in this program are left out."""
         value: Any = message
         if self._known and isinstance(message, Entry):
-            value = _value(message)
-        if value is not None:
-            self.count += 1
-            self._waiting.append(Collected(value, kind))
-            self._news.set()
+            try:
+                require_known(message)
+            except TupeloError:
+                return
+            value = value_of(message)
+        self.count += 1
+        self._waiting.append(Collected(value, kind))
+        self._news.set()
 
     def put_back(self, collected: Collected | None) -> None:
         """Put an item back at the front, because the caller of `next` vanished."""
@@ -230,15 +217,6 @@ class Collections:
     async def __aiter__(self) -> AsyncIterator[Collected]:
         while (collected := await self.get()) is not None:
             yield collected
-
-
-def _value(entry: Entry) -> Any:
-    """The message as a program sees it; None if its class is unknown in this program."""
-    try:
-        require_known(entry)
-    except TupeloError:
-        return None
-    return value_of(entry)
 
 
 @dataclass(frozen=True)

@@ -151,12 +151,11 @@ class DirectedMessages:
         stored: HostedSpace,
         sealed: HostedSpace,
         private: PostRecords,
-        identity: Identity | None,
         copies: Copies | None,
         arrived: Callable[[], object],
     ) -> None:
         self.refused = 0
-        self.identity = identity
+        self.identity = identity = core.identity
         self._core = core
         self._name = name
         self._stored = stored

@@ -63,7 +63,7 @@ class Melon(Closing):
             raise BadArgument("copies", "a Copies(...), or None", copies)
 
         def make(core: HostCore) -> HostedMelon:
-            return HostedMelon(message_store_of(core, self.name, bound, copies, core.identity))
+            return HostedMelon(message_store_of(core, self.name, bound, copies))
 
         self._door: LocalDoor[HostedMelon] | ServedDoor
         self._door = open_door(host, "melon", "Melon", METHODS, make)

@@ -12,13 +12,12 @@ from weakref import WeakSet
 from tupelo.errors import BadArgument, CannotSend
 from tupelo.federation.hosts.peer import SilentExtension
 from tupelo.federation.identity.access import NOBODY, Access
-from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.feeds import CONTENT_BYTES_MAX, Feed, replication_of
 from tupelo.federation.replication.messages import NOTHING, StreamMark
 from tupelo.federation.replication.streams import host_of
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.broadcast import PostBroadcast
-from tupelo.models.melon.collecting import Bound, CollectedBacklog, Copies, Kind, PinnedRoom, bind
+from tupelo.models.melon.collecting import Bound, CollectedBacklog, Copies, Kind, PinnedRoom
 from tupelo.models.melon.directed import DirectedMessages
 from tupelo.models.melon.private import Pins, PostRecords
 from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
@@ -49,17 +48,13 @@ def check_name(name: object) -> str:
 
 
 def message_store_of(
-    core: HostCore,
-    name: str,
-    bound: Bound | None,
-    copies: Copies | None,
-    identity: Identity | None,
+    core: HostCore, name: str, bound: Bound | None = None, copies: Copies | None = None
 ) -> MessageStore:
     """The message store of this name, created if there is none. BadArgument if it exists with
     another bound or other copies."""
     found = core.extensions.get(f"melon {name}")
     if not isinstance(found, MessageStore):
-        return MessageStore(core, name, bound, copies, identity)
+        return MessageStore(core, name, bound, copies)
     for argument, given, is_so in (("bound", bound, found.bound), ("copies", copies, found.copies)):
         if given is not None and given != is_so:
             raise BadArgument(argument, f"{is_so}, as it is at this host by now", given)
@@ -71,12 +66,7 @@ class MessageStore(SilentExtension):
     their pins, bounds and copies."""
 
     def __init__(
-        self,
-        core: HostCore,
-        name: str,
-        bound: Bound | None,
-        copies: Copies | None,
-        identity: Identity | None,
+        self, core: HostCore, name: str, bound: Bound | None, copies: Copies | None
     ) -> None:
         self.core = core
         self.bound = bound
@@ -108,7 +98,6 @@ class MessageStore(SilentExtension):
             self.stored,
             self._sealed,
             self._private,
-            identity,
             copies,
             self.broadcast.notify,
         )
@@ -124,15 +113,19 @@ class MessageStore(SilentExtension):
     # Bounds
 
     def _bind(self, capacity: Capacity) -> dict[HostedSpace, PinnedRoom]:
+        """Bound the spaces: surplus entries are evicted at their next write."""
         kinds: dict[HostedSpace, Kind] = {
             self.stored: "stored",
             self.written: "written",
             self._sealed: "directed",
         }
-        return {
-            hosted: bind(hosted, capacity, partial(self._gave_way, kind), _is_message)
-            for hosted, kind in kinds.items()
-        }
+        rooms = {}
+        for hosted, kind in kinds.items():
+            rooms[hosted] = PinnedRoom(capacity, partial(self._gave_way, kind), _is_message)
+            with hosted.port.atomic():
+                hosted.port.bound(rooms[hosted], capacity)
+                hosted.port.remember(rooms[hosted].pins)  # What is gone for good is unpinned.
+        return rooms
 
     def _gave_way(self, kind: Kind, entries: list[Entry]) -> None:
         """Report evicted entries; called on any thread, under the lock of the space."""

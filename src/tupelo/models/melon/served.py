@@ -105,7 +105,5 @@ class MelonService(DoorService[HostedMelon]):
     methods: ClassVar[Mapping[str, ServiceMethod]] = METHODS
 
     def open(self, hosted: HostedSpace) -> HostedMelon:
-        name = check_name(hosted.name)
-        return HostedMelon(
-            message_store_of(self.core, name, None, None, self.core.identity), known=False
-        )
+        store = message_store_of(self.core, check_name(hosted.name))
+        return HostedMelon(store, known=False)
