@@ -429,9 +429,10 @@ class Port:
             except Refused as refusal:
                 if wait == 0 or refusal.hopeless:
                     raise
-                writers = core.waiting.writers
-                parked = writers.park(items, lease, state, at, signal(), refusal, mark, delay)
-                return parked, 0
+                actor = core.log.actor
+                writer = Writer(items, lease, state, at, signal(), refusal, mark, actor, delay)
+                core.waiting.writers.park(writer)
+                return writer, 0
             finally:
                 self._engine.settle()
             position = core.log.position
