@@ -594,6 +594,8 @@ def test_a_closed_host_says_so():
         space.read(wait=0)
     with pytest.raises(HostClosed):
         host.space("others")
+    with pytest.raises(HostClosed):
+        host.engage("127.0.0.1:1")
 
 
 # Classes

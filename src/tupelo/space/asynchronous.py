@@ -7,7 +7,7 @@ API of a blocking space.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -16,9 +16,8 @@ from tupelo.errors import BadArgument, ListenerFailed, SpaceClosed, TupeloError
 from tupelo.space import blocking
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
-from tupelo.space.dual_api import await_at_once
+from tupelo.space.dual_api import OpenedHandle
 from tupelo.space.engine import Damaged, Engine
-from tupelo.space.matchset import MatchSetState, Skipped
 from tupelo.space.order import Order
 from tupelo.space.port import (
     Port,
@@ -47,7 +46,20 @@ from tupelo.values.scope import Coverage, Scope
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Space(AsyncSpaceLike):
+class AsyncClosing:
+    """Closes itself at the end of an `async with` block."""
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class Space(AsyncClosing, AsyncSpaceLike):
     """A named set of entries, found by content; or the async API of a `tupelo.Space`."""
 
     def __init__(
@@ -272,17 +284,11 @@ class Space(AsyncSpaceLike):
     async def close(self) -> None:
         await self._port.close_async()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
-
     def __repr__(self) -> str:
         return f"aio.Space({self.name!r})"
 
 
-class Transaction(TransactionHandle):
+class Transaction(OpenedHandle, TransactionHandle):
     """A transaction. `async with` commits at the end, or aborts on an error."""
 
     @property
@@ -308,9 +314,6 @@ class Transaction(TransactionHandle):
         """Begin a nested transaction: it sees what this one sees, and commits into it."""
         return Transaction(self._port, self._port.begin(lease, self._state))
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        return await_at_once(self)
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -323,7 +326,7 @@ class Transaction(TransactionHandle):
             await self.commit()
 
 
-class Session(AsyncSessionLike):
+class Session(AsyncClosing, OpenedHandle, AsyncSessionLike):
     """Returns each entry at most once. Tasks may share it."""
 
     def __init__(self, space: Space, state: SessionState) -> None:
@@ -356,17 +359,8 @@ class Session(AsyncSessionLike):
     def __repr__(self) -> str:
         return f"<aio.Session of {self._space.name!r}, {self.seen} entries seen>"
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        return await_at_once(self)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
-
-
-class Subscription(blocking.SubscriptionHandle):
+class Subscription(AsyncClosing, OpenedHandle, blocking.SubscriptionHandle):
     """Notices, in order: `async for notice in subscription`."""
 
     def __init__(
@@ -425,23 +419,10 @@ class Subscription(blocking.SubscriptionHandle):
         """End the subscription; notices in the backlog can still be read."""
         self._port.end_subscription(self._state)
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        return await_at_once(self)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
-
-
-class MatchSet(Generic[T_co]):
+class MatchSet(AsyncClosing, blocking.MatchSetHandle, Generic[T_co]):
     """The matches in order of arrival: `async for`, or `await next()` until it returns None. See
     `tupelo.MatchSet`."""
-
-    def __init__(self, port: Port, state: MatchSetState) -> None:
-        self._port = port
-        self._state = state
 
     async def next(self) -> T_co | None:
         """The next entry, or None at the end."""
@@ -458,11 +439,6 @@ class MatchSet(Generic[T_co]):
         """Its lease; the match set ends with it."""
         return AsyncLease(self._port, self._state)
 
-    @property
-    def skipped(self) -> list[Skipped]:
-        """The entries that were left out so far, with the reasons."""
-        return self._state.left_out
-
     async def close(self) -> None:
         """End the match set."""
         self._port.end_match_set(self._state)
@@ -473,9 +449,3 @@ class MatchSet(Generic[T_co]):
     async def __aiter__(self) -> AsyncIterator[T_co]:
         while (entry := await self.next()) is not None:
             yield entry
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()

@@ -204,16 +204,25 @@ class Subscription(ClosingHandle, SubscriptionHandle):
         self._port.end_subscription(self._state)
 
 
-class MatchSet(ClosingHandle, Generic[T_co]):
+class MatchSetHandle:
+    """Common part of blocking and async match sets."""
+
+    def __init__(self, port: Port, state: MatchSetState) -> None:
+        self._port = port
+        self._state = state
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The entries that were left out so far, with the reasons."""
+        return self._state.left_out
+
+
+class MatchSet(ClosingHandle, MatchSetHandle, Generic[T_co]):
     """The matches in order of arrival: iterate, or call `next` until it returns None.
 
     MatchSetInvalid is raised once an entry of the set was taken, or the lease has ended. Entries
     that expired, or whose class this program does not have, are left out: see `skipped`.
     """
-
-    def __init__(self, port: Port, state: MatchSetState) -> None:
-        self._port = port
-        self._state = state
 
     def next(self) -> T_co | None:
         """The next entry, or None at the end."""
@@ -229,11 +238,6 @@ class MatchSet(ClosingHandle, Generic[T_co]):
     def lease(self) -> Lease:
         """Its lease; the match set ends with it."""
         return Lease(self._port, self._state)
-
-    @property
-    def skipped(self) -> list[Skipped]:
-        """The entries that were left out so far, with the reasons."""
-        return self._state.left_out
 
     def close(self) -> None:
         """End the match set."""

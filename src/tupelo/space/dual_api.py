@@ -382,8 +382,10 @@ def run_coroutine(work: Coroutine[Any, Any, Any]) -> Any:
     return run_sync(lambda: work)
 
 
-def await_at_once(thing: T) -> Generator[Any, None, T]:
-    """`__await__` of an object that exists already, so that `await space.transaction()` works on
-    every kind of space."""
-    return thing
-    yield  # makes this a generator
+class OpenedHandle:
+    """A handle that is open already, and may be awaited all the same, so that
+    `await space.transaction()` works on every kind of space."""
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self
+        yield  # makes this a generator

@@ -52,9 +52,7 @@ from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.waiting import Items, Places, RequestedLease, Signal, Waiter, WriteOutcome, Writer
 from tupelo.store.index import Accept
-from tupelo.store.sqlite import SqliteJournal
-from tupelo.store.tail import Tail
-from tupelo.values.change import ENDINGS, Change, ChangeKind, Notice
+from tupelo.values.change import ENDINGS, ChangeKind, Notice
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import (
     Entry,
@@ -181,6 +179,16 @@ class Port:
         self.journaled = engine.journal is not None
         self.durable = engine.saved is not None
         self.new_id = engine.new_id
+        self.flush = engine.flush
+        self.is_durable = engine.is_durable
+        self.changes = engine.changes
+        self.log_columns = engine.log_columns
+        self.trim = engine.trim
+        self.compact = engine.compact
+        self.crash = engine.crash
+        self.now = engine.clock.now
+        self.saved = engine.saved
+        """The journal on disk, or None."""
         self.flusher = Flusher(engine)
         """How tasks wait for the disk."""
         self._flushing: set[asyncio.Task[None]] = set()
@@ -247,18 +255,10 @@ class Port:
         with self._lock, self._core.log.by(actor):
             yield
 
-    def flush(self, position: int) -> None:
-        """Block until the changes up to this position are as durable as the space promises."""
-        self._engine.flush(position)
-
     def flush_undone(self, position: int) -> None:
         """Make durable that entries were given back; 0 means there were none."""
         if position:
             self._engine.flush(position)
-
-    def is_durable(self, position: int) -> bool:
-        """Whether the changes up to this position are durable."""
-        return self._engine.is_durable(position)
 
     async def flushed(self, position: int) -> None:
         """`flush` for tasks: the loop runs on meanwhile."""
@@ -277,19 +277,6 @@ class Port:
         with suppress(JournalError):  # It closes the space.
             await self.flusher.flush(position)
 
-    def changes(self, since: int, limit: int | None) -> list[Change]:
-        return self._engine.changes(since, limit)
-
-    def log_columns(self, names: Sequence[str], first: int, last: int) -> Tail:
-        """The first and last position of the log, and the given columns of a part of it."""
-        return self._engine.log_columns(names, first, last)
-
-    def trim(self, before: int) -> None:
-        self._engine.trim(before)
-
-    def compact(self) -> None:
-        self._engine.compact()
-
     def close(self) -> None:
         """Close the space. Blocks until the journal is on disk."""
         self._engine.close()
@@ -306,29 +293,18 @@ class Port:
             await to_thread(self._engine.close)
         await to_thread(self.flusher.close)
 
-    def crash(self) -> None:
-        """For the lab: drop the space as a killed process does. The file stays as it is."""
-        self._engine.crash()
-
     def commit_in_place(self) -> None:
         """Let tasks commit without a thread, for loops that must not wait for one."""
         self.flusher = NowFlusher(self._engine)
 
-    @property
-    def saved(self) -> SqliteJournal | None:
-        """The journal on disk, for archiving."""
-        return self._engine.saved
-
     def was_committed(self, holder: Holder) -> bool:
         """Whether the log has the confirmation of the delivery to this holder."""
-        saved = self._engine.saved
-        return saved is not None and saved.was_committed(holder.id)
+        return self.saved is not None and self.saved.was_committed(holder.id)
 
     def accepted(self) -> list[tuple[str, int]]:
         """Origins and numbers of entries that came from other hosts, as far as the log goes
         back."""
-        saved = self._engine.saved
-        return [] if saved is None else saved.accepted()
+        return [] if self.saved is None else self.saved.accepted()
 
     # The fast path of most operations on most spaces. The lock's bound methods cost half as much as
     # `with`.
@@ -453,9 +429,10 @@ class Port:
             except Refused as refusal:
                 if wait == 0 or refusal.hopeless:
                     raise
-                writers = core.waiting.writers
-                parked = writers.park(items, lease, state, at, signal(), refusal, mark, delay)
-                return parked, 0
+                actor = core.log.actor
+                writer = Writer(items, lease, state, at, signal(), refusal, mark, actor, delay)
+                core.waiting.writers.park(writer)
+                return writer, 0
             finally:
                 self._engine.settle()
             position = core.log.position
@@ -1087,9 +1064,6 @@ class Port:
         if self._core.running:
             with self._lock:  # Otherwise the step of another thread would be mistaken for this one.
                 self._engine.refuse_inside()
-
-    def now(self) -> float:
-        return self.clock.now()
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None:
         self._engine.flush(self.renew(thing, seconds))

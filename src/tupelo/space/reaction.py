@@ -10,14 +10,14 @@ Weak reactions run after the step, at any engaged host; each call is one transac
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import HostClosed, Livelock, ReactionError, ReactionFailed, SpaceClosed
 from tupelo.space import transaction
-from tupelo.space.dual_api import await_at_once, dual_api, maybe_await
+from tupelo.space.dual_api import OpenedHandle, dual_api, maybe_await
 from tupelo.space.query import Query, check_limit
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
@@ -347,7 +347,7 @@ class WeakStep:
         return self._space.count(template, txn=self._txn)
 
 
-class WeakReaction:
+class WeakReaction(OpenedHandle):
     """A registered reaction to entries of any engaged host. Each call is a transaction at this
     host."""
 
@@ -364,9 +364,6 @@ class WeakReaction:
         self._function = function
         self._once = once
         self._error: Exception | None = None
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return await_at_once(self)
 
     @property
     def active(self) -> bool:

@@ -145,21 +145,9 @@ class Writers:
     def __iter__(self) -> Iterator[Writer]:
         return iter(list(self._waiting))
 
-    def park(
-        self,
-        items: Items,
-        lease: RequestedLease,
-        txn: Txn | None,
-        at: Places,
-        signal: Signal,
-        refusal: Refused,
-        mark: WriteOutcome | None = None,
-        delay: float | None = None,
-    ) -> Writer:
-        writer = Writer(items, lease, txn, at, signal, refusal, mark, self._core.log.actor, delay)
+    def park(self, writer: Writer) -> None:
         self._waiting[writer] = None
         self._core.watched += 1
-        return writer
 
     def unpark(self, writer: Writer) -> None:
         if self._waiting.pop(writer, True) is None:

@@ -61,10 +61,14 @@ class Leave(GroupMessage, tag=2):
 # The round
 
 
-class Probe(GroupMessage, tag=3):
-    """Halt operations, pass the probe on, and answer with the hosts behind you."""
+class RoundMessage(GroupMessage):
+    """Base of the messages of one round."""
 
     round_id: RoundId
+
+
+class Probe(RoundMessage, tag=3):
+    """Halt operations, pass the probe on, and answer with the hosts behind you."""
 
 
 class FoundHost(msgspec.Struct, array_like=True):
@@ -75,36 +79,28 @@ class FoundHost(msgspec.Struct, array_like=True):
     was: RoundId
 
 
-class Echo(GroupMessage, tag=4):
+class Echo(RoundMessage, tag=4):
     """The sender and the hosts behind it; no operation runs there."""
 
-    round_id: RoundId
     found: list[FoundHost]
 
 
-class Commit(GroupMessage, tag=5):
+class Commit(RoundMessage, tag=5):
     """The new membership: all hosts that were found."""
 
-    round_id: RoundId
     found: list[FoundHost]
 
 
-class Flush(GroupMessage, tag=6):
+class Flush(RoundMessage, tag=6):
     """The sender will pass on no more messages of the old membership."""
 
-    round_id: RoundId
 
-
-class Settled(GroupMessage, tag=7):
+class Settled(RoundMessage, tag=7):
     """The new membership is in force and settled at the sender and all hosts behind it."""
 
-    round_id: RoundId
 
-
-class Resume(GroupMessage, tag=8):
+class Resume(RoundMessage, tag=8):
     """All hosts are settled: operations may begin again."""
-
-    round_id: RoundId
 
 
 # In a membership

@@ -406,7 +406,7 @@ class HostDoor:
         raise NotImplementedError
 
 
-class Host(HostDoor):
+class Host(blocking.ClosingHandle, HostDoor):
     """A process that keeps spaces, serves clients, and shares its spaces with connected hosts.
 
     - `listen`: the address for clients and hosts, "127.0.0.1:7700", or a port; 0 for a free one.
@@ -494,12 +494,6 @@ class Host(HostDoor):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSING_SECONDS)  # uvloop may wait for ever for a handshake half done.
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     # How work gets to the loop
 
     def _await(
@@ -529,7 +523,7 @@ class Host(HostDoor):
         threading.Thread(target=run, name="tupelo-notices", daemon=True).start()
 
 
-class AsyncHost(HostDoor):
+class AsyncHost(asynchronous.AsyncClosing, HostDoor):
     """`tupelo.Host` for coroutines: it lives on the loop that starts it. Use it as `async with`."""
 
     is_async = True
@@ -581,9 +575,6 @@ class AsyncHost(HostDoor):
 
     async def __aenter__(self) -> Self:
         return await self.start()
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     async def on_loop(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None

@@ -59,6 +59,20 @@ class Message(msgspec.Struct, array_like=True, gc=False):
     """Base of all messages. The tag of each class is its number on the wire."""
 
 
+class SpaceCall(Message):
+    """A call about one space."""
+
+    call: int
+    space: str
+
+
+class LeaseCall(SpaceCall):
+    """A call about something leased in one space."""
+
+    thing: Thing
+    id: str
+
+
 # Connecting and disconnecting
 
 
@@ -157,22 +171,18 @@ class Confirm(Message, tag=21):
     calls: list[int]
 
 
-class Open(Message, tag=22):
+class Open(SpaceCall, tag=22):
     """Use a space, showing its password if it has one. Without `create`, it must exist. Answer:
     [durable, identity of the space, the agent that the caller is there, id of the host, the time
     there]."""
 
-    call: int
-    space: str
     password: str | None = None
     create: bool = True
 
 
-class Write(Message, tag=23):
+class Write(SpaceCall, tag=23):
     """Answer: the leases, as `encode_leases` encodes them; an empty list unless `leases` is set."""
 
-    call: int
-    space: str
     entries: list[Any]
     lease: float | list[float | None] | None = None
     txn: str | None = None
@@ -183,13 +193,11 @@ class Write(Message, tag=23):
     delay: float | None = None
 
 
-class Get(Message, tag=24):
+class Get(SpaceCall, tag=24):
     """Read or take; one entry unless `many`. Answer: a list of entries, encoded, or of `whole` ones
     (see `encode_whole`). With `coverage` the answer may come from some of the hosts only, and is
     [that list, the names of the hosts that were reached, the names of those that were not]."""
 
-    call: int
-    space: str
     template: Any
     take: bool
     wait: float | None = None
@@ -204,76 +212,59 @@ class Get(Message, tag=24):
     coverage: bool = False
 
 
-class CountRequest(Message, tag=25):
-    call: int
-    space: str
+class CountRequest(SpaceCall, tag=25):
     template: Any
     txn: str | None = None
     scope: Scope | None = None
     coverage: bool = False
 
 
-class Begin(Message, tag=26):
+class Begin(SpaceCall, tag=26):
     """Begin a transaction; `id` is given for a branch of one that spans several spaces. Answer:
     [id, expires]."""
 
-    call: int
-    space: str
     lease: float | None = None
     parent: str | None = None
     id: str | None = None
 
 
-class End(Message, tag=27):
+class End(SpaceCall, tag=27):
     """Prepare, commit or abort a transaction, or ask for its state. Answer: [vote, state, reason,
     expires]."""
 
-    call: int
-    space: str
     txn: str
     how: Literal["commit", "abort", "prepare", "state"]
 
 
-class ListPrepared(Message, tag=28):
+class ListPrepared(SpaceCall, tag=28):
     """Answer: the ids of the transactions that are prepared and not decided."""
 
-    call: int
-    space: str
 
-
-class ListInHand(Message, tag=43):
+class ListInHand(SpaceCall, tag=43):
     """Answer: the entries in hand that match, as a list of InHand."""
 
-    call: int
-    space: str
     template: Any = None
 
 
-class ListDelayed(Message, tag=44):
+class ListDelayed(SpaceCall, tag=44):
     """The entries that are not visible yet; or cancel them. Answer: [number of matches, list of
     [moment, encoded entry] of the first of them]."""
 
-    call: int
-    space: str
     template: Any
     limit: int | None = None
     cancel: bool = False
 
 
-class OpenSession(Message, tag=29):
+class OpenSession(SpaceCall, tag=29):
     """Open a session, as a copy of the session `like` if that is given. Answer: [id, expires]."""
 
-    call: int
-    space: str
     lease: float | None = None
     like: str | None = None
 
 
-class Subscribe(Message, tag=30):
+class Subscribe(SpaceCall, tag=30):
     """Answer: [id, event id, expires]."""
 
-    call: int
-    space: str
     template: Any
     lease: float | None = None
     txn: str | None = None
@@ -283,100 +274,69 @@ class Subscribe(Message, tag=30):
     removed: bool = False
 
 
-class Next(Message, tag=31):
+class Next(SpaceCall, tag=31):
     """The next notices of a subscription: at least one, unless `wait` has passed or the
     subscription has ended. Answer: a list of [event id, sequence, kind, whole entry, missed]."""
 
-    call: int
-    space: str
     subscription: str
     wait: float | None = None
     limit: int = 1
 
 
-class State(Message, tag=32):
+class State(LeaseCall, tag=32):
     """Ask for the state of a leased thing. Answer: [active, expires, number, error]; the number is
     how many entries a session has seen, or the sequence of a subscription; the error is [kind,
     message, data]."""
 
-    call: int
-    space: str
-    thing: Thing
-    id: str
 
-
-class Close(Message, tag=33):
+class Close(LeaseCall, tag=33):
     """End a session or a subscription."""
 
-    call: int
-    space: str
-    thing: Thing
-    id: str
 
-
-class Renew(Message, tag=34):
+class Renew(LeaseCall, tag=34):
     """Renew a lease. An entry's id is "n:arrival". Answer: expires."""
 
-    call: int
-    space: str
-    thing: Thing
-    id: str
     lease: float | None = None
 
 
-class CancelLease(Message, tag=35):
+class CancelLease(LeaseCall, tag=35):
     """Cancel a lease."""
 
-    call: int
-    space: str
-    thing: Thing
-    id: str
 
-
-class Match(Message, tag=41):
+class Match(SpaceCall, tag=41):
     """Open a match set. Answer: [id, expires]."""
 
-    call: int
-    space: str
     template: Any
     limit: int | None = None
     txn: str | None = None
     lease: float | None = None
 
 
-class NextMatches(Message, tag=42):
+class NextMatches(SpaceCall, tag=42):
     """The next entries of a match set; an empty list at its end. Answer: [list of encoded entries,
     list of [origin, n, reason] of the entries that were left out so far]."""
 
-    call: int
-    space: str
     match_set: str
     limit: int = 1
 
 
-class Changes(Message, tag=36):
+class Changes(SpaceCall, tag=36):
     """Answer: a list of changes (see `encode_change`)."""
 
-    call: int
-    space: str
     since: int = 0
     limit: int | None = None
 
 
-class Trim(Message, tag=37):
+class Trim(SpaceCall, tag=37):
     """Delete the changes before a position; None: as the policy of the space says."""
 
-    call: int
-    space: str
     before: int | None = None
 
 
-class ReadLog(Message, tag=39):
+class ReadLog(SpaceCall, tag=39):
     """Columns (see `store.tail`) of the changes between two positions, or of as many of the first
     as fit. Answer: [agent and identity of the space, its first and last position, the columns]."""
 
-    call: int
-    space: str
     names: list[str] = []
     first: int = 1
     last: int = 0
@@ -434,7 +394,7 @@ class SessionDelta(msgspec.Struct, array_like=True, gc=False):
     gone: Numbers = {}
 
 
-class Ask(Message, tag=51):
+class Ask(SpaceCall, tag=51):
     """A host asks for the current matches, for its agent `by`, which calls itself `name`, and that
     agent's `session`: to read
     them, to take them, or to learn whether there are any ("peek"). Entries that were `seen`, and
@@ -447,8 +407,6 @@ class Ask(Message, tag=51):
     are gone for good], or None if the delta does not continue the copy that is known here: the
     asker then sends the complete record."""
 
-    call: int
-    space: str
     template: Any
     how: Literal["read", "take", "peek"]
     limit: int | None = 1
@@ -487,13 +445,11 @@ class Returned(Message, tag=70):
     clients: list[tuple[str, str, list[int]]]
 
 
-class WatchRequest(Message, tag=53):
+class WatchRequest(SpaceCall, tag=53):
     """Send a Hint for every entry that becomes visible from now on; with `existing`, also for the
     current entries that were not `seen`. Answer, once the watch is active: the current entries
     for which no Hint is sent (origin → roaring bitmap), or None."""
 
-    call: int
-    space: str
     template: Any
     watch: int
     existing: bool = False
@@ -526,11 +482,9 @@ class HintAck(Message, tag=56):
     entries: int
 
 
-class MoveEntry(Message, tag=57):
+class MoveEntry(SpaceCall, tag=57):
     """Move an entry to the agent that it is for. Answer: was it accepted?"""
 
-    call: int
-    space: str
     entry: Any
 
 
@@ -647,7 +601,13 @@ def reader(kind: Any) -> Callable[[bytes | memoryview | msgspec.Raw], Any]:
     return read
 
 
-decode: Callable[[bytes | memoryview], Message] = reader(Union[tuple(Message.__subclasses__())])  # noqa: UP007
+def _tagged(kind: type[Message]) -> list[type[Message]]:
+    """The messages of this kind; a class without a tag is a base of others."""
+    found = [kind] if kind.__struct_config__.tag else []
+    return found + [one for below in kind.__subclasses__() for one in _tagged(below)]
+
+
+decode: Callable[[bytes | memoryview], Message] = reader(Union[tuple(_tagged(Message))])  # noqa: UP007
 _decode_first: Callable[[bytes], Message] = Decoder(
     Union[Hello, Welcome, Refusal, Goodbye]  # noqa: UP007
 ).decode

@@ -21,7 +21,7 @@ from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import no_peer
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.federation.spanning.watching import RemoteWatch
-from tupelo.space.dual_api import Closing, await_at_once, dual_api, maybe_await
+from tupelo.space.dual_api import Closing, OpenedHandle, dual_api, maybe_await
 from tupelo.space.log import Actor
 from tupelo.space.matchset import Skipped
 from tupelo.space.port import Port, value_of
@@ -329,7 +329,7 @@ logger = logging.getLogger("tupelo")
 SESSION_OVER = "this session is over: it was closed or its lease ran out"
 
 
-class _FederatedHandle(Closing):
+class _FederatedHandle(Closing, OpenedHandle):
     """A handle of the blocking or the async API, until it is closed or its lease ends."""
 
     is_async: bool
@@ -340,9 +340,6 @@ class _FederatedHandle(Closing):
         """The lease, to renew or cancel."""
         kind = AsyncLease if self.is_async else Lease
         return kind(self._leased, self._leased)
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return await_at_once(self)
 
 
 class FederatedSession(_FederatedHandle, SessionLike):
