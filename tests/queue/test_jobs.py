@@ -179,13 +179,14 @@ def test_arguments_that_the_function_does_not_take_are_refused_at_once(space, qu
     def resize(name, *, width=100):
         return name
 
-    for call, said in (
-        (lambda: queue.submit(resize), "missing a required argument: 'name'"),
-        (lambda: queue.submit("resize", "a", "b"), "too many positional arguments"),
-        (lambda: queue.submit(resize, "a", height=1), "unexpected keyword argument 'height'"),
-    ):
+    wrong: list[tuple[Any, list[str], dict[str, int], str]] = [
+        (resize, [], {}, "missing a required argument: 'name'"),
+        ("resize", ["a", "b"], {}, "too many positional arguments"),
+        (resize, ["a"], {"height": 1}, "unexpected keyword argument 'height'"),
+    ]
+    for task, arguments, options, said in wrong:
         with pytest.raises(BadArgument, match=f"^arguments=.*resize.*{said}"):
-            call()
+            queue.submit(task, *arguments, **options)
     with pytest.raises(tupelo.errors.BadEntry, match=r"'arguments'\[0\] is a builtins.object"):
         queue.submit(resize, object())
     with pytest.raises(tupelo.errors.BadEntry, match=r"'options'\['width'\] is a builtins.set"):

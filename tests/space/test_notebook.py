@@ -2,7 +2,7 @@
 
 import asyncio
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -88,6 +88,6 @@ def test_what_cannot_be_read_at_once_is_shown_as_text():
 
         async def open_and_show() -> Any:
             async with await tupelo.aio.connect(f"{host.url}jobs") as remote:
-                return remote._repr_html_()
+                return cast(Any, remote)._repr_html_()
 
         assert asyncio.run(open_and_show()) is None

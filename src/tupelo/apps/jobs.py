@@ -95,7 +95,9 @@ def _print_status(space: tupelo.SpaceLike, queue: str | None, as_lines: bool) ->
             print(json_text(row), flush=True)
         return
     now = time.time()
-    lines = [("queue", "ready", "delayed", "in hand", "done", "dead", "oldest", "next")]
+    lines: list[tuple[str, ...]] = [
+        ("queue", "ready", "delayed", "in hand", "done", "dead", "oldest", "next")
+    ]
     for row in rows:
         oldest, next_ = row.get("oldest"), row.get("next")
         lines.append(

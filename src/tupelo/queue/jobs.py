@@ -491,11 +491,12 @@ def queue_names(space: tupelo.SpaceLike) -> list[str]:
     def others() -> Any:
         return tupelo.Exactly(str) & tupelo.Not(tupelo.OneOf("", *names))
 
-    for kind in (WaitingJob, FinishedJob, DeadLetter):
+    kinds: tuple[Any, ...] = (WaitingJob, FinishedJob, DeadLetter)
+    for kind in kinds:
         while (found := space.read(kind(others()), wait=0)) is not None:
             names.append(found.queue)
-    while found := space.delayed(WaitingJob(others()), limit=1).entries:
-        names.append(found[0][1].queue)
+    while first := space.delayed(WaitingJob(others()), limit=1).entries:
+        names.append(first[0][1].queue)
     return sorted(names)
 
 

@@ -55,7 +55,7 @@ class FileLock:
 
     def acquire(self) -> bool:
         while True:
-            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             if not _try_lock(handle):
                 os.close(handle)
                 return False

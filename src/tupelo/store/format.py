@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from operator import mul
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, NoReturn, get_args
 from zlib import crc32
 
@@ -185,9 +186,15 @@ def is_locked(path: Path) -> bool:
     return False
 
 
+OPENING_BYTES = 64 * 1024
+"""Room that SQLite needs on the disk to open a file. With less, it only tells of an I/O error."""
+
+
 def refuse(path: Path, error: Exception) -> NoReturn:
     if not is_damage(error):
-        raise JournalFailed(f"{path}: {error}") from error
+        free = disk_usage(path.parent).free
+        why = f"the disk is full, make room ({error})" if free < OPENING_BYTES else error
+        raise JournalFailed(f"{path}: {why}") from error
     raise DamagedFile(f"{path} is damaged ({error}); it was left as it was") from error
 
 

@@ -59,7 +59,7 @@ class HighWaterFile:
         self._space = crc32(space_id.encode())
         self._boot = 0 if synced else this_boot()
         self._turn = 0
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(file).st_size != _SIZE:
                 os.ftruncate(file, 0)

@@ -70,7 +70,7 @@ class Console:
             http="httptools",
             ws="none",
             proxy_headers=False,
-            loop="uvloop",
+            loop="auto",  # uvloop where it is installed; not on Windows
             timeout_graceful_shutdown=2,
         )
         self._server = _Server(config, api, self._started)

@@ -156,8 +156,13 @@ def _kept_id(folder: Path | None) -> str:
     file = folder / ID_FILE
     if not file.exists():
         draft = folder / f"{ID_FILE}.{uuid4().hex}"
-        draft.write_text(uuid4().hex)
-        draft.replace(file)
+        try:
+            draft.write_text(uuid4().hex)
+            draft.replace(file)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            error.filename = str(file)  # A full disk does not name it.
+            raise
     return file.read_text().strip()
 
 

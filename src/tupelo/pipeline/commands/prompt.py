@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tupelo.errors import BadArgument, PipelineError
-from tupelo.pipeline.sql.engines import EngineName
+from tupelo.pipeline.sql.engines import ROWS_MAX, EngineName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ Master = Annotated[
 Engine = Annotated[
     EngineName,
     typer.Option(
-        help="Who answers; auto is DuckDB up to some millions of changes, and Spark beyond or with"
+        help=f"Who answers; auto is DuckDB up to {ROWS_MAX:,} changes, and Spark beyond or with"
         " --master."
     ),
 ]
