@@ -39,10 +39,11 @@ from tupelo.errors import (
     Refused,
     TransactionError,
     TupeloError,
+    UnknownSpace,
     WrongPassword,
 )
 from tupelo.federation.links.wire import BULK_MAX
-from tupelo.values.entry import freeze
+from tupelo.values.entry import About, freeze
 from tupelo.values.lease import check_lease
 
 BODY_MAX = 8 * 1024 * 1024
@@ -86,6 +87,7 @@ _API_HEADERS, _PAGE_HEADERS = _encoded(API_HEADERS), _encoded(PAGE_HEADERS)
 # The first class that an error is an instance of decides.
 STATUS: tuple[tuple[type[TupeloError], int], ...] = (
     (WrongPassword, 401),
+    (UnknownSpace, 404),
     (AccessError, 403),
     (LimitReached, 429),
     (LogTrimmed, 410),
@@ -341,7 +343,7 @@ class HttpApi:
 
     async def write(self, call: Call) -> Answer:
         """Write one `entry` or several `entries` in one step."""
-        body = call.body("entry", "entries", "lease", "to", "txn", "wait")
+        body = call.body("entry", "entries", "lease", "to", "txn", "wait", "delay")
         if ("entry" in body) == ("entries" in body):
             raise BadArgument("entry", "given, or else entries", body.get("entry"))
         said = [body["entry"]] if "entry" in body else body["entries"]
@@ -350,6 +352,7 @@ class HttpApi:
         entries = [entry_from_json(one) for one in said]
         lease = check_lease(body.get("lease"))
         options = {"lease": lease, "to": body.get("to"), "wait": _wait(body)}
+        options["delay"] = body.get("delay")
         space, txn = await self._target(call, body)
         wanted = options["lease"] is not None
         leases = await space.write_items(
@@ -362,15 +365,22 @@ class HttpApi:
 
     async def get(self, operation: str, call: Call) -> Answer:
         """Read or take one entry, or with `limit` several."""
-        body = call.body("template", "wait", "limit", "txn")
-        template, seconds = template_from_json(body.get("template")), _wait(body)
+        body = call.body("template", "wait", "limit", "txn", "about")
+        template, seconds, about = (
+            template_from_json(body.get("template")),
+            _wait(body),
+            _about(body),
+        )
         space, txn = await self._target(call, body)
         if "limit" not in body:
-            found = await getattr(space, operation)(template, wait=seconds, txn=txn)
-            return reply({"entry": None if found is None else entry_to_json(found)})
+            one = getattr(space, operation)
+            found = await one(template, wait=seconds, txn=txn, about=about)
+            said = {"entry": None if found is None else entry_to_json(found)}
+            return reply(said if about is None else said | {"about": about[0] if about else None})
         many = getattr(space, f"{operation}_all")
-        entries = await many(template, wait=seconds, limit=_limit(body), txn=txn)
-        return reply({"entries": [entry_to_json(entry) for entry in entries]})
+        entries = await many(template, wait=seconds, limit=_limit(body), txn=txn, about=about)
+        said = {"entries": [entry_to_json(entry) for entry in entries]}
+        return reply(said if about is None else said | {"about": about})
 
     async def count(self, call: Call) -> Answer:
         """How many entries match."""
@@ -381,8 +391,8 @@ class HttpApi:
 
     async def entries(self, call: Call) -> Answer:
         """A page of the entries at this host, and the cursor of the next page."""
-        body = call.body("template", "limit", "cursor")
-        cursor = body.get("cursor")
+        body = call.body("template", "limit", "cursor", "about")
+        cursor, about = body.get("cursor"), _about(body)
         if cursor is not None and not isinstance(cursor, str):
             raise BadArgument("cursor", "the text of a page before", cursor)
         found, cursor = await self._gateway.page(
@@ -390,8 +400,10 @@ class HttpApi:
             template_from_json(body.get("template")),
             _limit(body),
             cursor,
+            about,
         )
-        return reply({"entries": found, "cursor": cursor})
+        said = {"entries": found, "cursor": cursor}
+        return reply(said if about is None else said | {"about": about})
 
     # Events
 
@@ -603,6 +615,14 @@ def _wait(body: dict[str, Any]) -> float:
     ):
         raise BadArgument("wait", f"a number of seconds from 0 to {WAIT_MAX:.0f}", seconds)
     return float(seconds)
+
+
+def _about(body: dict[str, Any]) -> list[About] | None:
+    """A list for the argument `about=`, if the request asks for it."""
+    wanted = body.get("about", False)
+    if not isinstance(wanted, bool):
+        raise BadArgument("about", "true or false", wanted)
+    return [] if wanted else None
 
 
 def _limit(body: dict[str, Any]) -> int:
