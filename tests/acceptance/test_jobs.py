@@ -177,3 +177,16 @@ def test_delayed_entries_are_counted_and_shown(url, space, tupelo):
     assert tupelo("count", url, "--delayed").stdout == "3\n"
     assert tupelo("count", url, '("a", int)', "--delayed").stdout == "2\n"
     assert "\ndelayed  3, the first until 2" in tupelo("show", url, "--text").stdout
+
+
+def test_show_says_how_often_an_entry_came_back(url, space, tupelo):
+    space.write_all([("a", 1), ("a", 2)])
+    with space.transaction() as txn:
+        space.take(("a", 1), txn=txn)
+        txn.abort()
+    assert '("a", 1)  (came back once)\n' in tupelo("show", url, "--text").stdout.replace("'", '"')
+    told = [json.loads(line) for line in tupelo("show", url, "--json").stdout.splitlines()]
+    assert {(*one["fields"],): one.get("deliveries", 0) for one in told} == {
+        ("a", 1): 1,
+        ("a", 2): 0,
+    }

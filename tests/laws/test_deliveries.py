@@ -57,6 +57,21 @@ def test_about_is_a_list(space):
         space.read(wait=0, about=())
 
 
+def test_a_session_says_how_often_its_entries_came_back(space):
+    space.write_all([("a", 1), ("a", 2)])
+    txn = space.transaction()
+    space.take(("a", 2), wait=0, txn=txn)
+    txn.abort()
+    about: list[tupelo.About] = []
+    with space.session() as session:
+        assert session.read(("a", int), wait=0, about=about) == ("a", 1)
+        assert session.read_all(about=about) == [("a", 2)]
+        assert session.read_all(about=about) == []
+        with pytest.raises(BadArgument, match="about="):
+            session.read_all(about=())
+    assert [one.deliveries for one in about] == [0, 1]
+
+
 def test_a_notice_has_the_count(space):
     space.write(("a",))
     with space.subscribe(("a",)) as notices:

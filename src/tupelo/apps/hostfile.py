@@ -86,6 +86,7 @@ class HostTable(msgspec.Struct, forbid_unknown_fields=True):
     heartbeat: float | None = None
     archive: str | None = None
     console: str | None = None
+    console_tls: bool | None = None
     create: bool | None = None
     verbose: bool | None = None
 

@@ -100,6 +100,12 @@ directory = click.Path(path_type=Path)
     help="Serve the console and the HTTP API here, such as 127.0.0.1:7780.",
 )
 @click.option(
+    "--console-tls",
+    is_flag=True,
+    help="Serve the console by HTTPS; certificates of trusted identities are accepted as the token"
+    " is.",
+)
+@click.option(
     "--create/--no-create",
     default=True,
     show_default=True,
@@ -200,6 +206,7 @@ def run_host(
     archive: Path | None,
     local_trust: bool = True,
     console: str | None = None,
+    console_tls: bool = False,
     verbose: bool = False,
     limits: tupelo.Limits | None = None,
     access: tupelo.Access | None = None,
@@ -209,6 +216,7 @@ def run_host(
     """Run a host until SIGINT or SIGTERM. On SIGHUP the file of known identities is read again, and
     the connections of identities that were removed end. The limit of open files is raised to the
     system's maximum."""
+    from tupelo.federation.hosts.doors import own_identity
     from tupelo.federation.hosts.limits import raise_descriptors_max
 
     log_to_stderr(verbose)
@@ -231,6 +239,7 @@ def run_host(
             name,
             listen=listen,
             path=path,
+            identity=own_identity(name, path) if console_tls else None,
             discover=discover,
             peers=peers,
             trust=trust_of(trust),
@@ -260,7 +269,8 @@ def run_host(
         with ExitStack() as beside, suppress(KeyboardInterrupt):
             if console is not None:
                 try:
-                    own_url, options = _own_connection(host, local_trust)
+                    own_url, options = _own_connection(host, local_trust and not console_tls)
+                    options["certificates"] = console_tls
                     page = beside.enter_context(opened_console(own_url, console, **options))
                 except BadArgument as error:
                     error.argument = "console"  # It is the listen= of the console.

@@ -16,6 +16,7 @@ from tupelo.apps.shell import clear_errors, examples, fail, in_json, json_option
         "tupelo identity --create",
         "tupelo identity kitchen/identity.pem",
         "tupelo identity --json",
+        "tupelo identity --certificate > identity.crt",
         notes="FILE is the identity of a host (identity.pem in its folder); if not given, the one"
         " of your own programs. Others trust it if the printed text is a line of their file of"
         " --trust. Exit code 1: there is none.",
@@ -23,8 +24,11 @@ from tupelo.apps.shell import clear_errors, examples, fail, in_json, json_option
 )
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @click.option("--create", is_flag=True, help="Make a new identity if there is none.")
+@click.option(
+    "--certificate", is_flag=True, help="Print its certificate, for programs such as curl --cert."
+)
 @json_option
-def identity(file: Path | None, create: bool, json: bool | None) -> None:
+def identity(file: Path | None, create: bool, certificate: bool, json: bool | None) -> None:
     """Print an identity, and make one with --create."""
     from tupelo.federation.identity.keys import Identity, default_folder, id_of
 
@@ -32,8 +36,13 @@ def identity(file: Path | None, create: bool, json: bool | None) -> None:
         place = file or default_folder() / "identity.pem"
         if not (create or os.path.lexists(place)):
             fail(f"{place} does not exist; --create makes an identity there")
-        key = Identity.at(place).key
-        if in_json(json):
+        found = Identity.at(place)
+        key = found.key
+        if certificate:
+            from tupelo.federation.identity.tls import certificate_for
+
+            print(certificate_for(found.public).decode(), end="")
+        elif in_json(json):
             print_row({"identity": key, "id": id_of(key), "file": str(place)}, json)
         else:
             print(key)

@@ -200,15 +200,16 @@ def show(space: str, all_: bool, json: bool | None, trust: str | None) -> None:
         delayed = hidden_in(target)
         found = entries_of(target)
         if in_json(json):
-            print_entries(found, True)
+            for one, about in found:
+                print_entries([one], True, [about])
             return
         shapes: Counter[str] = Counter()
         first: list[str] = []
-        for one in found:
+        for one, about in found:
             shape, fields = freeze(one)
             shapes[shape_text(shape)] += 1
             if all_ or len(first) < SHOWN:
-                first.append(entry_text(shape, fields))
+                first.append(entry_text(shape, fields) + returned_text(about.deliveries))
         print(f"space    {name!r}\nentries  {shapes.total()}")
         if in_doubt:
             print(f"in doubt {in_doubt} prepared transactions")
@@ -395,11 +396,13 @@ def hidden_in(space: tupelo.SpaceLike, template: Any = tupelo.ANY) -> tupelo.Del
         return tupelo.Delayed(0, [])
 
 
-def entries_of(space: tupelo.SpaceLike) -> Iterator[Any]:
+def entries_of(space: tupelo.SpaceLike) -> Iterator[tuple[Any, tupelo.About]]:
     """Every entry of a space, page by page. The session returns each once, whatever changes."""
     with space.session() as session:
-        while page := session.read_all(limit=PAGE, wait=0):
-            yield from page
+        about: list[tupelo.About] = []
+        while page := session.read_all(limit=PAGE, wait=0, about=about):
+            yield from zip(page, about, strict=True)
+            about.clear()
 
 
 Page = Callable[[int], list[Change]]
@@ -437,6 +440,12 @@ def changes(after: Page, since: int | None, follow: bool = False) -> Iterator[Ch
         else:
             time.sleep(FOLLOW_SECONDS)
         page = after(last)
+
+
+def returned_text(deliveries: int) -> str:
+    """How often an entry was taken and came back."""
+    times = "once" if deliveries == 1 else f"{deliveries} times"
+    return f"  (came back {times})" if deliveries else ""
 
 
 def print_entries(

@@ -336,9 +336,9 @@ class Session(AsyncClosing, OpenedHandle, AsyncSessionLike):
     def _read(
         self, template: object, wait: float | None, many: bool, limit: int | None, *where: Any
     ) -> Coroutine[Any, Any, Any]:
-        scope, coverage = where
+        scope, coverage, about = where
         return self._space._get(
-            *(template, False, wait, many, limit, None, None, False, scope, coverage),
+            *(template, False, wait, many, limit, None, None, False, scope, coverage, about),
             session=self._state,
         )
 

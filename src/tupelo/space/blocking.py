@@ -33,7 +33,7 @@ from tupelo.space.transaction import Vote
 from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change, Notice
-from tupelo.values.entry import Entry, check_about, note_about
+from tupelo.values.entry import About, Entry, check_about, note_about
 from tupelo.values.holder import Delayed, InHand
 from tupelo.values.lease import Lease, LeasePolicy
 from tupelo.values.parts import ANY
@@ -83,12 +83,11 @@ class Session(ClosingHandle, SessionLike):
     def _read(
         self, template: object, wait: float | None, many: bool, limit: int | None, *where: Any
     ) -> Any:
-        scope, coverage = where
-        space = self._space
-        query = space._port.query(
+        scope, coverage, about = where
+        query = self._space._port.query(
             template, False, wait, many, limit, None, None, False, scope, coverage, self._state
         )
-        return space._values(query) if many else space._value(query)
+        return self._space._results(query, many, about)
 
     def clone(self, *, lease: float | None = None) -> Session:
         """A new session that has seen the same entries."""
@@ -390,6 +389,9 @@ class Space(ClosingHandle, SpaceLike):
     def _get(self, template: object, take: bool, wait: float | None, many: bool, *rest: Any) -> Any:
         *how, about = rest
         query = self._port.query(template, take, wait, many, *how)
+        return self._results(query, many, about)
+
+    def _results(self, query: Query, many: bool, about: list[About] | None) -> Any:
         if about is None:
             return self._values(query) if many else self._value(query)
         check_about(about)

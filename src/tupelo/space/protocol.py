@@ -465,7 +465,8 @@ class SessionLike(Protocol):
     """Returns each entry at most once. `clone` makes another that has seen the same entries."""
 
     _read: Callable[..., Any]
-    """(template, wait, many, limit, scope, coverage): a match or None; if `many`, a list."""
+    """(template, wait, many, limit, scope, coverage, about): a match or None; if `many`, a
+    list."""
 
     @one
     def read(
@@ -475,9 +476,10 @@ class SessionLike(Protocol):
         wait: float | None = None,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> Any:
         """Return a copy of a match that was not seen before, or None if there is none in time."""
-        return self._read(template, wait, False, 1, scope, coverage)
+        return self._read(template, wait, False, 1, scope, coverage, about)
 
     @many
     def read_all(
@@ -488,9 +490,10 @@ class SessionLike(Protocol):
         limit: int | None = None,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
+        about: list[About] | None = None,
     ) -> list[Any]:
         """Return copies of all matches that were not seen before, at most `limit`."""
-        found: list[Any] = self._read(template, wait, True, limit, scope, coverage)
+        found: list[Any] = self._read(template, wait, True, limit, scope, coverage, about)
         return found
 
     def clone(self, *, lease: float | None = None) -> SessionLike:

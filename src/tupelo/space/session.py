@@ -231,8 +231,7 @@ def unseen(session: SessionState, agent: str | None = None) -> Accept:
     """The entries that a session has not seen, optionally of one agent."""
     seen = session.seen
     if agent is None:
-        bits = seen.bits  # as `Seen` does, without the call
-        return lambda entry: entry.n not in bits.get(entry.origin, ())
+        return lambda entry: entry not in seen
     return lambda entry: entry not in seen and (entry.to or entry.origin) == agent
 
 

@@ -21,7 +21,7 @@ from tupelo.apps.console.gateway import Gateway
 from tupelo.apps.console.http import API_HEADERS, PAGE_HEADERS, HttpApi
 from tupelo.apps.console.json_values import entry_from_json, entry_to_json
 from tupelo.apps.console.openapi import OPERATIONS, describe_api
-from tupelo.errors import BadArgument, BadEntry, CannotReach, UnknownType
+from tupelo.errors import BadArgument, BadEntry, CannotReach, UnknownSpace, UnknownType
 from tupelo.models.event_heap import EventHeap
 
 JOBS = "/api/spaces/jobs"
@@ -454,6 +454,7 @@ def test_the_description_has_every_operation(http):
         raise AssertionError
 
     handlers = HttpApi(nowhere, "x", frozenset()).handlers
+    http.ok("/api/spaces/nowhere/count", {})
     described = http.ok("/api/openapi.json")
     assert {
         re.sub("{.*?}", "*", f"{method.upper()} {path}") for method, path, *_ in OPERATIONS
@@ -510,3 +511,59 @@ def test_entries_of_unknown_classes_are_shown_and_stay_unknown_to_the_program(ht
     assert http.ok(f"{JOBS}/read", {}) == {"entry": kind}
     with pytest.raises(UnknownType):
         host.space("jobs").read(wait=0)
+
+
+# Deliveries, delays, unknown spaces
+
+
+def test_an_answer_says_how_often_an_entry_came_back(http, host):
+    space = host.space("jobs")
+    space.write_all([("job", 1), ("job", 2)])
+    for _ in range(2):
+        with space.transaction() as txn:
+            space.take(("job", 1), txn=txn)
+            txn.abort()
+    one = http.ok(f"{JOBS}/read", {"template": '("job", 1)', "about": True})
+    assert (one["entry"], one["about"]["deliveries"]) == (["job", 1], 2)
+    for operation in ("entries", "read"):
+        said = http.ok(f"{JOBS}/{operation}", {"limit": 9, "about": True})
+        told = {tuple(entry): about["deliveries"] for entry, about in _pairs(said)}
+        assert told == {("job", 1): 2, ("job", 2): 0}
+    lives = http.ok(f"{JOBS}/history", {"template": '("job", 1)'})["lives"]
+    assert lives[0]["events"][-1]["deliveries"] == 2
+    assert http.ok(f"{JOBS}/take", {"template": '("no",)', "about": True})["about"] is None
+    status, said = http.call("POST", f"{JOBS}/read", {"about": "yes"})
+    assert (status, "about=" in said["message"]) == (400, True)
+
+
+def _pairs(said):
+    return zip(said["entries"], said["about"], strict=True)
+
+
+def test_an_entry_is_written_with_a_delay(http, host):
+    assert http.ok(f"{JOBS}/write", {"entry": ["job", 1], "delay": 3600}) == {"written": 1}
+    space = host.space("jobs")
+    assert (space.count(), space.delayed().count) == (0, 1)
+    http.ok(f"{JOBS}/write", {"entry": ["job", 2], "delay": 0.01})
+    taken = http.ok(f"{JOBS}/take", {"template": '("job", int)', "wait": 60})
+    assert taken == {"entry": ["job", 2]}
+    for delay in (-1, "soon"):
+        status, said = http.call("POST", f"{JOBS}/write", {"entry": ["x"], "delay": delay})
+        assert (status, "delay=" in said["message"]) == (400, True)
+
+
+def test_an_unknown_space_is_not_found_where_the_host_makes_none():
+    with (
+        tupelo.Host("kitchen", listen="127.0.0.1:0", create_spaces=False) as host,
+        Console(host.url) as console,
+    ):
+        http = Http(console)
+        host.space("jobs").write(("job", 1))
+        with pytest.raises(UnknownSpace) as raised:
+            tupelo.connect(host.url + "jbos")
+        for path, body in (("write", {"entry": ["x"]}), ("take", {}), ("entries", {})):
+            status, said = http.call("POST", f"/api/spaces/jbos/{path}", body)
+            assert (status, said["error"]) == (404, "UnknownSpace")
+            assert said["message"] == str(raised.value)
+        assert http.call("GET", "/api/spaces/jbos")[0] == 404
+        assert http.ok(f"{JOBS}/count", {}) == {"count": 1}

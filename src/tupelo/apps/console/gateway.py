@@ -24,6 +24,7 @@ from tupelo.errors import BadArgument, LimitReached, TupeloError
 from tupelo.federation.client.services import connect_to_host_async, invoke
 from tupelo.federation.client.space import HostConnection, RemoteSpace
 from tupelo.values.change import Change
+from tupelo.values.entry import About
 from tupelo.values.lease import AsyncLease
 from tupelo.values.template import Template
 from tupelo.values.text import one_line
@@ -132,7 +133,12 @@ class Gateway:
         return await invoke(self.host, whiteboard.SERVICE, method, *args, wait=wait)
 
     async def page(
-        self, name: str, template: Template, limit: int, cursor: str | None
+        self,
+        name: str,
+        template: Template,
+        limit: int,
+        cursor: str | None,
+        about: list[About] | None = None,
     ) -> tuple[list[Any], str | None]:
         """The next entries of this space that match, and a cursor for the page after them, or None.
 
@@ -146,7 +152,9 @@ class Gateway:
         else:
             space = await self.space(name)
             session = await space.session(lease=CURSOR_SECONDS)
-        entries = await session.read_all(template, limit=limit, wait=0, scope=tupelo.HERE)
+        entries = await session.read_all(
+            template, limit=limit, wait=0, scope=tupelo.HERE, about=about
+        )
         found = [entry_to_json(entry) for entry in entries]
         if len(found) < limit:
             self.end(session)

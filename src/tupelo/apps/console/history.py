@@ -60,6 +60,7 @@ class _Life:
                     "name": name_of(one.agent),
                     "txn": one.txn,
                     "waited": one.waited,
+                    "deliveries": one.deliveries,
                 }
                 for one in self.changes[-EVENTS_MAX:]
             ],

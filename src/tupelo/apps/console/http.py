@@ -1,9 +1,10 @@
 """The HTTP API of a host, and the pages of the console: an ASGI application.
 
 Every request but those for the pages and for `/healthz` and `/readyz` needs the token, as
-`Authorization: Bearer TOKEN`. There are no cookies, so another web site cannot make a browser act
-here; the Host header is checked, so another name cannot be pointed at this address. A waiting
-request ends when its client disconnects.
+`Authorization: Bearer TOKEN`, or a client certificate. There are no cookies, and a request by
+certificate must not come from another site, so another web site cannot make a browser act here; the
+Host header is checked, so another name cannot be pointed at this address. A waiting request ends
+when its client disconnects.
 """
 
 from __future__ import annotations
@@ -39,15 +40,18 @@ from tupelo.errors import (
     Refused,
     TransactionError,
     TupeloError,
+    UnknownSpace,
     WrongPassword,
 )
 from tupelo.federation.links.wire import BULK_MAX
-from tupelo.values.entry import freeze
+from tupelo.values.entry import About, freeze
 from tupelo.values.lease import check_lease
 
 BODY_MAX = 8 * 1024 * 1024
 WAIT_MAX = 3_600.0
 """The longest wait of one HTTP request, in seconds."""
+IDENTITIES_MAX = 100
+"""So many identities have a connection to the host; that of the least recently used is closed."""
 WATCH_AFTER_SECONDS = 0.01
 """A request that takes longer ends when its client disconnects."""
 
@@ -86,6 +90,7 @@ _API_HEADERS, _PAGE_HEADERS = _encoded(API_HEADERS), _encoded(PAGE_HEADERS)
 # The first class that an error is an instance of decides.
 STATUS: tuple[tuple[type[TupeloError], int], ...] = (
     (WrongPassword, 401),
+    (UnknownSpace, 404),
     (AccessError, 403),
     (LimitReached, 429),
     (LogTrimmed, 410),
@@ -118,10 +123,12 @@ class Answer(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One request: the name in its path, of a space, transaction or lease, and its raw body."""
+    """One request: the name in its path, of a space, transaction or lease, its raw body, and the
+    connection to the host with the rights of its caller."""
 
     name: str
     raw: bytes
+    gateway: Gateway
 
     def body(self, *known: str) -> dict[str, Any]:
         """The JSON object that was sent. BadArgument if it is none, or has other keys."""
@@ -154,16 +161,18 @@ def refuse(status: int, error: str, message: str, *more: tuple[bytes, bytes]) ->
 
 
 class HttpApi:
-    """The endpoints, as an ASGI application. `connect` makes the gateway to the host; the server
-    calls `open` and `close`."""
+    """The endpoints, as an ASGI application. `connect` makes a gateway to the host for an identity,
+    or "" for the console itself; the server calls `open` and `close`."""
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Gateway]], token: str, hosts: frozenset[str]
+        self, connect: Callable[[str], Awaitable[Gateway]], token: str, hosts: frozenset[str]
     ) -> None:
         self._connect = connect
         self._token = token.encode()
         self._hosts = hosts
         self._gateway: Gateway
+        self._gateways: dict[str, Gateway] = {}  # by identity, the last used last
+        self._opening = asyncio.Lock()
         space = "/api/spaces/*"
         self._open_to_all: dict[str, Handler] = {
             "GET /healthz": self.healthz,
@@ -205,11 +214,12 @@ class HttpApi:
 
     async def open(self) -> None:
         """Connect to the host. Raises its errors."""
-        self._gateway = await self._connect()
+        self._gateway = await self._connect("")
 
     async def close(self) -> None:
         """End the connection to the host."""
-        await self._gateway.close()
+        for gateway in (self._gateway, *self._gateways.values()):
+            await gateway.close()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -219,10 +229,16 @@ class HttpApi:
         handler, name = self._find(method, path)
         if handler is None:
             await _send(self._page(method, path), send)
-        elif (refusal := self._refusal(handler, scope["headers"])) is not None:
-            await _send(refusal, send)
-        else:
-            await _serve(handler, name, receive, send)
+            return
+        caller = self._recognise(handler, scope)
+        if isinstance(caller, Answer):
+            await _send(caller, send)
+            return
+
+        async def answer(raw: bytes) -> Answer:
+            return await handler(Call(name, raw, await self._gateway_of(caller)))
+
+        await _serve(answer, receive, send)
 
     def _find(self, method: str, path: str) -> tuple[Handler | None, str]:
         """The handler of this request, and the name in its path."""
@@ -254,23 +270,45 @@ class HttpApi:
         allow = (b"allow", ", ".join(allowed).encode())
         return refuse(405, "HTTP", "Method Not Allowed", allow)
 
-    def _refusal(self, handler: Handler, headers: list[tuple[bytes, bytes]]) -> Answer | None:
-        """The answer to a request without the token, or with another Host header; else None."""
+    def _recognise(self, handler: Handler, scope: dict[str, Any]) -> str | Answer:
+        """The identity of the caller, "" if it has the token or needs none; or why it is refused:
+        it has neither token nor certificate, or another Host header."""
         if handler in self._open_to_all.values():
-            return None
-        host = given = b""
-        for name, value in headers:
+            return ""
+        host = given = origin = b""
+        for name, value in scope["headers"]:
             if name == b"host":
                 host = value
             elif name == b"authorization":
                 given = value
+            elif name == b"origin":
+                origin = value
         if host.decode("latin-1").rpartition(":")[0].strip("[]") not in self._hosts:
             return refuse(421, "BadHost", "The Host header names another host.")
+        identity: str = scope.get("state", {}).get("identity", "")
+        if identity and not given:
+            # A browser shows its certificate for every site that makes it send a request.
+            if origin and origin != b"https://" + host:
+                return refuse(403, "CrossSite", "Another site has made this request.")
+            return identity
         scheme, _, token = given.partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
             challenge = (b"www-authenticate", b"Bearer")
             return refuse(401, "WrongToken", "A valid token is needed.", challenge)
-        return None
+        return ""
+
+    async def _gateway_of(self, identity: str) -> Gateway:
+        """The connection with the rights of this identity; "" is the console's own."""
+        if not identity:
+            return self._gateway
+        async with self._opening:
+            found = self._gateways.pop(identity, None)
+            if found is None:
+                found = await self._connect(identity)
+                if len(self._gateways) >= IDENTITIES_MAX:
+                    await self._gateways.pop(next(iter(self._gateways))).close()
+            self._gateways[identity] = found  # as the last that was used
+            return found
 
     # About the host
 
@@ -282,7 +320,7 @@ class HttpApi:
         """200 if the host answers and its disk can be written; 503 if not."""
         try:
             async with asyncio.timeout(5):
-                spaces = await self._gateway.inspect("spaces")
+                spaces = await call.gateway.inspect("spaces")
         except (TupeloError, TimeoutError) as error:
             return reply({"status": "unreachable", "message": str(error)}, 503)
         ill = {one["name"]: one["health"] for one in spaces if one.get("health", "ok") != "ok"}
@@ -290,8 +328,8 @@ class HttpApi:
 
     async def metrics(self, call: Call) -> Answer:
         """The numbers of `spaces`, for Prometheus."""
-        spaces = [one for one in await self._gateway.inspect("spaces") if "entries" in one]
-        host = await self._gateway.inspect("host")
+        spaces = [one for one in await call.gateway.inspect("spaces") if "entries" in one]
+        host = await call.gateway.inspect("host")
         lines = [
             "# TYPE tupelo_peers gauge",
             f"tupelo_peers {len(host['peers'])}",
@@ -315,33 +353,33 @@ class HttpApi:
 
     async def host(self, call: Call) -> Answer:
         """The host, its peers and its clients."""
-        return reply(await self._gateway.inspect("host"))
+        return reply(await call.gateway.inspect("host"))
 
     async def disengage(self, call: Call) -> Answer:
         """Part the host from all other hosts, until `engage`."""
         call.body()
-        await self._gateway.inspect("disengage")
+        await call.gateway.inspect("disengage")
         return reply({"disengaged": True})
 
     async def engage(self, call: Call) -> Answer:
         """Let the host meet the others again."""
         call.body()
-        await self._gateway.inspect("reengage")
+        await call.gateway.inspect("reengage")
         return reply({"disengaged": False})
 
     async def spaces(self, call: Call) -> Answer:
         """Every space with its numbers; with "refused" if it may not be read."""
-        return reply({"spaces": await self._gateway.inspect("spaces")})
+        return reply({"spaces": await call.gateway.inspect("spaces")})
 
     async def space(self, call: Call) -> Answer:
         """One space with its waiting operations, transactions and deliveries in doubt."""
-        return reply(await self._gateway.inspect("space", call.name))
+        return reply(await call.gateway.inspect("space", call.name))
 
     # Entries
 
     async def write(self, call: Call) -> Answer:
         """Write one `entry` or several `entries` in one step."""
-        body = call.body("entry", "entries", "lease", "to", "txn", "wait")
+        body = call.body("entry", "entries", "lease", "to", "txn", "wait", "delay")
         if ("entry" in body) == ("entries" in body):
             raise BadArgument("entry", "given, or else entries", body.get("entry"))
         said = [body["entry"]] if "entry" in body else body["entries"]
@@ -350,6 +388,7 @@ class HttpApi:
         entries = [entry_from_json(one) for one in said]
         lease = check_lease(body.get("lease"))
         options = {"lease": lease, "to": body.get("to"), "wait": _wait(body)}
+        options["delay"] = body.get("delay")
         space, txn = await self._target(call, body)
         wanted = options["lease"] is not None
         leases = await space.write_items(
@@ -357,20 +396,27 @@ class HttpApi:
         )
         answer: dict[str, Any] = {"written": len(entries)}
         if wanted:
-            answer["leases"] = [self._gateway.leases.add(lease)[0] for lease in leases]
+            answer["leases"] = [call.gateway.leases.add(lease)[0] for lease in leases]
         return reply(answer, 201)
 
     async def get(self, operation: str, call: Call) -> Answer:
         """Read or take one entry, or with `limit` several."""
-        body = call.body("template", "wait", "limit", "txn")
-        template, seconds = template_from_json(body.get("template")), _wait(body)
+        body = call.body("template", "wait", "limit", "txn", "about")
+        template, seconds, about = (
+            template_from_json(body.get("template")),
+            _wait(body),
+            _about(body),
+        )
         space, txn = await self._target(call, body)
         if "limit" not in body:
-            found = await getattr(space, operation)(template, wait=seconds, txn=txn)
-            return reply({"entry": None if found is None else entry_to_json(found)})
+            one = getattr(space, operation)
+            found = await one(template, wait=seconds, txn=txn, about=about)
+            said = {"entry": None if found is None else entry_to_json(found)}
+            return reply(said if about is None else said | {"about": about[0] if about else None})
         many = getattr(space, f"{operation}_all")
-        entries = await many(template, wait=seconds, limit=_limit(body), txn=txn)
-        return reply({"entries": [entry_to_json(entry) for entry in entries]})
+        entries = await many(template, wait=seconds, limit=_limit(body), txn=txn, about=about)
+        said = {"entries": [entry_to_json(entry) for entry in entries]}
+        return reply(said if about is None else said | {"about": about})
 
     async def count(self, call: Call) -> Answer:
         """How many entries match."""
@@ -381,17 +427,19 @@ class HttpApi:
 
     async def entries(self, call: Call) -> Answer:
         """A page of the entries at this host, and the cursor of the next page."""
-        body = call.body("template", "limit", "cursor")
-        cursor = body.get("cursor")
+        body = call.body("template", "limit", "cursor", "about")
+        cursor, about = body.get("cursor"), _about(body)
         if cursor is not None and not isinstance(cursor, str):
             raise BadArgument("cursor", "the text of a page before", cursor)
-        found, cursor = await self._gateway.page(
+        found, cursor = await call.gateway.page(
             call.name,
             template_from_json(body.get("template")),
             _limit(body),
             cursor,
+            about,
         )
-        return reply({"entries": found, "cursor": cursor})
+        said = {"entries": found, "cursor": cursor}
+        return reply(said if about is None else said | {"about": about})
 
     # Events
 
@@ -399,12 +447,12 @@ class HttpApi:
         """A stream of the entries that are written from now on."""
         said = call.body("template").get("template")
         key, template = msgspec.json.encode(said), template_from_json(said)
-        return await _stream(self._gateway.notices(call.name, key, template).events())
+        return await _stream(call.gateway.notices(call.name, key, template).events())
 
     async def changes(self, call: Call) -> Answer:
         """Changes of the log after the position `since`, oldest first."""
         body = call.body("since", "limit")
-        space = await self._gateway.space(call.name)
+        space = await call.gateway.space(call.name)
         found = await space.changes(since=body.get("since", 0), limit=_limit(body))
         return reply({"changes": [change_to_json(change) for change in found]})
 
@@ -412,7 +460,7 @@ class HttpApi:
         """The lives of the entries that changed last, and the rates and latencies of the space."""
         body = call.body("template")
         template = template_from_json(body["template"]) if body.get("template") else None
-        return reply(await self._gateway.history(call.name, template))
+        return reply(await call.gateway.history(call.name, template))
 
     async def watch(self, call: Call) -> Answer:
         """A stream of batches of changes, at most two a second."""
@@ -424,7 +472,7 @@ class HttpApi:
             raise BadArgument("kinds", "an array of kinds of changes", kinds)
         template = template_from_json(body["template"]) if body.get("template") else None
         key = msgspec.json.encode([kinds, body.get("template")])
-        feed = self._gateway.changes(call.name)
+        feed = call.gateway.changes(call.name)
         return await _stream(feed.events(since, key, lambda item: item.is_wanted(kinds, template)))
 
     # The whiteboard
@@ -434,12 +482,12 @@ class HttpApi:
         body = call.body("colour", "width", "points")
         args = [body.get(key) for key in ("colour", "width", "points")]
         stroke("", *args)  # Numbers that cannot be sent to the host are refused here.
-        return reply({"id": await self._gateway.whiteboard("draw", *args)}, 201)
+        return reply({"id": await call.gateway.whiteboard("draw", *args)}, 201)
 
     async def wipe(self, call: Call) -> Answer:
         """Wipe the whiteboard."""
         call.body()
-        return reply({"id": await self._gateway.whiteboard("wipe")}, 201)
+        return reply({"id": await call.gateway.whiteboard("wipe")}, 201)
 
     async def picture(self, call: Call) -> Answer:
         """A stream of changes of the picture: how many strokes stay, and those after them."""
@@ -449,7 +497,7 @@ class HttpApi:
             known: tuple[str, bool | None] = "", None
             wait = 0.0
             while True:
-                said = await self._gateway.whiteboard("picture", known[0], wait=wait)
+                said = await call.gateway.whiteboard("picture", known[0], wait=wait)
                 now, wait = (said["mark"], said["cloned"]), KEEPALIVE_SECONDS
                 yield STILL_HERE if now == known else event(said)
                 known = now
@@ -464,10 +512,10 @@ class HttpApi:
         name = body.get("space")
         if not isinstance(name, str):
             raise BadArgument("space", "the name of a space", name)
-        space = await self._gateway.space(name)
+        space = await call.gateway.space(name)
         txn = await space.transaction(lease=body.get("lease", TRANSACTION_SECONDS))
         try:
-            key, dropped = self._gateway.transactions.add((name, txn))
+            key, dropped = call.gateway.transactions.add((name, txn))
         except LimitReached:
             await txn.abort()
             raise
@@ -478,13 +526,13 @@ class HttpApi:
 
     async def commit(self, call: Call) -> Answer:
         """Commit a transaction."""
-        _, txn = self._gateway.transactions.pop(call.name)
+        _, txn = call.gateway.transactions.pop(call.name)
         await txn.commit()
         return reply({"state": "committed"})
 
     async def abort(self, call: Call) -> Answer:
         """Abort a transaction; entries that it has taken return."""
-        _, txn = self._gateway.transactions.pop(call.name)
+        _, txn = call.gateway.transactions.pop(call.name)
         await txn.abort()
         return reply({"state": "aborted"})
 
@@ -495,31 +543,33 @@ class HttpApi:
         body = call.body("lease")
         if "lease" not in body:
             raise BadArgument("lease", "a number of seconds above 0, or null for ever", "missing")
-        await self._gateway.leases.get(call.name).renew(body["lease"])
+        await call.gateway.leases.get(call.name).renew(body["lease"])
         return reply({"state": "renewed"})
 
     async def cancel(self, call: Call) -> Answer:
         """Cancel the lease of an entry that was written over HTTP: the entry is removed."""
         call.body()
-        await self._gateway.leases.pop(call.name).cancel()
+        await call.gateway.leases.pop(call.name).cancel()
         return reply({"state": "cancelled"})
 
     async def _target(self, call: Call, body: dict[str, Any]) -> tuple[Any, Any]:
         """The space of the request, and its transaction if it names one."""
         name = call.name
-        space = await self._gateway.space(name)
+        space = await call.gateway.space(name)
         key = body.get("txn")
         if key is None:
             return space, None
         if not isinstance(key, str):
             raise BadArgument("txn", "the id of a transaction", key)
-        of, txn = self._gateway.transactions.get(key)
+        of, txn = call.gateway.transactions.get(key)
         if of != name:
             raise BadArgument("txn", f"a transaction of the space {name!r}", key)
         return space, txn
 
 
-async def _serve(handler: Handler, name: str, receive: Receive, send: Send) -> None:
+async def _serve(
+    handler: Callable[[bytes], Awaitable[Answer]], receive: Receive, send: Send
+) -> None:
     """Answer a request. Its handler is cancelled when the client disconnects: then an entry that it
     has taken returns to the space."""
     loop = asyncio.get_running_loop()
@@ -544,7 +594,7 @@ async def _serve(handler: Handler, name: str, receive: Receive, send: Send) -> N
         # Most requests are answered before it is worth a task to look whether the client is there.
         timer = loop.call_later(WATCH_AFTER_SECONDS, watch)
         try:
-            await _send(await handler(Call(name, raw)), send)
+            await _send(await handler(raw), send)
         finally:
             timer.cancel()
             if watching is not None:
@@ -603,6 +653,14 @@ def _wait(body: dict[str, Any]) -> float:
     ):
         raise BadArgument("wait", f"a number of seconds from 0 to {WAIT_MAX:.0f}", seconds)
     return float(seconds)
+
+
+def _about(body: dict[str, Any]) -> list[About] | None:
+    """A list for the argument `about=`, if the request asks for it."""
+    wanted = body.get("about", False)
+    if not isinstance(wanted, bool):
+        raise BadArgument("about", "true or false", wanted)
+    return [] if wanted else None
 
 
 def _limit(body: dict[str, Any]) -> int:

@@ -109,8 +109,9 @@ class InspectionService:
         }
 
     def _space(self, caller: Caller, name: str) -> dict[str, Any]:
-        if name not in self._core.spaces or is_reserved(name):
+        if is_reserved(name):
             raise BadArgument("space", "a space of this host", name)
+        self._core.require_space(name)
         hosted = caller.hosted(name, "read")
         now = hosted.clock.now()
         waiters, transactions = hosted.port.summary(LISTED_MAX)

@@ -20,7 +20,13 @@ TXN = {"type": "string", "description": "The id of an open transaction of this s
 LEASE = {"type": ["number", "null"], "minimum": 0, "description": "Lifetime in seconds"}
 SINCE = {"type": "integer", "minimum": 0, "description": "A position of the log"}
 
+ABOUT = {"type": "boolean", "description": "Say also how often entries were taken and came back"}
 ENTRIES = {"type": "array", "items": ENTRY}
+FOUND = {
+    "entry": {"oneOf": [ENTRY, {"type": "null"}]},
+    "entries": ENTRIES,
+    "about": {"description": "origin, n, expires and deliveries of the entry, or of each"},
+}
 _SPACE = "/api/spaces/{space}"
 
 Operation = tuple[str, str, str, dict[str, Any], list[str], int, dict[str, Any]]
@@ -69,6 +75,11 @@ OPERATIONS: list[Operation] = [
             "lease": LEASE,
             "wait": WAIT,
             "to": {"type": ["string", "null"]},
+            "delay": {
+                "type": ["number", "null"],
+                "minimum": 0,
+                "description": "Seconds until the entries become visible",
+            },
             "txn": TXN,
         },
         *(
@@ -82,13 +93,13 @@ OPERATIONS: list[Operation] = [
     ),
     (
         *("post", f"{_SPACE}/read", "Read an entry, or with limit several"),
-        {"template": TEMPLATE, "wait": WAIT, "limit": LIMIT, "txn": TXN},
-        *([], 200, {"entry": {"oneOf": [ENTRY, {"type": "null"}]}, "entries": ENTRIES}),
+        {"template": TEMPLATE, "wait": WAIT, "limit": LIMIT, "txn": TXN, "about": ABOUT},
+        *([], 200, FOUND),
     ),
     (
         *("post", f"{_SPACE}/take", "Take an entry, or with limit several"),
-        {"template": TEMPLATE, "wait": WAIT, "limit": LIMIT, "txn": TXN},
-        *([], 200, {"entry": {"oneOf": [ENTRY, {"type": "null"}]}, "entries": ENTRIES}),
+        {"template": TEMPLATE, "wait": WAIT, "limit": LIMIT, "txn": TXN, "about": ABOUT},
+        *([], 200, FOUND),
     ),
     (
         *("post", f"{_SPACE}/count", "How many entries match"),
@@ -97,8 +108,13 @@ OPERATIONS: list[Operation] = [
     ),
     (
         *("post", f"{_SPACE}/entries", "A page of entries"),
-        {"template": TEMPLATE, "limit": LIMIT, "cursor": {"type": ["string", "null"]}},
-        *([], 200, {"entries": ENTRIES, "cursor": {"type": ["string", "null"]}}),
+        {
+            "template": TEMPLATE,
+            "limit": LIMIT,
+            "cursor": {"type": ["string", "null"]},
+            "about": ABOUT,
+        },
+        *([], 200, {"entries": ENTRIES, "cursor": {"type": ["string", "null"]}, "about": {}}),
     ),
     (
         *("post", f"{_SPACE}/changes", "Changes of the log, oldest first"),
@@ -159,6 +175,7 @@ ERRORS = {
     "400": "Bad input; the message names the argument",
     "401": "A wrong token, or a wrong password",
     "403": "The access rules of the host forbid it",
+    "404": "The host has no such space, and makes none",
     "409": "Refused by the space, or the transaction has ended",
     "410": "These changes are not kept any more, or the lease has ended",
     "413": "The answer would be too large; use limit",

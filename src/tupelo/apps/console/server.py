@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 import threading
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tupelo.apps.console.gateway import Gateway
 from tupelo.apps.console.http import LOOPBACK, HttpApi
-from tupelo.errors import BadArgument, CannotReach, DiscoveryFailed, TupeloError
+from tupelo.errors import BadArgument, CannotReach, DiscoveryFailed, Stranger, TupeloError
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.tls import key_of, server_context
 from tupelo.federation.links.address import is_loopback
 from tupelo.values.kind import always_stand_in
 
@@ -27,6 +32,10 @@ class Console:
     it needs `remote=True`, and should stand behind a proxy with TLS. Requests need the `token`,
     which is made if none is given. `options` are those of `tupelo.connect`.
 
+    With `certificates=True` it serves HTTPS, and a request with a client certificate needs no
+    token: it has the rights of the key of the certificate, if the host trusts that key. For this,
+    `identity` must be that of the host itself.
+
     Raises BadArgument if `listen` is wrong or in use, and CannotReach if the host is not there.
     """
 
@@ -37,6 +46,7 @@ class Console:
         listen: str = "127.0.0.1:0",
         token: str | None = None,
         remote: bool = False,
+        certificates: bool = False,
         **options: Any,
     ) -> None:
         name, _, port = listen.rpartition(":")
@@ -52,6 +62,9 @@ class Console:
         if token is not None and (not isinstance(token, str) or len(token) < 16):
             raise BadArgument("token", "a text of 16 characters or more", "a shorter one")
         self.token = token or secrets.token_urlsafe(24)
+        identity = options.get("identity")
+        if certificates and not isinstance(identity, Identity):
+            raise BadArgument("identity", "that of the host, for certificates=True", identity)
         self._socket = _listen(name, int(port), listen)
         self.address = f"{name}:{self._socket.getsockname()[1]}"
         hosts = LOOPBACK | {name} if is_loopback(name) else frozenset({name, socket.gethostname()})
@@ -67,12 +80,16 @@ class Console:
             date_header=False,
             lifespan="off",
             interface="asgi3",
-            http="httptools",
+            http=_HttpProtocol if certificates else "httptools",
             ws="none",
             proxy_headers=False,
             loop="auto",  # uvloop where it is installed; not on Windows
             timeout_graceful_shutdown=2,
         )
+        self._scheme = "https" if certificates else "http"
+        if certificates:
+            config.load()
+            config.ssl = server_context(identity, optional=True)
         self._server = _Server(config, api, self._started)
         self._thread = threading.Thread(target=self._run, name="tupelo console", daemon=True)
         self._thread.start()
@@ -83,9 +100,11 @@ class Console:
     @property
     def url(self) -> str:
         """The address of the page, with the token in its fragment, which is not sent to servers."""
-        return f"http://{self.address}/#token={self.token}"
+        return f"{self._scheme}://{self.address}/#token={self.token}"
 
-    async def _connect(self, url: str, options: dict[str, Any]) -> Gateway:
+    async def _connect(self, url: str, options: dict[str, Any], on_behalf: str) -> Gateway:
+        if on_behalf:  # A refusal is for the caller, and no failure of the console.
+            return await Gateway.connect(url, **options, on_behalf=on_behalf)
         try:
             return await Gateway.connect(url, **options)
         except BaseException as error:
@@ -120,7 +139,17 @@ class Console:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<the console at http://{self.address}/>"
+        return f"<the console at {self._scheme}://{self.address}/>"
+
+
+class _HttpProtocol(HttpToolsProtocol):
+    """Notes the identity that the other end of a TLS connection has proved."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        with suppress(Stranger):  # It has shown no certificate, or one of another kind.
+            key = key_of(transport.get_extra_info("ssl_object"))
+            self.app_state = self.app_state | {"identity": key}
 
 
 class _Server(uvicorn.Server):

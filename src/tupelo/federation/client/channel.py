@@ -81,6 +81,9 @@ class ConnectionConfig(msgspec.Struct, frozen=True):
     first_seconds: float = 0.0
     """For how many seconds a host is dialled that does not answer yet."""
 
+    on_behalf: str = ""
+    """The identity with whose rights this program acts: it has proved the host's own."""
+
 
 class ChannelUser(Protocol):
     """A user of a channel, such as a remote space. Its handles end with the link."""
@@ -557,6 +560,7 @@ class Channel(ABC):
             more=bool(self._to_report),
             message_max=wire.MESSAGE_MAX,
             level=wire.LEVEL,
+            on_behalf=config.on_behalf,
         )
         details = [wire.HelloDetails([], self._to_report)] if self._to_report else []
         return [wire.encode(message) for message in (hello, *details)]

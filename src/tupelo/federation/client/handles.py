@@ -43,7 +43,7 @@ from tupelo.space.reaction import WeakFunction, WeakStep
 from tupelo.space.session import Seen
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
 from tupelo.values.change import Notice
-from tupelo.values.entry import Entry, thaw
+from tupelo.values.entry import About, Entry, check_about, thaw
 from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
@@ -370,11 +370,18 @@ class RemoteSession(ClosableHandle, SessionLike):
         limit: int | None,
         scope: Scope | None,
         coverage: Coverage | None,
+        about: list[About] | None,
     ) -> Any:
+        check_about(about)
         message = self._space.get_message(
-            template, False, wait, scope=scope, many=many, limit=limit, session=self
+            *(template, False, wait),
+            scope=scope,
+            many=many,
+            limit=limit,
+            session=self,
+            whole=about is not None,
         )
-        found = await self._space.get(message, self, coverage)
+        found = await self._space.get(message, self, coverage, about)
         return found if many else found[0] if found else None
 
     def clone(self, *, lease: float | None = None) -> Any:

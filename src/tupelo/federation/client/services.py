@@ -44,11 +44,13 @@ def connect_to_host(url: str, *, about: str = PRESENCE, **options: Any) -> HostC
 
 
 async def connect_to_host_async(
-    url: str, *, about: str = PRESENCE, **options: Any
+    url: str, *, about: str = PRESENCE, on_behalf: str = "", **options: Any
 ) -> HostConnection:
-    """`connect_to_host`, for tasks of the running loop."""
+    """`connect_to_host`, for tasks of the running loop. A program with the identity of the host
+    itself may act `on_behalf` of another identity: then it has the rights of that one."""
     # In a thread, since it may read files.
     config, password = await asyncio.to_thread(config_of, url, options)
+    config = msgspec.structs.replace(config, on_behalf=on_behalf)
     channel = await AsyncChannel.made(config, random.Random(), network_of(config))
     return await HostConnection.opened(channel, about, password)
 

@@ -38,7 +38,7 @@ from tupelo.federation.hosts.presence import PresenceBoard
 from tupelo.federation.hosts.services import Service, Services
 from tupelo.federation.hosts.serving import AnsweredCalls, ClientServer
 from tupelo.federation.identity.access import NOBODY, Access, PasswordGuard
-from tupelo.federation.identity.keys import Identity, require_proved
+from tupelo.federation.identity.keys import Identity, check_key, require_proved
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, TurnScheduler
@@ -612,6 +612,12 @@ class HostCore:
         if self._closed:
             raise HostClosed("the host is leaving")
         who = self._recognise(link, hello.name, hello.role)
+        if hello.on_behalf:
+            if who is None or self.identity is None or who != self.identity.key:
+                raise Stranger("only a program with the identity of this host may act for others")
+            who = check_key(hello.on_behalf, "on_behalf")
+            if self._trust is not None:
+                self._trust.check(who, who, self.clock.now())
         if hello.role == "host":
             require_proved(who, hello.id)
             if self.disengaged:

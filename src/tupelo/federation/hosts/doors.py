@@ -43,6 +43,13 @@ IDENTITY_FILE = "identity.pem"
 ID_FILE = "host.id"
 
 
+def own_identity(name: str, folder: Path | None) -> Identity:
+    """The identity of the host of this name, in its folder or among the files of the user; it is
+    made at the first use."""
+    file = IDENTITY_FILE if folder else f"host-{quote(name, safe='')}.pem"
+    return Identity.at((folder or default_folder()) / file)
+
+
 @dataclass
 class HostConfig:
     """The checked arguments of a host; starts and stops it on the loop on which it runs."""
@@ -235,8 +242,7 @@ class HostDoor:
         if not isinstance(local_trust, bool):
             raise BadArgument("local_trust", "True or False", local_trust)
         if identity is None and (beyond or not local_trust):
-            file = IDENTITY_FILE if folder else f"host-{quote(name, safe='')}.pem"
-            identity = Identity.at((folder or default_folder()) / file)
+            identity = own_identity(name, folder)
         if trust is None and identity is not None:
             trust = Trust.known([])  # Strangers are refused, unless told otherwise.
         self._plan = HostConfig(

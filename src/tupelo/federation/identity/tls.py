@@ -43,12 +43,16 @@ _FROM = datetime(1970, 1, 1, tzinfo=UTC)
 _UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-def server_context(identity: Identity) -> ssl.SSLContext:
-    """For the end that was called. It refuses callers that prove no key."""
+def server_context(identity: Identity, *, optional: bool = False) -> ssl.SSLContext:
+    """For the end that was called. It refuses callers that prove no key, unless that is
+    `optional`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # Who resumes an earlier conversation proves nothing again; so there is no resuming.
     context.num_tickets = 0
-    return _prepare(context, identity)
+    _prepare(context, identity)
+    if optional:
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
 
 
 def client_context(identity: Identity) -> ssl.SSLContext:

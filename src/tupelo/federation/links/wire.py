@@ -82,7 +82,9 @@ class Hello(Message, tag=1):
     `resume` is the session that a client had before its link was lost. If `more` is set, a
     HelloDetails follows. `message_max` is the longest message that the program accepts in pieces,
     in bytes; 0 if it accepts no pieces, as older versions do not. `level` is the LEVEL of a client:
-    to one that announces none, what it does not expect in entries and changes is not sent."""
+    to one that announces none, what it does not expect in entries and changes is not sent. A client
+    that has proved the key of the host itself may act `on_behalf` of another key, which has been
+    proved to it."""
 
     version: int
     role: Literal["client", "host"]
@@ -94,6 +96,7 @@ class Hello(Message, tag=1):
     more: bool = False
     message_max: int = 0
     level: int = 0
+    on_behalf: str = ""
 
 
 class Welcome(Message, tag=2):

@@ -30,7 +30,7 @@ from tupelo.space.query import check_limit, check_wait
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import alarm_at
 from tupelo.values.change import Notice
-from tupelo.values.entry import Entry, require_known
+from tupelo.values.entry import About, Entry, check_about, require_known
 from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.scope import Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template_encoding import template_to_wire
@@ -366,9 +366,11 @@ class FederatedSession(_FederatedHandle, SessionLike):
         limit: int | None,
         scope: Scope | None,
         coverage: Coverage | None,
+        about: list[About] | None,
     ) -> Any:
         check_scope(scope)
         check_coverage(coverage)
+        check_about(about)
         check_limit(limit)
         self._space._require_open()
         if self._leased.ended:
@@ -384,7 +386,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
             session=self._state,
             actor=self._actor,
         )
-        found = await self._space._anywhere(query, coverage)
+        found = await self._space._anywhere(query, coverage, about)
         return found if many else found[0] if found else None
 
     def clone(self, *, lease: float | None = None) -> FederatedSession:

@@ -86,6 +86,9 @@ const visible = (text) =>
   text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
     (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
+const returned = (count) =>
+  count ? `, came back ${count === 1 ? "once" : `${count} times`}` : "";
+
 // Building the page
 
 function element(tag, text, className) {
@@ -198,9 +201,14 @@ function showSpace(name) {
 
   async function browse(next) {
     const template = form.elements.template.value.trim() || null;
-    const page = await post(spacePath(name, "entries"), { template, limit: 50, cursor: next });
+    const page = await post(spacePath(name, "entries"), 
+      { template, limit: 50, cursor: next, about: true });
     if (next === null) entries.replaceChildren();
-    entries.append(...page.entries.map((entry) => element("li", entryText(entry))));
+    entries.append(...page.entries.map((entry, at) => {
+      const item = element("li", entryText(entry));
+      item.append(element("span", returned(page.about[at].deliveries), "returned"));
+      return item;
+    }));
     cursor = page.cursor;
     more.hidden = cursor === null;
     const shown = entries.children.length;
@@ -339,6 +347,7 @@ function showHistory(name) {
       `${new Date(event.time * 1000).toLocaleString()}: ${event.kind}` +
       (event.agent ? ` by ${event.name || event.agent}` : "") +
       (event.waited ? `, who waited ${seconds(event.waited)}` : "") +
+      returned(event.deliveries) +
       (event.txn ? `, in the transaction ${event.txn.slice(0, 8)}` : ""))));
     details.append(summary, list);
     item.append(details);
@@ -381,7 +390,8 @@ async function showLive() {
   function add(batch) {
     const rows = batch.slice(-ROWS_MAX).reverse().map((change) => row(
       [change.position, "n"], new Date(change.time * 1000).toLocaleTimeString(), change.kind,
-      change.entry === undefined ? "–" : entryText(change.entry).slice(0, 500),
+      change.entry === undefined ? "–" :
+        entryText(change.entry).slice(0, 500) + returned(change.deliveries),
       [change.waited ? `${change.waited.toFixed(3)} s` : "–", "n"]));
     changes.prepend(...rows);
     while (changes.children.length > ROWS_MAX) changes.lastChild.remove();
