@@ -124,10 +124,12 @@ class Database:
     async def give_back(self, link: Any) -> None:
         """Keep a connection for the next operation, unless it is lost or in a transaction."""
         idle = psycopg.pq.TransactionStatus.IDLE
-        if link.closed or link.info.transaction_status != idle or len(self._idle) >= IDLE_MAX:
-            await self.close(link)
-        else:
-            self._idle.append(link)
+        with self._guard:
+            keep = self.users > 0 and len(self._idle) < IDLE_MAX and not link.closed
+            if keep and link.info.transaction_status == idle:
+                self._idle.append(link)
+                return
+        await self.close(link)
 
     async def open(self) -> Any:
         raise NotImplementedError

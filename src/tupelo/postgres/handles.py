@@ -21,6 +21,7 @@ from tupelo.errors import (
     ListenerFailed,
     MatchSetInvalid,
     PeerLost,
+    Refused,
     SpaceClosed,
     TransactionEnded,
     TransactionError,
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from tupelo.postgres.space import PostgresSpace, Search
 
 logger = logging.getLogger("tupelo")
+
+SPACE_CLOSED = "its space was closed"
 
 
 class AwaitableHandle:
@@ -114,6 +117,7 @@ class WrittenEntry(msgspec.Struct, gc=False):
 
     id: int
     expires: float | None
+    txn: PostgresTransaction | None = None
 
 
 class PostgresLandlord:
@@ -126,38 +130,56 @@ class PostgresLandlord:
         space = self._space
         space.require_open()
         if isinstance(thing, WrittenEntry):
-
-            async def renew(link: Any) -> tuple[list[Row], Any]:
-                rows = await space.run(
-                    link, space.sql.renew, id=thing.id, lease=seconds, **space.change("renewed")
-                )
-                return rows, await space.xid(link)
-
-            rows = await space.atomic(renew)
-            if not rows:
-                raise LeaseLost("the entry is gone: it was taken, cancelled or has expired")
-            thing.expires = rows[0][0]
+            rows = await self._change_entry(thing, "renewed", space.sql.renew, lease=seconds)
+            thing.expires = rows[0][1]
         else:
-            thing.require()
+            self._require(thing)
             thing.expires = None if seconds is None else space.server_time() + seconds
             thing.lease_renewed()
 
     async def cancel_lease_async(self, thing: Any) -> None:
-        space = self._space
-        space.require_open()
+        self._space.require_open()
         if isinstance(thing, WrittenEntry):
-
-            async def cancel(link: Any) -> tuple[list[Row], Any]:
-                change = space.change("cancelled")
-                rows = await space.run(link, space.sql.delete, ids=[thing.id], logs=True, **change)
-                return rows, rows[0][1] if rows else None
-
-            await space.tidy()
-            if not await space.atomic(cancel):
-                raise LeaseLost("the entry is gone: it was taken, cancelled or has expired")
+            await self._change_entry(thing, "cancelled", self._space.sql.delete, ids=[thing.id])
         else:
-            thing.require()
+            self._require(thing)
             await thing.cancelled()
+
+    async def _change_entry(
+        self, thing: WrittenEntry, kind: str, statement: str, **values: Any
+    ) -> list[Row]:
+        """Renew or cancel the lease of an entry, within the transaction that wrote it if that is
+        open. LeaseLost if the entry is gone; Refused while another transaction has it in hand."""
+        space = self._space
+        txn = thing.txn if thing.txn is not None and thing.txn.state == "active" else None
+
+        async def change(link: Any) -> tuple[list[Row], Any]:
+            change = space.change(kind)
+            rows = await space.run(
+                link, statement, id=thing.id, logs=txn is None, **values, **change
+            )
+            if rows and txn is not None and kind == "cancelled":
+                txn.took([(thing.id,)])
+            is_there = not rows and await space.run(
+                link, "SELECT FROM tupelo.entries WHERE id = %(id)s", id=thing.id
+            )
+            if is_there:
+                raise Refused("a transaction has the entry in hand: try again when it has ended")
+            return rows, await space.xid(link) if rows else None
+
+        if txn is None:
+            await space.tidy()
+        rows: list[Row] = await space.within(txn, change, True)
+        if not rows:
+            raise LeaseLost("the entry is gone: it was taken, cancelled or has expired")
+        return rows
+
+    @staticmethod
+    def _require(thing: Any) -> None:
+        try:
+            thing.require()
+        except TransactionEnded as ended:
+            raise LeaseLost(str(ended)) from None
 
     async def refresh(self) -> None:
         """Ask the server for its time."""
@@ -221,7 +243,6 @@ class LeasedHandle(DualHandle):
     async def expired(self) -> None:
         """The lease has ended."""
         self.finish()
-        self.space.database.listener.tell(self.space.id)
 
     async def cancelled(self) -> None:
         """The lease was cancelled."""
@@ -236,6 +257,7 @@ class LeasedHandle(DualHandle):
         if self._cancel_alarm is not None:
             self._cancel_alarm()
             self._cancel_alarm = None
+        self.space.database.listener.tell(self.space.id)
 
     @dual_api
     async def close(self) -> None:
@@ -305,7 +327,11 @@ class PostgresTransaction(LeasedHandle):
     def _begin_on(space: PostgresSpace) -> Callable[[Any], Coroutine[Any, Any, Any]]:
         async def begin(_: Any) -> Any:
             link = await space.database.acquire()
-            await space.database.run(link, "BEGIN")
+            try:
+                await space.database.run(link, "BEGIN")
+            except BaseException:
+                await space.database.close(link)
+                raise
             return link
 
         return begin
@@ -374,7 +400,7 @@ class PostgresTransaction(LeasedHandle):
         if not root._holds:
             lock = f"SELECT pg_advisory_xact_lock_shared({HELD}, %(space)s)"
             await self.space.run(link, lock)
-            root._holds = root._held_by_savepoint = True
+            root._holds = True
 
     def wrote(self, rows: list[Row]) -> None:
         self.root.written.update((row[0], row) for row in rows)
@@ -528,7 +554,7 @@ class PostgresTransaction(LeasedHandle):
     async def end_with_space(self) -> None:
         async with self._lock:
             if self._state == "active" and self.is_root:
-                await self._undo("its space was closed")
+                await self._undo(SPACE_CLOSED)
 
     @dual_api
     async def prepare(self) -> Vote:
@@ -559,6 +585,8 @@ class PostgresTransaction(LeasedHandle):
             await self._commit()
         elif self._reason == LEASE_RAN_OUT:
             raise TransactionEnded(self.id, self._state, self._reason)
+        elif self._reason == SPACE_CLOSED:
+            self.space.require_open()
 
 
 # Sessions, match sets
@@ -839,9 +867,8 @@ class PostgresSubscription(LeasedHandle):
             await self.space.log.pull()
 
     def finish(self) -> None:
-        super().finish()
         self.space.log.forget(self)
-        self.space.database.listener.tell(self.space.id)
+        super().finish()
 
     @dual_api
     async def close(self) -> None:

@@ -6,12 +6,12 @@ import msgspec
 
 from tupelo.errors import BadArgument, CannotSend
 from tupelo.space.capacity import Capacity
-from tupelo.space.order import Fifo, Key, Lifo, Order, Queue, Stack, by_field
+from tupelo.space.order import Fifo, Key, Lifo, Order, by_field
 
 LOG_KEEP = 100_000
 """So many changes a log keeps at least, unless the space is made with another number."""
 
-_ORDERS: dict[str, type[Order]] = {cls.__name__: cls for cls in (Fifo, Lifo, Queue, Stack)}
+_ORDERS: dict[str, type[Order]] = {cls.__name__: cls for cls in (Fifo, Lifo)}
 
 
 class SpaceOptions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,7 +37,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def needs_removals(self) -> bool:
         """Whether those who wait must be told that an entry left."""
-        return self.bounded or self.make_order().head_only
+        return self.bounded
 
 
 def options_of(
@@ -53,7 +53,7 @@ def options_of(
     if key is None and _ORDERS.get(name) is not (Fifo if order is None else type(order)):
         raise CannotSend(
             f"a space in a database cannot have the order {order!r}: "
-            "Fifo, Lifo, Queue, Stack, or Key with a field"
+            "Fifo, Lifo, or Key with a field"
         )
     if capacity is not None and capacity.evict == "lru":
         raise CannotSend(

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 
-from tupelo.errors import BadArgument, LeaseLost, PeerLost, SpaceFull, UnknownSpace
+from tupelo.errors import BadArgument, CannotSend, PeerLost, SpaceFull, UnknownSpace
 from tupelo.postgres import statements
 from tupelo.postgres.driver import Database, Row
 from tupelo.postgres.handles import (
@@ -32,6 +32,7 @@ from tupelo.postgres.listening import Waiter, channel_of, closed
 from tupelo.postgres.log import LogReader
 from tupelo.postgres.matching import Targets, key_of, read_signature, signature_of, targets_of
 from tupelo.postgres.options import SpaceOptions
+from tupelo.space.capacity import full_text
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.dual_api import dual_api
 from tupelo.space.order import Fifo, Lifo, Order, arranged, needed
@@ -92,6 +93,7 @@ class Search:
     ) -> None:
         self.template = as_template(template)
         self.take = take
+        self.many = many
         self.limit = limit if many else 1
         self.order = order
         self.if_exists = if_exists
@@ -99,6 +101,7 @@ class Search:
         self.session = session
         self.waited = 0.0
         self.known = True  # whether entries of classes that this program lacks are refused
+        self.tidied = False
         self._targets: tuple[int, Targets] | None = None
 
     def targets(self, shapes: list[Shape]) -> Targets:
@@ -528,7 +531,7 @@ class PostgresSpace(DualHandle, SpaceLike):
             written = await self._copy(link, rows, later)
         if txn is not None:
             txn.wrote(written)
-        return [WrittenEntry(row[0], row[6]) for row in written]
+        return [WrittenEntry(row[0], row[6], txn) for row in written]
 
     async def _copy(self, link: Any, rows: list[tuple[Any, ...]], later: int) -> list[Row]:
         ((ids, now),) = await self.run(link, self.sql.numbers, count=len(rows))
@@ -589,14 +592,14 @@ class PostgresSpace(DualHandle, SpaceLike):
             return
         victims: list[int] = []
         if options.evict:
-            for id_, length in await self.run(link, self.sql.oldest, spared=[]):
+            for id_, length in await self.run(link, self.sql.oldest):
                 if fits(count, size):
                     break
                 victims.append(id_)
                 count, size = count - 1, size - length
         if not fits(count, size):
             raise SpaceFull(
-                f"the space {self._name!r} is full",
+                full_text(options.entries, options.size_bytes, len(bodies)),
                 hopeless=not fits(len(bodies), sum(map(len, bodies))),
             )
         await self.run(link, self.sql.delete, ids=victims, logs=True, **self.change("evicted"))
@@ -723,6 +726,8 @@ class PostgresSpace(DualHandle, SpaceLike):
         check_about(about)
         if order is not None:
             check_order(order)
+            if order.head_only:
+                raise CannotSend(f"a space in a database has no head, as {order!r} needs")
         self.require_here(scope, coverage)
         search = Search(template, take, many, limit, order, bool(if_exists))
         found = await self.find(search, wait, limit, txn)
@@ -743,19 +748,21 @@ class PostgresSpace(DualHandle, SpaceLike):
         check_limit(limit)
         branch = self.branch(txn)
 
-        async def attempt(waiter: Waiter | None) -> tuple[bool, list[Entry]]:
+        async def attempt(waiter: Waiter | None) -> tuple[bool, list[Entry] | None]:
+            if gathers and await self._may_come(search, branch):
+                return False, None
             if session is not None:
                 found = await session.look(search)
             else:
                 found = await self.look(search, branch)
-            if waiter is not None:
-                waiter.shapes = None
-            if not found and search.if_exists:
-                if not await self._may_come(search, branch):
-                    return True, []
-            return bool(found), found
+            gives_up = search.if_exists and not found and not await self._may_come(search, branch)
+            return bool(found) or gathers or gives_up, found
 
+        # A read_all or take_all that waits for transactions answers with all matches in the end.
+        gathers = search.if_exists and search.many and wait != 0
         _, found = await self.until(attempt, wait, branch, search)
+        if found is None:
+            found = await self.look(search, branch)
         return list(found)
 
     def require_here(self, scope: Scope | None, coverage: Coverage | None = None) -> None:
@@ -770,6 +777,7 @@ class PostgresSpace(DualHandle, SpaceLike):
     async def look(self, search: Search, txn: PostgresTransaction | None) -> list[Entry]:
         """The matches of now, taken or read."""
         order = search.order or self._order
+        search.tidied = False
         while True:
             targets = search.targets(self.shapes)
             direct = (
@@ -790,14 +798,17 @@ class PostgresSpace(DualHandle, SpaceLike):
                 entries: list[Entry] = found
                 return entries
 
-    async def _is_stale(self, link: Any, state: State, known: int) -> bool:
-        """Whether to look again: there are new shapes, or entries that had to expire or appear."""
+    async def _is_stale(self, link: Any, state: State, known: int, search: Search) -> bool:
+        """Whether to look again: there are new shapes, or entries that had to expire or appear.
+        Those that a transaction has in hand stay late."""
         if state.shapes > known:
             await self._load_shapes(link)
             return True
-        if state.late:
+        if state.late and not search.tidied:
+            search.tidied = True
             await self.tidy()
-        return state.late
+            return True
+        return False
 
     async def _take_directly(
         self, link: Any, search: Search, targets: Targets
@@ -816,9 +827,9 @@ class PostgresSpace(DualHandle, SpaceLike):
         )
         if not rows:
             ((*state, _),) = await self.run(link, self.sql.state)
-            stale = await self._is_stale(link, State(*state), known)
+            stale = await self._is_stale(link, State(*state), known, search)
             return (None if stale else []), None
-        if await self._is_stale(link, State(*rows[0][11:14]), known):
+        if await self._is_stale(link, State(*rows[0][11:14]), known, search):
             return None, None  # rolled back
         return [self.entry_of(row) for row in rows], rows[0][14]
 
@@ -849,44 +860,31 @@ class PostgresSpace(DualHandle, SpaceLike):
         known = len(self.shapes)
         if not targets.groups:
             ((*state, _),) = await self.run(link, self.sql.state)
-            stale = await self._is_stale(link, State(*state), known)
+            stale = await self._is_stale(link, State(*state), known, search)
             return (None if stale else []), None
-        head_only = order.head_only
-        if head_only:
-            targets = targets_of(as_template(tuple) | as_template(object), enumerate(self.shapes, 1))
-        simple = type(order) in (Fifo, Lifo) or head_only
-        limit = search.limit if simple and not head_only else (1 if head_only else None)
+        simple = type(order) in (Fifo, Lifo)
+        limit = search.limit if simple else None
         found: list[tuple[Row, Entry]] = []
         state: State | None = None
         async for rows, state in self._batches(link, targets, order.backwards, limit):
-            if await self._is_stale(link, state, known):
+            if await self._is_stale(link, state, known, search):
                 return None, None
-            matches = []
-            for row in rows:
-                check = targets.checks.get(row[1])
-                entry = self.entry_of(row, known=False)
-                if check is not None and not check(entry.fields):
-                    continue
-                if search.seen is not None and entry in search.seen:
-                    continue
-                matches.append((row, entry))
+            passed = [(row, self.entry_of(row, False)) for row in self._checked(rows, targets)]
+            seen = search.seen
+            matches = [one for one in passed if seen is None or one[1] not in seen]
             if simple:
-                claimed = await self._claim_some(link, search, matches, limit, len(found), txn, state, head_only)
-                found += claimed
+                wanted = None if limit is None else limit - len(found)
+                found += await self._claim_some(link, search, matches, wanted, txn, state)
                 if limit is not None and len(found) >= limit:
                     break
             else:
                 found += matches
         if state is None:
             ((*kept, _),) = await self.run(link, self.sql.state)
-            if await self._is_stale(link, State(*kept), known):
+            if await self._is_stale(link, State(*kept), known, search):
                 return None, None
         if not simple:
             found = await self._claim_arranged(link, search, found, order, txn, state)
-        if head_only:
-            found = [one for one in found if search.template.admits(one[1].shape, one[1].fields)]
-            if found and search.take:
-                found = await self._claim(link, search, found, txn, state, False)
         if search.known:
             for _, entry in found:
                 require_known(entry)
@@ -894,6 +892,15 @@ class PostgresSpace(DualHandle, SpaceLike):
             txn.took([row for row, _ in found])
         changed = search.take and txn is None and found
         return [entry for _, entry in found], await self.xid(link) if changed else None
+
+    def _checked(self, rows: list[Row], targets: Targets) -> list[Row]:
+        """Those of these rows that the checks in Python let pass."""
+        return [
+            row
+            for row in rows
+            if (check := targets.checks.get(row[1])) is None
+            or check(self.entry_of(row, known=False).fields)
+        ]
 
     async def _batches(
         self, link: Any, targets: Targets, backwards: bool, limit: int | None
@@ -922,18 +929,16 @@ class PostgresSpace(DualHandle, SpaceLike):
         link: Any,
         search: Search,
         matches: list[tuple[Row, Entry]],
-        limit: int | None,
-        have: int,
+        wanted: int | None,
         txn: PostgresTransaction | None,
         state: State,
-        glance: bool,
     ) -> list[tuple[Row, Entry]]:
-        """Lock the first matches, as many as are still wanted."""
+        """Lock the first matches, as many as are wanted."""
         claimed: list[tuple[Row, Entry]] = []
-        while matches and (limit is None or have + len(claimed) < limit):
-            wanted = len(matches) if limit is None else limit - have - len(claimed)
-            chosen, matches = matches[:wanted], matches[wanted:]
-            claimed += await self._claim(link, search, chosen, txn, state, glance)
+        while matches and (wanted is None or len(claimed) < wanted):
+            most = len(matches) if wanted is None else wanted - len(claimed)
+            chosen, matches = matches[:most], matches[most:]
+            claimed += await self._claim(link, search, chosen, txn, state, False)
         return claimed
 
     async def _claim_arranged(
@@ -1035,10 +1040,12 @@ class PostgresSpace(DualHandle, SpaceLike):
                 return False
             # Read locks of our own transactions hinder a take, too.
             async for rows, _ in self._batches(link, targets, False, None):
-                for row in rows:
-                    check = targets.checks.get(row[1])
-                    if check is None or check(self.entry_of(row, known=False).fields):
-                        return True
+                ids = [row[0] for row in self._checked(rows, targets)]
+                await self.database.run(link, "BEGIN")
+                free = await self.run(link, self.sql.free, ids=ids)
+                await self.database.run(link, "ROLLBACK")
+                if len(free) < len(ids):
+                    return True
             return False
 
         return bool(await self.reading(ask))
@@ -1060,20 +1067,15 @@ class PostgresSpace(DualHandle, SpaceLike):
                 statement = self.sql.count(() if targets.checks else targets.groups)
                 values = {} if targets.checks else statements.values_of(targets.groups)
                 ((*state, found),) = await self.run(link, statement, **values)
-                if await self._is_stale(link, State(*state), known):
+                if await self._is_stale(link, State(*state), known, search):
                     return None, None
                 if not targets.checks and not State(*state).held:
                     return found, None
                 total = 0
                 async for rows, now in self._batches(link, targets, False, None):
-                    matches = []
-                    for row in rows:
-                        check = targets.checks.get(row[1])
-                        entry = self.entry_of(row, known=False)
-                        if check is None or check(entry.fields):
-                            matches.append((row, entry))
+                    matches = self._checked(rows, targets)
                     if now.held:
-                        ids = [row[0] for row, _ in matches]
+                        ids = [row[0] for row in matches]
                         total += len(await self._glance(link, ids, branch is not None))
                     else:
                         total += len(matches)

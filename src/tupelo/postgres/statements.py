@@ -88,6 +88,10 @@ class Statements:
         self.hold = """
             SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[]) FOR SHARE SKIP LOCKED
         """
+        self.free = """
+            SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])
+            FOR NO KEY UPDATE SKIP LOCKED
+        """
         self.glance = """
             SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])
             FOR KEY SHARE SKIP LOCKED
@@ -101,7 +105,7 @@ class Statements:
                 DELETE FROM tupelo.entries USING found WHERE entries.id = found.id
                 RETURNING entries.*
             ), logged AS ({logged} FROM gone ORDER BY expires, arrival)
-            SELECT count(*), {self._tell_removal} FROM gone
+            SELECT count(*), CASE WHEN count(*) > 0 THEN {self._tell_removal} END FROM gone
         """
         self.reveal = f"""
             WITH found AS (
@@ -119,13 +123,14 @@ class Statements:
         self.renew = f"""
             WITH found AS (
                 SELECT id FROM tupelo.entries WHERE id = %(id)s
-                AND (visible IS NOT NULL OR expires IS NULL OR expires > {now}) FOR UPDATE
+                AND (visible IS NOT NULL OR expires IS NULL OR expires > {now})
+                FOR NO KEY UPDATE SKIP LOCKED
             ), renewed AS (
                 UPDATE tupelo.entries SET lease = %(lease)s::float8,
                     expires = coalesce(visible, {now}) + %(lease)s::float8
                 FROM found WHERE entries.id = found.id RETURNING entries.*
-            ), logged AS ({logged} FROM renewed)
-            SELECT expires FROM renewed
+            ), logged AS ({logged} FROM renewed WHERE %(logs)s)
+            SELECT id, expires FROM renewed
         """
         self.commit_writes = f"""
             WITH numbered AS (
@@ -194,10 +199,10 @@ class Statements:
             SELECT count(*), coalesce(sum(length(body)), 0) FROM tupelo.entries
             WHERE space = %(space)s
         """
-        self.oldest = f"""
+        self.oldest = """
             SELECT id, length(body) FROM tupelo.entries
-            WHERE space = %(space)s AND visible IS NULL AND NOT id = ANY(%(spared)s::bigint[])
-            ORDER BY arrival
+            WHERE space = %(space)s AND visible IS NULL AND arrival < 4611686018427387904
+            ORDER BY arrival FOR NO KEY UPDATE SKIP LOCKED
         """
         self.logged = logged
 
