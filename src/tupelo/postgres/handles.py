@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
+PRUNE_AFTER = 1_024
+"""A session looks which of its entries are gone when it has seen so many."""
 SPACE_CLOSED = "its space was closed"
 
 
@@ -410,6 +412,8 @@ class PostgresTransaction(LeasedHandle):
         for row in rows:
             if root.written.pop(row[0], None) is None:
                 root.taken[row[0]] = row
+            else:  # Those who wait for it are to know that it will not come.
+                self.space.database.listener.tell(self.space.id)
 
     # Ends
 
@@ -602,6 +606,8 @@ class PostgresSession(LeasedHandle, SessionLike):
     ) -> None:
         super().__init__(space, seconds)
         self._seen = Seen() if like is None else like._seen.copy()
+        self._entries: dict[int, tuple[str, int]] = {} if like is None else dict(like._entries)
+        self._prune_at = PRUNE_AFTER
         self._lock = space.database.new_lock()
 
     @dual_api
@@ -628,7 +634,22 @@ class PostgresSession(LeasedHandle, SessionLike):
             found = await self.space.look(search, None)
             for entry in found:
                 self._seen.add(entry)
+                self._entries[entry.arrival] = entry.origin, entry.n
+            if len(self._entries) > self._prune_at:
+                await self._prune()
             return found
+
+    async def _prune(self) -> None:
+        """Forget entries that are gone for good. Those that a transaction has taken are not."""
+
+        async def ask(link: Any) -> list[Row]:
+            statement = "SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])"
+            return await self.space.run(link, statement, ids=list(self._entries))
+
+        there = {row[0] for row in await self.space.reading(ask)}
+        for gone in self._entries.keys() - there:
+            self._seen.discard_number(*self._entries.pop(gone))
+        self._prune_at = max(PRUNE_AFTER, 2 * len(self._entries))
 
     def clone(self, *, lease: float | None = None) -> Any:
         """A new session that has seen the same entries."""

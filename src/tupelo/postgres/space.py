@@ -749,14 +749,15 @@ class PostgresSpace(DualHandle, SpaceLike):
         branch = self.branch(txn)
 
         async def attempt(waiter: Waiter | None) -> tuple[bool, list[Entry] | None]:
-            if gathers and await self._may_come(search, branch):
+            # Before the look: what is committed in between is found.
+            may_come = search.if_exists and await self._may_come(search, branch)
+            if gathers and may_come:
                 return False, None
             if session is not None:
                 found = await session.look(search)
             else:
                 found = await self.look(search, branch)
-            gives_up = search.if_exists and not found and not await self._may_come(search, branch)
-            return bool(found) or gathers or gives_up, found
+            return bool(found) or (search.if_exists and not may_come), found
 
         # A read_all or take_all that waits for transactions answers with all matches in the end.
         gathers = search.if_exists and search.many and wait != 0

@@ -171,16 +171,16 @@ class Statements:
         """
         self.number = """
             WITH fresh AS (
-                SELECT seq, max(seq) OVER (PARTITION BY xid) AS until FROM tupelo.changes
+                SELECT ctid AS row, seq, max(seq) OVER (PARTITION BY xid) AS until FROM tupelo.changes
                 WHERE space = %(space)s AND position IS NULL
             ), ordered AS (
-                SELECT seq, row_number() OVER (ORDER BY until, seq) AS place FROM fresh
+                SELECT row, row_number() OVER (ORDER BY until, seq) AS place FROM fresh
             ), ahead AS (
                 UPDATE tupelo.spaces SET position = position + (SELECT count(*) FROM fresh)
                 WHERE id = %(space)s RETURNING position - (SELECT count(*) FROM fresh) AS base
             )
             UPDATE tupelo.changes SET position = base + place FROM ordered, ahead
-            WHERE space = %(space)s AND position IS NULL AND changes.seq = ordered.seq
+            WHERE changes.ctid = ordered.row
         """
         self.changes = """
             SELECT position, time, kind, entry, origin, n, agent, agent_name, txn, waited,
