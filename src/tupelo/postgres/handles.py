@@ -487,12 +487,12 @@ class PostgresTransaction(LeasedHandle):
         await self._abort("")
 
     async def _abort(self, reason: str) -> None:
-        self.space.require_open()
         async with self._lock:
-            if self._state == "committed":
-                raise TransactionEnded(self.id, self._state, self._reason)
             if self._state == "active":
                 await self._undo(reason)
+        self.space.require_open()
+        if self._state == "committed":
+            raise TransactionEnded(self.id, self._state, self._reason)
 
     async def _undo(self, reason: str) -> None:
         """Roll back, and tell those who wait that entries are free again."""
@@ -586,7 +586,11 @@ class PostgresTransaction(LeasedHandle):
                 if self._state == "active":
                     await self._abort("")
         elif self._state == "active":
-            await self._commit()
+            try:
+                await self._commit()
+            except SpaceClosed:  # It was begun while the space closed.
+                await self._abort(SPACE_CLOSED)
+                raise
         elif self._reason == LEASE_RAN_OUT:
             raise TransactionEnded(self.id, self._state, self._reason)
         elif self._reason == SPACE_CLOSED:

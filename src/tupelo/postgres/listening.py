@@ -39,6 +39,7 @@ class Waiter:
         self.event = event
         self.shapes: frozenset[int] | None = None
         self.takes = False
+        self.search: Any = None
         self.writes = False
         self.asleep = False
         self.is_due = False
@@ -115,6 +116,16 @@ class Listener:
             channel = self._channels[space]
             if channel.active is waiter:
                 channel.active = None
+                channel.next()
+
+    def prefer(self, space: int, waiter: Waiter, after: Waiter | None) -> None:
+        """Let one waiter look, and another one after it."""
+        with self._lock:
+            channel = self._channels.get(space)
+            if channel is not None:
+                waiter.is_due = True
+                if after is not None:
+                    after.is_due = True
                 channel.next()
 
     def leave(self, space: int, waiter: Waiter) -> None:

@@ -102,12 +102,18 @@ class Search:
         self.waited = 0.0
         self.known = True  # whether entries of classes that this program lacks are refused
         self.tidied = False
+        self.waiter: Waiter | None = None
+        self.chances: set[tuple[int, int]] = set()
         self._targets: tuple[int, Targets] | None = None
 
     def targets(self, shapes: list[Shape]) -> Targets:
         if self._targets is None or self._targets[0] != len(shapes):
             self._targets = len(shapes), targets_of(self.template, enumerate(shapes, 1))
         return self._targets[1]
+
+
+class GiveWay(Exception):
+    """The found entry is for one who waits for longer."""
 
 
 class State(msgspec.Struct):
@@ -642,6 +648,9 @@ class PostgresSpace(DualHandle, SpaceLike):
         deadline = None if wait is None else began + wait
         waiter = self.database.new_waiter()
         waiter.takes = search is not None and search.take
+        waiter.search = search
+        if search is not None:
+            search.waiter = waiter
         waiter.writes = writes
         if txn is not None:
             txn.waiters.add(waiter)
@@ -794,10 +803,31 @@ class PostgresSpace(DualHandle, SpaceLike):
                     return await self._take_directly(link, search, targets)
                 return await self._search(link, search, targets, order, txn)
 
-            found = await self.within(txn, body, search.take)
+            try:
+                found = await self.within(txn, body, search.take)
+            except GiveWay:
+                return []
             if found is not None:
                 entries: list[Entry] = found
                 return entries
+
+    def _give_way(self, search: Search, entries: list[Entry]) -> None:
+        """Undo a take of what another operation of this program, which waits for longer, would
+        get. Each gets one such chance for an entry."""
+        listener = self.database.listener
+        for other in listener.waiting(self.id):
+            if other is search.waiter:
+                return
+            asked = other.search
+            if asked is None or not asked.take:
+                continue
+            for entry in entries:
+                chance = (id(other), entry.arrival)
+                if chance in search.chances or not asked.template.admits(entry.shape, entry.fields):
+                    continue
+                search.chances.add(chance)
+                listener.prefer(self.id, other, search.waiter)
+                raise GiveWay
 
     async def _is_stale(self, link: Any, state: State, known: int, search: Search) -> bool:
         """Whether to look again: there are new shapes, or entries that had to expire or appear.
@@ -832,7 +862,9 @@ class PostgresSpace(DualHandle, SpaceLike):
             return (None if stale else []), None
         if await self._is_stale(link, State(*rows[0][11:14]), known, search):
             return None, None  # rolled back
-        return [self.entry_of(row) for row in rows], rows[0][14]
+        entries = [self.entry_of(row) for row in rows]
+        self._give_way(search, entries)
+        return entries, rows[0][14]
 
     async def xid(self, link: Any) -> str | None:
         """The id of the transaction in the database, if it changed something."""
@@ -889,6 +921,8 @@ class PostgresSpace(DualHandle, SpaceLike):
         if search.known:
             for _, entry in found:
                 require_known(entry)
+        if search.take:
+            self._give_way(search, [entry for _, entry in found])
         if txn is not None and search.take:
             txn.took([row for row, _ in found])
         changed = search.take and txn is None and found
