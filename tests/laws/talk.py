@@ -7,6 +7,7 @@ import pytest
 
 import tupelo
 from tupelo.errors import LogTrimmed
+from tupelo.postgres.handles import PostgresSubscription
 
 
 def alike(one: object, other: object) -> bool:
@@ -51,6 +52,8 @@ def listeners_at(subscription: Any) -> int:
     spanning = getattr(subscription, "_subscription", None)
     if spanning is not None:
         return len(spanning._waiting)
+    if isinstance(subscription, PostgresSubscription):
+        return len(list(subscription.space._port._core.waiting))
     state = getattr(subscription, "_state", None)
     if state is None:  # It is kept at a host elsewhere.
         operations = subscription._space._port

@@ -129,13 +129,15 @@ class CapacityLimit:
         return len(encode_entry(entry.shape, entry.fields))
 
     def _full(self, coming: int) -> str:
-        bounds = [
-            f"{bound} {unit}"
-            for bound, unit in (
-                (self._capacity.entries, "entries"),
-                (self._capacity.size_bytes, "bytes"),
-            )
-            if bound is not None
-        ]
-        what = "the entry does" if coming == 1 else f"the {coming} entries do"
-        return f"the space holds at most {' and '.join(bounds)}, and {what} not fit"
+        return full_text(self._capacity.entries, self._capacity.size_bytes, coming)
+
+
+def full_text(entries: int | None, size_bytes: int | None, coming: int) -> str:
+    """The message of SpaceFull: the bounds, and how many entries do not fit."""
+    bounds = [
+        f"{bound} {unit}"
+        for bound, unit in ((entries, "entries"), (size_bytes, "bytes"))
+        if bound is not None
+    ]
+    what = "the entry does" if coming == 1 else f"the {coming} entries do"
+    return f"the space holds at most {' and '.join(bounds)}, and {what} not fit"

@@ -55,8 +55,17 @@ def connect(
     reconnects after a lost link; with 0 neither. A space that does not exist is made, unless
     `create` is False: then UnknownSpace is raised, with the names that are spelt alike.
 
+    A space in a database is opened by its URL, postgresql://host/database?space=jobs, which the
+    driver reads; needs the extra `tupelo[postgres]`.
+
     Raises BadArgument, CannotReach, or the refusal of the host.
     """
+    if is_database(url):
+        _require_none(password=password, identity=identity, trust=trust, tls=tls)
+        found: RemoteSpaceLike = run_sync(
+            partial(_open_in_database, False, url, name, reconnect, create)
+        )
+        return found
     config, space = _config(url, identity, trust, tls, name, reconnect)
     config = replace(config, first_seconds=config.reconnect)
     channel = BlockingChannel(config, random.Random())
@@ -78,6 +87,10 @@ async def connect_async(
 ) -> AsyncRemoteSpaceLike:
     """Connect to the space at a URL, for tasks of the running loop, with the methods of
     `tupelo.aio.Space`. The arguments are those of `tupelo.connect`."""
+    if is_database(url):
+        _require_none(password=password, identity=identity, trust=trust, tls=tls)
+        found: AsyncRemoteSpaceLike = await _open_in_database(True, url, name, reconnect, create)
+        return found
     # In a thread, since it may read files.
     config, space = await asyncio.to_thread(_config, url, identity, trust, tls, name, reconnect)
     config = replace(config, first_seconds=config.reconnect)
@@ -85,6 +98,45 @@ async def connect_async(
     opened: Any = await RemoteSpace.opened(channel, space, password, create)
     typed: AsyncRemoteSpaceLike = opened
     return typed
+
+
+def is_database(url: object) -> bool:
+    """Whether this is the URL of a PostgreSQL database."""
+    return isinstance(url, str) and url.startswith(("postgresql://", "postgres://"))
+
+
+def _require_none(**options: object) -> None:
+    """The options for links to hosts are not for databases."""
+    for option, value in options.items():
+        if value is not None:
+            raise BadArgument(
+                option, "left out: the URL of a database has user, password and TLS", "given"
+            )
+
+
+async def _open_in_database(
+    is_async: bool, url: str, name: str | None, reconnect: float, create: bool
+) -> Any:
+    _check_options(name, reconnect)
+    if not isinstance(create, bool):
+        raise BadArgument("create", "True or False", create)
+    from tupelo.postgres.connect import open_space
+
+    return await open_space(
+        url, is_async=is_async, label=name or "", reconnect=reconnect, create=create
+    )
+
+
+def _check_options(name: object, reconnect: object) -> None:
+    if (
+        isinstance(reconnect, bool)
+        or not isinstance(reconnect, (int, float))
+        or not 0 <= reconnect <= WAIT_MAX
+    ):
+        expected = f"a number of seconds from 0 (never) to {WAIT_MAX:.0e}"
+        raise BadArgument("reconnect", expected, reconnect)
+    if name is not None and not is_text(name):
+        raise BadArgument("name", "a text, or None", name)
 
 
 def _config(
@@ -98,15 +150,7 @@ def _config(
     address, space = parse_url(url)
     if space is None:
         raise BadArgument("url", "one that names a space: tupelo://host:7700/space", url)
-    if (
-        isinstance(reconnect, bool)
-        or not isinstance(reconnect, (int, float))
-        or not 0 <= reconnect <= WAIT_MAX
-    ):
-        expected = f"a number of seconds from 0 (never) to {WAIT_MAX:.0e}"
-        raise BadArgument("reconnect", expected, reconnect)
-    if name is not None and not is_text(name):
-        raise BadArgument("name", "a text, or None", name)
+    _check_options(name, reconnect)
     if tls not in (None, True, False):
         raise BadArgument("tls", "True, False or None", tls)
     known = identity is not None or trust is not None

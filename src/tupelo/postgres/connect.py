@@ -1,0 +1,60 @@
+"""`tupelo.connect("postgresql://…/db?space=jobs")`."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from tupelo.errors import BadArgument
+from tupelo.postgres.driver import Database
+from tupelo.postgres.options import SpaceOptions, options_of
+from tupelo.postgres.space import PostgresSpace, check_name
+from tupelo.space.capacity import Capacity
+from tupelo.space.clock import Clock
+from tupelo.space.order import Order
+
+
+def split_url(url: str) -> tuple[str, str | None]:
+    """The address of the database for the driver, and the name of the space in the query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise BadArgument("url", f"a URL ({error})", url) from None
+    asked = parse_qsl(parts.query, keep_blank_values=True)
+    names = [value for key, value in asked if key == "space"]
+    rest = urlencode([(key, value) for key, value in asked if key != "space"])
+    if len(names) > 1:
+        raise BadArgument("url", "one that names one space", url)
+    return urlunsplit(parts._replace(query=rest)), names[0] if names else None
+
+
+async def open_space(
+    url: str,
+    *,
+    is_async: bool,
+    create: bool = True,
+    label: str = "",
+    reconnect: float = 30.0,
+    order: Order | None = None,
+    capacity: Capacity | None = None,
+    log_keep: int | str | None = None,
+    clock: Clock | None = None,
+) -> PostgresSpace:
+    """Open the space that a URL names. `order`, `capacity` and `log_keep` are those of a new
+    space, or None. With a `clock`, which all its programs must share, leases are its and not the
+    server's: for tests."""
+    conninfo, name = split_url(url)
+    if name is None:
+        raise BadArgument("url", "one that names a space: postgresql://host/database?space=jobs", url)
+    check_name(name)
+    options: SpaceOptions | None = None
+    if order is not None or capacity is not None or log_keep is not None:
+        options = options_of(order, capacity, log_keep)
+    database = await Database.shared(conninfo, is_async)
+    try:
+        return await PostgresSpace.opened(
+            database, name, options, create, clock, label, reconnect
+        )
+    except BaseException:
+        await database.release()
+        raise
+

@@ -1,0 +1,247 @@
+"""Waiting by LISTEN/NOTIFY: one listening connection for all spaces of this program.
+
+A notification only says that it is worth to look again, and for which shape. It wakes the waiting
+operations one after another, in the order of their arrival, readers before takers. After a lost
+connection all of them look again, so that a missed notification costs a look and never an entry.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from tupelo.errors import CannotReach, SpaceClosed, TupeloError
+
+logger = logging.getLogger("tupelo")
+
+RECONNECT_SECONDS = 30.0
+"""So long the listener tries to connect again before the waiting operations are told."""
+
+
+def channel_of(space: int) -> str:
+    """The name of the channel of a space."""
+    return f"tupelo_{space}"
+
+
+class Waiter:
+    """A waiting operation. `shapes` are the numbers of the shapes that it waits for, None for all;
+    `asleep` while it has looked in vain."""
+
+    def __init__(self, event: Any, wake: Callable[[], object] | None = None) -> None:
+        self.event = event
+        self.shapes: frozenset[int] | None = None
+        self.takes = False
+        self.search: Any = None
+        self.writes = False
+        self.asleep = False
+        self.is_due = False
+        self.error: TupeloError | None = None
+        self._set = wake or event.set
+
+    def wake(self) -> None:
+        with suppress(RuntimeError):  # Its loop is closed.
+            self._set()
+
+
+class _Channel:
+    """The waiting operations of one space; `active` is the one that was told to look."""
+
+    def __init__(self) -> None:
+        self.waiters: list[Waiter] = []
+        self.active: Waiter | None = None
+        self.is_listening = False
+
+    def tell(self, shape: int | None) -> None:
+        for waiter in self.waiters:
+            if shape is None or waiter.shapes is None or shape in waiter.shapes:
+                waiter.is_due = True
+        self.next()
+
+    def next(self) -> None:
+        """Wake the first that is to look, unless another does."""
+        if self.active is None:
+            due = [waiter for waiter in self.waiters if waiter.is_due]
+            if due:
+                self.active = min(due, key=lambda waiter: waiter.takes)  # the first of the readers
+                self.active.is_due = False
+                self.active.wake()
+
+
+class Listener:
+    """The listening connection, on a thread of its own that starts when first needed."""
+
+    def __init__(self, conninfo: str, where: str) -> None:
+        self._conninfo = conninfo
+        self._where = where
+        self._lock = threading.Lock()
+        self._channels: dict[int, _Channel] = {}
+        self._thread: threading.Thread | None = None
+        self._poke, self._poked = None, None
+        self._closed = False
+        self._ended: list[int] = []
+
+    def waiting(self, space: int) -> list[Waiter]:
+        """The operations that wait at this space."""
+        with self._lock:
+            channel = self._channels.get(space)
+            return [] if channel is None else list(channel.waiters)
+
+    def join(self, space: int, waiter: Waiter) -> bool:
+        """Wait for notifications. False if the waiter is woken as soon as there can be any, and
+        has to look only then."""
+        with self._lock:
+            channel = self._channels.setdefault(space, _Channel())
+            channel.waiters.append(waiter)
+            if channel.is_listening:
+                return True
+            if self._thread is None:
+                self._poke, self._poked = socket.socketpair()
+                self._poke.setblocking(False)
+                self._thread = threading.Thread(target=self._run, name="tupelo-listen", daemon=True)
+                self._thread.start()
+        self._wake_thread()
+        return False
+
+    def looked(self, space: int, waiter: Waiter) -> None:
+        """The waiter has looked, in vain: the next one may."""
+        with self._lock:
+            channel = self._channels[space]
+            if channel.active is waiter:
+                channel.active = None
+                channel.next()
+
+    def prefer(self, space: int, waiter: Waiter, after: Waiter | None) -> None:
+        """Let one waiter look, and another one after it."""
+        with self._lock:
+            channel = self._channels.get(space)
+            if channel is not None:
+                waiter.is_due = True
+                if after is not None:
+                    after.is_due = True
+                channel.next()
+
+    def leave(self, space: int, waiter: Waiter) -> None:
+        with self._lock:
+            channel = self._channels.get(space)
+            if channel is not None and waiter in channel.waiters:
+                channel.waiters.remove(waiter)
+                if channel.active is waiter:
+                    channel.active = None
+                    channel.next()
+
+    def tell(self, space: int) -> None:
+        """All that wait here look again."""
+        with self._lock:
+            channel = self._channels.get(space)
+            if channel is not None:
+                channel.tell(None)
+
+    def forget(self, space: int) -> None:
+        """No more notifications for this space, unless somebody still waits."""
+        with self._lock:
+            channel = self._channels.get(space)
+            if channel is not None and not channel.waiters:
+                del self._channels[space]
+                self._ended.append(space)
+        self._wake_thread()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        self._wake_thread()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _wake_thread(self) -> None:
+        if self._poke is not None:
+            with suppress(BlockingIOError, OSError):
+                self._poke.send(b"!")
+
+    # The thread
+
+    def _run(self) -> None:
+        failing_since: float | None = None
+        while not self._closed:
+            try:
+                with psycopg.connect(self._conninfo, autocommit=True) as link:
+                    failing_since = None
+                    self._listen(link)
+            except psycopg.Error as error:
+                now = time.monotonic()
+                failing_since = failing_since or now
+                is_refused = not isinstance(error, psycopg.OperationalError)
+                with self._lock:
+                    for channel in self._channels.values():
+                        channel.is_listening = False
+                if is_refused or now - failing_since > RECONNECT_SECONDS:
+                    self._fail(CannotReach(self._where, str(error).strip()))
+                    failing_since = None
+                self._pause(0.2)
+        assert self._poke is not None and self._poked is not None
+        self._poke.close()
+        self._poked.close()
+
+    def _pause(self, seconds: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._poked, selectors.EVENT_READ)  # type: ignore[arg-type]
+            if selector.select(seconds):
+                self._poked.recv(4096)  # type: ignore[union-attr]
+
+    def _fail(self, error: TupeloError) -> None:
+        with self._lock:
+            for channel in self._channels.values():
+                for waiter in channel.waiters:
+                    waiter.error = error
+                    waiter.wake()
+
+    def _listen(self, link: psycopg.Connection[Any]) -> None:
+        assert self._poked is not None
+        heard: set[int] = set()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._poked, selectors.EVENT_READ)
+            selector.register(link.fileno(), selectors.EVENT_READ)
+            while not self._closed:
+                self._follow(link, heard)
+                ready = {key.fd for key, _ in selector.select()}
+                if self._poked.fileno() in ready:
+                    self._poked.recv(4096)
+                if link.fileno() in ready:
+                    for notice in link.notifies(timeout=0):
+                        self._heard(notice.channel, notice.payload)
+
+    def _follow(self, link: psycopg.Connection[Any], heard: set[int]) -> None:
+        """Listen to the channels of all spaces that somebody waits at."""
+        with self._lock:
+            wanted = [space for space in self._channels if space not in heard]
+            ended, self._ended = self._ended, []
+        for space in ended:
+            heard.discard(space)
+            link.execute(f"UNLISTEN {channel_of(int(space))}".encode())
+        for space in wanted:
+            link.execute(f"LISTEN {channel_of(int(space))}".encode())
+            heard.add(space)
+            with self._lock:
+                channel = self._channels.get(space)
+                if channel is not None:
+                    channel.is_listening = True
+                    for waiter in channel.waiters:
+                        waiter.wake()
+
+    def _heard(self, channel: str, payload: str) -> None:
+        with self._lock:
+            found = self._channels.get(int(channel.rpartition("_")[2]))
+            if found is not None:
+                found.tell(int(payload) if payload else None)
+
+
+def closed(name: str) -> SpaceClosed:
+    return SpaceClosed(f"the space {name!r} was closed here")

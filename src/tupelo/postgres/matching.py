@@ -1,0 +1,121 @@
+"""Templates as SQL: which shapes can match, and which values at which places.
+
+An entry is stored with the number of its shape and a key for each field. A template is bound to
+each shape of the space, as in the engine; the types of all fields are part of the shape, so SQL
+only compares keys of values of one type, and 1, 1.0 and True are never confused. What remains is
+a check in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
+from hashlib import sha256
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tupelo.values.entry import Shape, Typed, shape_of
+from tupelo.values.kind import kind_named
+from tupelo.values.parts import INDEXABLE
+from tupelo.values.template import Check, Template
+
+KEY_BYTES_MAX = 64
+"""Longer keys are stored as their digest: an index holds short ones only."""
+
+_TYPES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        *(NoneType, bool, int, float, str, bytes, datetime, UUID, Decimal),
+        *(tuple, list, dict, Typed),
+    )
+}
+
+
+def signature_of(shape: Shape) -> bytes:
+    """A shape in bytes."""
+    kind = shape.kind and (shape.kind.name, shape.kind.names, shape.kind.lineage)
+    return msgspec.msgpack.encode((kind, [cls.__name__ for cls in shape.types]))
+
+
+def read_signature(signature: bytes) -> Shape:
+    kind, types = msgspec.msgpack.decode(signature)
+    found = kind and kind_named(kind[0], tuple(kind[1]), tuple(kind[2]))
+    return shape_of(found, tuple(_TYPES[name] for name in types))
+
+
+def key_of(value: Any) -> bytes:
+    """The key of a field: equal for equal values of one type, and for no others. Empty if no
+    template asks for the value by its key."""
+    cls = type(value)
+    if cls not in INDEXABLE or value != value:  # NaN equals nothing
+        return b""
+    if cls is str:
+        key = value.encode()
+    elif cls is bytes:
+        key = value
+    elif cls is UUID:
+        key = value.bytes
+    elif cls is datetime:
+        key = _moment(value).encode()
+    elif cls is float:
+        key = repr(value + 0.0).encode()  # -0.0 equals 0.0
+    else:
+        key = repr(value).encode()
+    return b"=" + key if len(key) <= KEY_BYTES_MAX else b"#" + sha256(key).digest()
+
+
+def _moment(value: datetime) -> str:
+    """Moments with an offset are equal if they are the same moment, others if they look alike."""
+    if value.utcoffset() is None:
+        return value.replace(tzinfo=None, fold=0).isoformat()
+    try:
+        return value.astimezone(UTC).isoformat()
+    except OverflowError:  # at the ends of the calendar
+        return f"{value.isoformat()}!"
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Shapes that are asked for the same keys at the same places."""
+
+    shapes: tuple[int, ...]
+    positions: tuple[int, ...]
+    keys: tuple[bytes, ...]
+
+
+class Targets(msgspec.Struct, frozen=True):
+    """What a template asks of the shapes that are known so far: groups for SQL, and a check for
+    each shape that needs one."""
+
+    groups: tuple[Group, ...]
+    checks: dict[int, Check]
+
+    @property
+    def shapes(self) -> frozenset[int]:
+        return frozenset(number for group in self.groups for number in group.shapes)
+
+    @property
+    def sole(self) -> Group | None:
+        """The only group, if it has one shape and SQL says all."""
+        if len(self.groups) == 1 and len(self.groups[0].shapes) == 1 and not self.checks:
+            return self.groups[0]
+        return None
+
+
+def targets_of(template: Template, shapes: Iterable[tuple[int, Shape]]) -> Targets:
+    """Bind a template to the numbered shapes of a space."""
+    groups: dict[tuple[tuple[int, ...], tuple[bytes, ...]], list[int]] = {}
+    checks: dict[int, Check] = {}
+    for number, shape in shapes:
+        binding = template.bind(shape)
+        if binding is None:
+            continue
+        keys = tuple([key_of(value) for value in binding.values])
+        groups.setdefault((binding.positions, keys), []).append(number)
+        if binding.check is not None:
+            checks[number] = binding.check
+    found = tuple(Group(tuple(those), *asked) for asked, those in groups.items())
+    return Targets(found, checks)
