@@ -24,10 +24,19 @@ from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.commands.pipeline import report
 from tupelo.pipeline.jobs import JOBS
 from tupelo.pipeline.reports import report as reports
+from tupelo.pipeline.reports.names import Names
 from tupelo.pipeline.reports.page import page_of
 from tupelo.pipeline.reports.plots import bars, dots, lines, shortened, spans
 from tupelo.pipeline.reports.report import MARK, PAGE, place_for
-from tupelo.pipeline.reports.sections import BARS_MAX, POINTS_MAX, ROWS_SHOWN, Shown, section_of
+from tupelo.pipeline.reports.sections import (
+    BARS_MAX,
+    POINTS_MAX,
+    ROWS_SHOWN,
+    Shown,
+    duration,
+    headlines,
+    section_of,
+)
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(report)
@@ -48,6 +57,8 @@ class Page(HTMLParser):
         self.rows: dict[str, list[list[str | None]]] = {}
         self.captions: list[str] = []
         self.verdict = ""
+        self.headlines: dict[str, str] = {}
+        self._headline = ""
         self._open: list[tuple[str, dict[str, str | None]]] = []
         self._section = ""
         self.feed(text)
@@ -95,6 +106,10 @@ class Page(HTMLParser):
             self.captions.append(data)
         elif tag == "strong":
             self.verdict = data
+        elif tag == "dt":
+            self._headline = data
+        elif tag == "dd":
+            self.headlines.setdefault(self._headline, data)
 
     def _tables(self) -> int:
         return sum(name.startswith(f"{self._section}-") for name in self.rows)
@@ -151,6 +166,7 @@ def hosts(tmp_path, until):
     return tmp_path / "ada", tmp_path / "ben"
 
 
+@pytest.mark.timeout(900)  # Every job is run.
 @pytest.mark.usefixtures("shared")
 def test_the_page_says_what_the_tables_have(hosts, tmp_path):
     folder = tmp_path / "out" / "report"
@@ -166,11 +182,16 @@ def test_the_page_says_what_the_tables_have(hosts, tmp_path):
     assert page.verdict.startswith("Sound: ")
     assert {name: page.titles[name] for name in JOBS} == {n: job.title for n, job in JOBS.items()}
     assert "://" not in page.text and len(page.ids) == len(set(page.ids))
-    for name in ("delivery", "latency", "order", "overhead", "waiting", "presence"):
-        answer = table(folder, name)
+    met = table(folder, "presence")
+    names = Names(zip(met.column("peer").to_pylist(), met.column("name").to_pylist(), strict=True))
+    for name in ("turnaround", "delivery", "latency", "order", "overhead", "waiting", "presence"):
+        answer = names.put(table(folder, name))
         heads, *rows = page.rows[f"{name}-1"]
         assert heads == [column.replace("_", " ") for column in answer.column_names]
         assert rows == rows_of(answer, JOBS[name].order), name
+    assert [row[:3] for row in page.rows["workers-1"][1:]] == [["jobs", "ada", "10"]]
+    assert page.headlines["Waiting at the end"] == "20" and page.headlines["Workers"] == "1"
+    assert not any(re.search("[0-9a-f]{32}", str(rows)) for rows in page.rows.values())
     fates = table(folder, "life").column("fate").to_pylist()
     assert [row[:2] for row in page.rows["life-1"][1:]] == [["living", "21"], ["taken", "10"]]
     assert (fates.count("living"), fates.count("taken")) == (21, 10)
@@ -238,7 +259,7 @@ def logs(changes: int = 3) -> Shown:
 def test_a_page_without_anything():
     empty = pa.table({"fault": pa.array([], pa.string())})
     none = Shown("The logs", logs().rows.slice(0, 0))
-    page = Page(page_of({}, none, [section_of(JOBS["audit"], empty)], NOON))
+    page = Page(page_of({}, [], none, [section_of(JOBS["audit"], empty)], NOON))
     assert page.verdict == "Sound: nothing in 0 changes in 0 logs says what cannot be."
     assert "There is nothing of this in these logs." in page.text and not page.images
 
@@ -252,7 +273,9 @@ def test_what_is_in_a_log_is_only_text_in_the_page():
             **{name: [0.001] for name in ("p50", "p90", "p99", "max")},
         }
     )
-    page = Page(page_of({"gap": 2, "lost": 1}, logs(), [section_of(JOBS["latency"], odd)], NOON))
+    page = Page(
+        page_of({"gap": 2, "lost": 1}, [], logs(), [section_of(JOBS["latency"], odd)], NOON)
+    )
     assert page.verdict == "Not sound: 3 faults in 3 changes in 1 log: gap 2, lost 1."
     assert page.rows["latency-1"][1][0] == "</table><script>alert(1)</script>"
     assert page.rows["logs-1"][1][:2] == ["<script>", "a&b"]
@@ -261,9 +284,52 @@ def test_what_is_in_a_log_is_only_text_in_the_page():
 
 def test_every_plot_is_told_in_words_too():
     section = section_of(JOBS["life"], life({"taken": 3, "living": 1_000}))
-    page = Page(page_of({}, logs(), [section], NOON))
+    page = Page(page_of({}, [], logs(), [section], NOON))
     assert page.images == ["Bars: entries by fate: living 1,000, taken 3."]
     assert page.rows["life-1"][1:] == [["living", "1000", "7000"], ["taken", "3", "21"]]
+
+
+def test_names_stand_for_ids():
+    one, two, host = (digit * 32 for digit in "abc")
+    client = f"local:{one}@{host}"
+    names = Names([(one, "ann"), (two, "ann"), (host, "kitchen"), (client, "w2"), (client, "w1")])
+    assert names.of(host) == "kitchen" and names.of("a thing") == "a thing"
+    assert [names.of(one), names.of(two)] == ["ann (aaaaaaaa…)", "ann (bbbbbbbb…)"]
+    assert names.of(client) == "w1, w2"
+    assert names.of(f"local:{'d' * 32}@{host}") == "local:dddddddd…@kitchen"
+    who = {"worker": [client, client, None], "worker_name": ["w1", None, None], "n": [1, 2, 3]}
+    put = names.put(pa.table(who)).to_pydict()
+    assert put == {"worker": ["w1", "w1, w2", None], "n": [1, 2, 3]}
+
+
+def test_headlines_are_about_what_is_taken():
+    backlog = [
+        {"space": "jobs", "entry_kind": kind, "at": at, "waiting": number, "oldest": age}
+        for at, kind, number, age in [
+            (NOON, "mail", 7, 90.0),
+            (NOON, "result", 1, 1.0),
+            (NOON + timedelta(seconds=1), "mail", 2, 0.5),
+            (NOON + timedelta(seconds=1), "result", 99, 2.0),
+        ]
+    ]
+    times = {f"{prefix}p{share}": 0.02 for prefix in ("wait_", "") for share in (50, 90, 99)}
+    done = {"space": "jobs", "entry_kind": "mail", "worker": None, "entries": 5, **times}
+    worker = {"worker": "a", "worker_name": "w1", "taken": 5, "busy": 2.5}
+    worker |= {"since": NOON, "until": NOON + timedelta(seconds=10)}
+    again = [{"came_back": 3, "failures": 4, "dead_letter": True}]
+    tables = {"backlog": backlog, "turnaround": [done], "workers": [worker], "retries": again}
+    found = headlines({name: pa.Table.from_pylist(rows) for name, rows in tables.items()})
+    assert {each.label: (each.value, each.remark) for each in found} == {
+        "Waiting at the end": ("2", "at most 7"),
+        "Age of the oldest": ("500 ms", "at most 1.5 min"),
+        "Taken": ("5", "entries"),
+        "Workers": ("1", "busy 25% of the time"),
+        "Half waited at most": ("20 ms", "99 % within 20 ms; jobs · mail"),
+        "Half were settled in": ("20 ms", "99 % within 20 ms; jobs · mail"),
+        "Came back": ("3", "workers lost, transactions aborted"),
+        "Failures": ("4", "1 dead letter"),
+    }
+    assert [duration(s) for s in (0, 1e-5, 59, 7200)] == ["0 s", "10 µs", "59 s", "2 h"]
 
 
 def test_long_tables_are_cut_and_long_times_put_together():
@@ -279,7 +345,7 @@ def test_long_tables_are_cut_and_long_times_put_together():
     assert (
         section.tables[0].rows.num_rows == ROWS_SHOWN and "of 100 rows" in section.tables[0].caption
     )
-    assert section.plot and f"{BARS_MAX} of 100 rows" in section.plot.words
+    assert f"{BARS_MAX} of 100 rows" in section.plots[0].words
     at = [NOON + timedelta(seconds=n) for n in range(10 * POINTS_MAX)]
     rates = pa.table(
         {
@@ -291,8 +357,8 @@ def test_long_tables_are_cut_and_long_times_put_together():
         }
     )
     section = section_of(JOBS["throughput"], rates)
-    assert section.plot and "mean of each 10 seconds" in section.plot.words
-    assert "written at most 5." in section.plot.words
+    assert "mean of each 10 seconds" in section.plots[0].words
+    assert "written at most 5." in section.plots[0].words
     assert section.tables[0].rows.to_pylist() == [
         {"kind": "written", "changes": 12_000, "bytes": 120_000, "most_per_second": 5.0}
     ]

@@ -21,7 +21,7 @@ from tupelo.queue import JobQueue
 from tupelo.values.change import ENDINGS
 
 SEEDS = 12
-WORKERS = ("ann", "bob", "carl")
+WORKERS = (("ann", "first"), ("ann", "second"), ("bob", None))
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +31,11 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     found: list[Row] = []
     for seed in range(SEEDS):
         RandomRun(folder / f"{seed}.tupelo", seed).play(120)
-        rng, named = Random(seed), dict[str, str]()
+        rng, named = Random(seed), dict[str, Any]()
         for row in rows_of(folder / f"{seed}.tupelo", space=str(seed)):
             if row["kind"] in ("taken", "released", "returned"):
                 worker = named.setdefault(row["txn"] or str(rng.random()), rng.choice(WORKERS))
-                row |= {"agent": worker, "agent_name": worker.title()}
+                row |= {"agent": worker[0], "agent_name": worker[1]}
             found.append(row)
     assert {"taken", "released", "returned", "expired", "delayed"} <= {row["kind"] for row in found}
     return found
@@ -56,6 +56,10 @@ def answers(job: Any, *key: str) -> dict[Any, dict[str, Any]]:
 
 def kind_of(row: Row) -> str:
     return str(json.loads(row["fields"])[0])
+
+
+def worker_of(row: Row) -> tuple[str, str | None]:
+    return row["agent"], row["agent_name"]
 
 
 def stays_of(rows: list[Row]) -> dict[Any, list[Row]]:
@@ -84,10 +88,10 @@ def attempts_of(rows: list[Row]) -> list[dict[str, Any]]:
     ended: dict[Any, datetime] = {}
     for row in found:
         if row["txn"] and ":" not in row["txn"]:
-            key = row["agent"], row["txn"]
+            key = worker_of(row), row["txn"]
             ended[key] = max(row["time"], ended.get(key, row["time"]))
     free: dict[Any, datetime] = {}
-    for worker in {agent for agent, _ in ended}:
+    for worker in {worker for worker, _ in ended}:
         last = None
         for end, txn in sorted(
             (end, txn) for (agent, txn), end in ended.items() if agent == worker
@@ -96,8 +100,8 @@ def attempts_of(rows: list[Row]) -> list[dict[str, Any]]:
                 free[worker, txn] = last
             last = end
     for row in found:
-        row["works"] = (row["agent"], row["txn"]) in ended
-        known = [row["there"], free.get((row["agent"], row["txn"]))]
+        row["works"] = (worker_of(row), row["txn"]) in ended
+        known = [row["there"], free.get((worker_of(row), row["txn"]))]
         times = [time for time in known if time is not None] if row["works"] else []
         row["since"] = min(row["time"], max(times, default=row["time"]))
     return found
@@ -114,13 +118,13 @@ def moments_of(rows: list[Row], seconds: int | None) -> list[datetime]:
 Spans = dict[Any, list[tuple[datetime, datetime | None]]]
 
 
-def counted(spans: Spans, moments: list[datetime]) -> dict[Any, tuple[int, float]]:
-    found = {}
+def counted(spans: Spans, moments: list[datetime]) -> dict[Any, tuple[int, float | None]]:
+    found: dict[Any, tuple[int, float | None]] = {}
     for key, some in spans.items():
         for at in moments:
             there = [since for since, end in some if since <= at and (end is None or at < end)]
-            if there:
-                found[(*key, at)] = len(there), pytest.approx((at - min(there)).total_seconds())
+            oldest = (at - min(there)).total_seconds() if there else None
+            found[(*key, at)] = len(there), oldest and pytest.approx(oldest)
     return found
 
 
@@ -145,9 +149,8 @@ def test_load(changes, rows, seconds):
     spans: Spans = defaultdict(list)
     for row in attempts_of(rows):
         if row["works"]:
-            spans[row["space"], row["agent"]].append((row["since"], row["time"]))
-    found = answers(jobs.load(changes, seconds=seconds), "space", "worker", "at")
-    assert found and all(row["worker_name"] == key[1].title() for key, row in found.items())
+            spans[row["space"], *worker_of(row)].append((row["since"], row["time"]))
+    found = answers(jobs.load(changes, seconds=seconds), "space", "worker", "worker_name", "at")
     assert {key: (row["in_hand"], row["longest"]) for key, row in found.items()} == counted(
         spans, moments_of(rows, seconds)
     )
@@ -162,8 +165,8 @@ def test_moments_are_a_second_apart_at_least(changes):
 def test_workers(changes, rows):
     by_worker = defaultdict(list)
     for row in attempts_of(rows):
-        by_worker[row["space"], row["agent"]].append(row)
-    found = answers(jobs.workers(changes), "space", "worker")
+        by_worker[row["space"], *worker_of(row)].append(row)
+    found = answers(jobs.workers(changes), "space", "worker", "worker_name")
     assert found.keys() == by_worker.keys()
     for key, tries in by_worker.items():
         came_back = sum(row["outcome"] != "taken" for row in tries)
@@ -173,7 +176,6 @@ def test_workers(changes, rows):
         span = (until - since).total_seconds()
         used = pytest.approx(sum(worked) / span) if worked and span else None
         assert found[key] == {
-            "worker_name": key[1].title(),
             "taken": len(tries) - came_back,
             "came_back": came_back,
             "busy": busy,
@@ -187,14 +189,13 @@ def test_turnaround(changes, rows):
     waits, settled = defaultdict(list), defaultdict(list)
     for row in attempts_of(rows):
         if row["outcome"] == "taken" and row["visible"]:
-            for worker in (row["agent"], None):
-                key = row["space"], kind_of(row), worker
+            for worker in (worker_of(row), (None, None)):
+                key = row["space"], kind_of(row), *worker
                 waits[key].append((row["since"] - row["visible"]).total_seconds())
                 settled[key].append((row["time"] - row["visible"]).total_seconds())
-    found = answers(jobs.turnaround(changes), "space", "entry_kind", "worker")
+    found = answers(jobs.turnaround(changes), "space", "entry_kind", "worker", "worker_name")
     assert found.keys() == waits.keys()
     for key, row in found.items():
-        assert row["worker_name"] == (None if key[2] is None else key[2].title())
         assert row["entries"] == len(waits[key])
         assert row["max"] == pytest.approx(max(settled[key]))
         for prefix, values in (("wait_", waits[key]), ("", settled[key])):
@@ -213,7 +214,8 @@ def test_retries(changes, rows):
     assert {key: row["came_back"] for key, row in found.items()} == expected
     for key, row in found.items():
         assert (row["failures"], row["dead_letter"]) == (0, False)
-        assert (row["worker"], row["last_at"]) == (last[key]["agent"], last[key]["time"])
+        assert (row["worker"], row["worker_name"]) == worker_of(last[key])
+        assert row["last_at"] == last[key]["time"]
 
 
 def test_a_job_of_a_queue_that_fails_is_one_row(spark, tmp_path):
@@ -245,6 +247,9 @@ def test_a_job_of_a_queue_that_fails_is_one_row(spark, tmp_path):
             "last_at": datetime.fromtimestamp(1_000_020, UTC),
         }
     }
+    backlog = jobs.backlog(table).orderBy("at").toArrow().to_pylist()
+    left = {row["entry_kind"]: row["waiting"] for row in backlog}  # at the last moment
+    assert left == {"send": 0, "tidy": 0, "tupelo.queue.DeadLetter": 1, "tupelo.queue.Finished": 3}
     settled = answers(jobs.turnaround(table), "entry_kind", "worker")
     assert {key: row["entries"] for key, row in settled.items()} == {
         ("send", "me"): 4,

@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 MOMENTS = 240
 """The number of moments at which a backlog is counted, where no interval is given."""
 
+WORKER = ("worker", "worker_name")
+"""The connections of one program have one agent, and may have names of their own."""
 STAY = ("host", "space", "arrival")
 _WAITING, _DEAD = "tupelo.queue.Waiting", "tupelo.queue.DeadLetter"
 _BACK = ("returned", "released")
 
 
-def entry_kind() -> Column:
-    """The task of a job of `tupelo.queue`; else the name of a dataclass, the first field of a tuple
-    if that is a text, or the shape."""
+def entry_kind(*of_queue: str) -> Column:
+    """The task of a waiting job of `tupelo.queue`, or of its other entries of these types; else the
+    name of a dataclass, the first field of a tuple if that is a text, or the shape."""
     return f.coalesce(
-        f.when(f.col("type").isin(_WAITING, _DEAD), f.get_json_object("fields", "$.task")),
+        f.when(f.col("type").isin(_WAITING, *of_queue), f.get_json_object("fields", "$.task")),
         f.col("type"),
         f.when(f.col("fields").startswith('["'), f.get_json_object("fields", "$[0]")),
         f.col("shape"),
@@ -42,9 +44,9 @@ def entry_kind() -> Column:
 
 def backlog(changes: DataFrame, *, seconds: int | None = None) -> DataFrame:
     """One row per space, kind of entry and moment: the number of entries that were there, those in
-    hand included, and the age of the oldest in seconds. The moments are `seconds` apart, or divide
-    the time of the logs into 240 parts; where nothing was there is no row. Entries whose writing is
-    not in the log are not counted."""
+    hand included, and the age of the oldest in seconds, null if there was none. The moments are
+    `seconds` apart, or divide the time of the logs into 240 parts. Entries whose writing is not in
+    the log are not counted."""
     of_entries = changes.where(f.col("n").isNotNull())
     written = of_entries.where(of_kind("written")).select(
         *STAY, f.col("time").alias("since"), entry_kind().alias("entry_kind")
@@ -73,11 +75,10 @@ def load(changes: DataFrame, *, seconds: int | None = None) -> DataFrame:
     transactions, and for how many seconds it had the first of them. The moments are those of
     `backlog`."""
     worked = attempts(changes).where("in_transaction")
-    found = _at_moments(worked, changes, ["space", "worker"], seconds, ["worker_name"])
+    found = _at_moments(worked, changes, ["space", *WORKER], seconds)
     return found.select(
         "space",
-        "worker",
-        "worker_name",
+        *WORKER,
         "at",
         f.col("number").alias("in_hand"),
         (seconds_of("at") - seconds_of("since")).alias("longest"),
@@ -85,14 +86,10 @@ def load(changes: DataFrame, *, seconds: int | None = None) -> DataFrame:
 
 
 def _at_moments(
-    spans: DataFrame,
-    changes: DataFrame,
-    by: Sequence[str],
-    seconds: int | None,
-    labels: Sequence[str] = (),
+    spans: DataFrame, changes: DataFrame, by: Sequence[str], seconds: int | None
 ) -> DataFrame:
     """The `number` of spans (`since` until `until`, which is null at the end of the logs) at each
-    moment `at`, the earliest `since` of them, and one value of each label."""
+    moment `at`, and the earliest `since` of them."""
     if seconds is not None and seconds < 1:
         raise BadArgument("seconds", "1 or more", seconds)
     step = (
@@ -103,24 +100,31 @@ def _at_moments(
     grid = changes.agg(
         f.unix_micros(f.min("time")).alias("first"), f.unix_micros(f.max("time")).alias("last")
     ).withColumn("step", step)
-    kept = [f.min("since").alias("since"), *(f.max(name).alias(name) for name in labels)]
     place = "(unix_micros({}) - first + step - 1) div step"  # of the first moment at or after it
     # Spans that begin and end between the same moments are counted once, before they are spread.
     alike = (
         spans.crossJoin(f.broadcast(grid))
+        .withColumn("places", f.expr("(last - first + step - 1) div step + 1"))
         .withColumn("begin", f.expr(place.format("since")))
-        .withColumn(
-            "end",
-            f.expr(f"coalesce({place.format('until')}, (last - first + step - 1) div step + 1)"),
-        )
-        .where("begin < end")
-        .groupBy(*by, "first", "step", "begin", "end")
-        .agg(f.count("*").alias("number"), *kept)
+        .withColumn("end", f.expr(f"coalesce({place.format('until')}, places)"))
+        .groupBy(*by, "first", "step", "places", "begin", "end")
+        .agg(f.count("*").alias("number"), f.min("since").alias("since"))
     )
+    # One that counts nothing, so that every moment has a row.
+    nothing = alike.withColumns(
+        {
+            "number": f.lit(0).cast("long"),
+            "begin": f.lit(0).cast("long"),
+            "end": f.col("places"),
+            "since": f.lit(None).cast("timestamp"),
+        }
+    ).dropDuplicates(list(by))
     return (
-        alike.withColumn("place", f.explode(f.expr("sequence(begin, end - 1)")))
+        alike.where("begin < end")
+        .unionByName(nothing)
+        .withColumn("place", f.explode(f.expr("sequence(begin, end - 1)")))
         .groupBy(*by, f.timestamp_micros(f.expr("first + place * step")).alias("at"))
-        .agg(f.sum("number").alias("number"), *kept)
+        .agg(f.sum("number").alias("number"), f.min("since").alias("since"))
     )
 
 
@@ -146,18 +150,18 @@ def attempts(changes: DataFrame) -> DataFrame:
         # Deliveries have ids with colons.
         .withColumn("in_transaction", f.coalesce(~f.col("txn").contains(":"), f.lit(False)))
     )
-    one_by_one = Window.partitionBy("worker").orderBy("ended", "txn")
+    one_by_one = Window.partitionBy(*WORKER).orderBy("ended", "txn")
     ended = (
         takes.where("in_transaction")
         .groupBy("worker", "txn")
-        .agg(f.max("time").alias("ended"))
+        .agg(f.max("time").alias("ended"), f.max("worker_name").alias("worker_name"))
         .withColumn("free", f.lag("ended").over(one_by_one))
+        .drop("worker_name")
     )
     began = f.least("time", f.coalesce(f.greatest("there", "free"), "time"))
     outcome = f.when(f.col("next") == "returned", "returned").otherwise(f.col("kind"))
     return takes.join(ended, ["worker", "txn"], "left").select(
-        *("space", "entry_kind", "origin", "n", "worker", "worker_name", "in_transaction"),
-        "visible",
+        *("space", "entry_kind", "origin", "n", *WORKER, "in_transaction", "visible"),
         f.when(f.col("in_transaction"), began).otherwise(f.col("time")).alias("since"),
         f.col("time").alias("until"),
         outcome.alias("outcome"),
@@ -172,9 +176,8 @@ def workers(changes: DataFrame) -> DataFrame:
     back = f.count(f.when(f.col("outcome") != "taken", 1))
     return (
         attempts(changes)
-        .groupBy("space", "worker")
+        .groupBy("space", *WORKER)
         .agg(
-            f.max("worker_name").alias("worker_name"),
             f.count("*").alias("tries"),
             back.alias("came_back"),
             f.sum(worked).alias("busy"),
@@ -184,8 +187,7 @@ def workers(changes: DataFrame) -> DataFrame:
         .withColumn("span", seconds_of("until") - seconds_of("since"))
         .select(
             "space",
-            "worker",
-            "worker_name",
+            *WORKER,
             (f.col("tries") - f.col("came_back")).alias("taken"),
             "came_back",
             "busy",
@@ -206,18 +208,13 @@ def turnaround(changes: DataFrame) -> DataFrame:
         .withColumn("wait", seconds_of("since") - seconds_of("visible"))
         .withColumn("settled", seconds_of("until") - seconds_of("visible"))
     )
-    of_all, each = ["space", "entry_kind"], ["space", "entry_kind", "worker"]
-    name = f.when(f.col("worker").isNotNull(), f.col("worker_name"))
-    return (
-        done.groupingSets([of_all, each], *each)
-        .agg(
-            f.max("worker_name").alias("worker_name"),
-            f.count("*").alias("entries"),
-            *percentiles("wait", "wait_"),
-            *percentiles("settled"),
-            f.max("settled").alias("max"),
-        )
-        .withColumn("worker_name", name)
+    of_all = ["space", "entry_kind"]
+    each = [*of_all, *WORKER]
+    return done.groupingSets([of_all, each], *each).agg(
+        f.count("*").alias("entries"),
+        *percentiles("wait", "wait_"),
+        *percentiles("settled"),
+        f.max("settled").alias("max"),
     )
 
 
@@ -232,7 +229,7 @@ def retries(changes: DataFrame) -> DataFrame:
     job = f.when(of_queue, f.get_json_object("fields", "$.id"))
     return (
         changes.where(f.col("n").isNotNull() & (of_kind(*_BACK) | is_dead | again))
-        .withColumn("entry_kind", entry_kind())
+        .withColumn("entry_kind", entry_kind(_DEAD))
         .withColumn("job", f.coalesce(job, f.concat_ws(" ", "origin", "n")))
         # A delayed entry is written when its time has come, by nobody's hand.
         .withColumn("moment", f.struct(~of_kind("written") | is_dead, "time", "host", "position"))

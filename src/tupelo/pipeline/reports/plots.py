@@ -28,6 +28,8 @@ WIDTH = 5.2
 """Inches. On a phone a plot keeps this width, so that its text is readable."""
 _LEAST, _ROW, _EDGE = 1.3, 0.24, 0.8
 LABEL_MAX = 30
+LEGEND_WIDTH = 75
+"""Characters."""
 _BETWEEN = " · "
 
 _COLOURS = tuple(f"#0000f{number}" for number in range(1, SERIES + 1))
@@ -197,7 +199,8 @@ def _show_times(axes: Axes) -> None:
 
 def _add_legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=4)
+    columns = LEGEND_WIDTH // (max(map(len, labels)) + 7)  # 7: the line before a label
+    figure.legend(handles, labels, loc="outside upper left", ncols=max(1, min(4, columns)))
 
 
 def _svg(figure: Figure, name: str) -> str:

@@ -24,8 +24,9 @@ from pyspark.sql import functions as f
 from tupelo.errors import BadArgument, PipelineError
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.jobs import JOBS, Job, audit, life
+from tupelo.pipeline.reports.names import Names
 from tupelo.pipeline.reports.page import page_of
-from tupelo.pipeline.reports.sections import Section, Shown, counts, section_of
+from tupelo.pipeline.reports.sections import Section, Shown, counts, headlines, section_of
 from tupelo.pipeline.schema import COLUMNS, TIME
 from tupelo.pipeline.source.datasource import changes_of
 
@@ -42,6 +43,8 @@ STEPS = 1 + len(JOBS)
 
 _OF_HOSTS = ("audit", "presence")
 """Other jobs ignore the spaces that hosts keep for themselves."""
+_FIRST = ("backlog", "turnaround", "workers", "retries")
+"""The jobs whose results are the headlines."""
 _BY_CLOCKS = {"audit": audit, "life": life}
 _ASKED = ",".join(name for name in COLUMNS if name != "payload")
 """No job uses the payload of entries."""
@@ -63,8 +66,12 @@ def write_report(
     changes = changes_of(spark, locations, {**options, "columns": _ASKED})
     changes = changes.persist(StorageLevel.MEMORY_AND_DISK)  # The logs are read once.
     try:
-        logs = Shown("The logs, and from where to where they were read", _logs_in(changes))
+        names = _names_in(changes)
+        logs = Shown(
+            "The logs, and from where to where they were read", names.put(_logs_in(changes))
+        )
         sections: list[Section] = []
+        asked: dict[str, pa.Table] = {}
         faults: dict[str, int] = {}
         of_users = changes.where(f.col("space") != PRESENCE)
         for job in JOBS.values():
@@ -74,11 +81,26 @@ def write_report(
             answer = _kept(job, changes if job.name in _OF_HOSTS else of_users, folder)
             if job.name == "audit":
                 faults = counts(answer, "fault")
-            sections.append(section_of(job, answer))
+            if job.name in _FIRST:
+                asked[job.name] = answer
+            sections.append(section_of(job, names.put(answer)))
     finally:
         changes.unpersist()
-    (folder / PAGE).write_text(page_of(faults, logs, sections, made_at), encoding="utf-8")
+    first = headlines(asked) if len(asked) == len(_FIRST) else []
+    page = page_of(faults, first, logs, sections, made_at)
+    (folder / PAGE).write_text(page, encoding="utf-8")
     return faults
+
+
+def _names_in(changes: DataFrame) -> Names:
+    """The names that agents gave themselves, and those of hosts that were met."""
+    of_hosts = changes.where(
+        (f.col("space") == PRESENCE) & f.col("kind").isin("engaged", "written")
+    )
+    met = of_hosts.select(*(f.get_json_object("fields", f"$.{part}") for part in ("id", "name")))
+    named = changes.select("agent", "agent_name").union(met).toDF("id", "name")
+    found = named.where("id is not null and name != ''").distinct().collect()
+    return Names((str(id), str(name)) for id, name in found)
 
 
 def _logs_in(changes: DataFrame) -> pa.Table:

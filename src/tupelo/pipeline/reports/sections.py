@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tupelo.pipeline.commands.prompt import values
 from tupelo.pipeline.reports import plots
 
 if TYPE_CHECKING:
@@ -28,6 +31,21 @@ class Shown:
     caption: str
     rows: pa.Table
 
+    @property
+    def heads(self) -> list[tuple[str, bool]]:
+        """The names of the columns, and which are numbers."""
+        numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+        return [
+            (field.name.replace("_", " "), any(is_(field.type) for is_ in numeric))
+            for field in self.rows.schema
+        ]
+
+    @property
+    def cells(self) -> list[list[tuple[Any, bool]]]:
+        """The rows: each value, and whether its column has numbers."""
+        numeric = [number for _, number in self.heads]
+        return [list(zip(row, numeric, strict=True)) for row in values(self.rows)]
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -45,14 +63,28 @@ class Section:
     title: str
     about: str
     tables: Sequence[Shown]
-    plot: Plot | None
+    plots: Sequence[Plot]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A number at the top of the page."""
+
+    label: str
+    value: str
+    remark: str = ""
 
 
 def section_of(job: Job, answer: pa.Table) -> Section:
     """The section for this result."""
-    about, tell, draw = _TOLD.get(job.name, ("", _first_rows, None))
-    plot = draw(job.name, answer) if draw is not None and answer.num_rows else None
-    return Section(job.name, job.title, about, tell(job, answer), plot)
+    about, tell, *drawers = _TOLD[job.name]
+    drawn = [
+        draw(f"{job.name}-plot-{number}", answer)
+        for number, draw in enumerate(drawers, 1)
+        if answer.num_rows
+    ]
+    plots = [plot for plot in drawn if plot is not None]
+    return Section(job.name, job.title, about, tell(job, answer), plots)
 
 
 def counts(answer: pa.Table, column: str) -> dict[str, int]:
@@ -60,6 +92,68 @@ def counts(answer: pa.Table, column: str) -> dict[str, int]:
     found = pc.value_counts(answer.column(column)).to_pylist()
     pairs = [(pair["values"], pair["counts"]) for pair in found]
     return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
+
+
+# Headlines
+
+
+def headlines(answers: Mapping[str, pa.Table]) -> list[Headline]:
+    """What the owner of a queue asks first, from the results of these jobs."""
+    backlog, done = answers["backlog"].to_pylist(), answers["turnaround"].to_pylist()
+    workers, again = answers["workers"].to_pylist(), answers["retries"].to_pylist()
+    taken_kinds = {(row["space"], row["entry_kind"]) for row in done}
+    found: list[Headline] = []
+    # Results and the like, which are there and which nobody takes, are no backlog.
+    waiting = [
+        row for row in backlog if (row["space"], row["entry_kind"]) in taken_kinds
+    ] or backlog
+    if waiting:
+        totals: dict[datetime, int] = defaultdict(int)
+        for row in waiting:
+            totals[row["at"]] += row["waiting"]
+        last = max(totals)
+        ages = [(row["at"], row["oldest"]) for row in waiting if row["oldest"] is not None]
+        oldest = max((age for at, age in ages if at == last), default=None)
+        ever = duration(max((age for _, age in ages), default=0.0))
+        age = "–" if oldest is None else duration(oldest)
+        most = max(totals.values())
+        found += [
+            Headline("Waiting at the end", f"{totals[last]:,}", f"at most {most:,}"),
+            Headline("Age of the oldest", age, f"at most {ever}"),
+        ]
+    if workers:
+        taken = sum(row["taken"] for row in workers)
+        names = {(row["worker"], row["worker_name"]) for row in workers}
+        spans = [(row["until"] - row["since"]).total_seconds() for row in workers if row["busy"]]
+        busy = sum(row["busy"] or 0 for row in workers) / sum(spans) if any(spans) else None
+        remark = "" if busy is None else f"busy {busy:.0%} of the time"
+        found += [
+            Headline("Taken", f"{taken:,}", "entries"),
+            Headline("Workers", f"{len(names):,}", remark),
+        ]
+    if of_all := [row for row in done if row["worker"] is None]:
+        often = max(of_all, key=lambda row: row["entries"])
+        which = plots.shortened([often["space"], often["entry_kind"]])
+        for label, prefix in (("Half waited at most", "wait_"), ("Half were settled in", "")):
+            remark = f"99 % within {duration(often[f'{prefix}p99'])}; {which}"
+            found.append(Headline(label, duration(often[f"{prefix}p50"]), remark))
+    back, failed = (sum(row[name] for row in again) for name in ("came_back", "failures"))
+    dead = sum(row["dead_letter"] for row in again)
+    given_up = f"{dead:,} dead letters" if dead != 1 else "1 dead letter"
+    found.append(Headline("Came back", f"{back:,}", "workers lost, transactions aborted"))
+    found.append(Headline("Failures", f"{failed:,}", given_up))
+    return found
+
+
+def duration(seconds: float) -> str:
+    """A time in a unit that suits its length."""
+    for unit, size in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds * 1e6:,.3g} µs" if seconds else "0 s"
+
+
+_UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
 
 
 # Rows
@@ -80,6 +174,22 @@ def _faults(job: Job, answer: pa.Table) -> list[Shown]:
     found = counts(answer, "fault")
     tally = pa.table({"fault": list(found), "times": list(found.values())})
     return [Shown("How often there is which fault", tally), *_first_rows(job, answer)]
+
+
+def _at_the_end(job: Job, answer: pa.Table) -> list[Shown]:
+    """One row per moment would be too many: show the last moment."""
+    if not answer.num_rows:
+        return []
+    last = answer.filter(pc.equal(answer.column("at"), pc.max(answer.column("at"))))
+    (shown,) = _first_rows(job, last)
+    return [Shown(f"At the end; every moment is in {job.name}.parquet", shown.rows)]
+
+
+def _worst(job: Job, answer: pa.Table) -> list[Shown]:
+    order = [(name, "descending") for name in ("dead_letter", "failures", "came_back")]
+    rows = answer.sort_by([*order, *((name, "ascending") for name in job.order)])
+    caption = f"The worst of {answer.num_rows:,} rows; all are in {job.name}.parquet"
+    return [Shown(caption, rows.slice(0, ROWS_SHOWN))]
 
 
 def _fates(job: Job, answer: pa.Table) -> list[Shown]:
@@ -168,6 +278,82 @@ def _draw_rates(name: str, answer: pa.Table) -> Plot:
     return Plot(svg, f"Lines: changes a second over time, {each}, {span}: {most}.")
 
 
+def _draw_moments(column: str, axis: str, part: str) -> Callable[[str, pa.Table], Plot | None]:
+    def draw(name: str, answer: pa.Table) -> Plot | None:
+        times = sorted(set(answer.column("at").to_pylist()))
+        place = {at: number for number, at in enumerate(times)}
+        series: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(times))
+        for row in answer.to_pylist():
+            series[_label(row, ["space", part])][place[row["at"]]] += float(row[column] or 0)
+        # What only grows, such as results, is no backlog; it is shown if there is nothing else.
+        shrinks = {k: v for k, v in series.items() if any(a > b for a, b in pairwise(v))}
+        ranked = sorted((shrinks or series).items(), key=lambda pair: -max(pair[1]))
+        most = dict(ranked[: plots.SERIES])
+        told = "; ".join(f"{label} at most {max(points):,.4g}" for label, points in most.items())
+        which = "" if len(most) == len(series) else f", {len(most)} of {len(series):,} kinds"
+        span = f"from {_moment(times[0])} to {_moment(times[-1])}"
+        svg = plots.lines(name, times, most, axis)
+        return Plot(svg, f"Lines: {axis} over time{which}, {span}: {told}.")
+
+    return draw
+
+
+def _draw_load(name: str, answer: pa.Table) -> Plot | None:
+    """When each worker had work in hand: from a moment with some to the next moment."""
+    times = sorted(set(answer.column("at").to_pylist()))
+    following = dict(pairwise(times))
+    ranges: dict[str, list[tuple[datetime, datetime]]] = {}
+    for row in answer.sort_by([("worker", "ascending"), ("at", "ascending")]).to_pylist():
+        label = _label(row, ["worker"])
+        if not row["in_hand"] or (label not in ranges and len(ranges) == BARS_MAX):
+            continue
+        spans = ranges.setdefault(label, [])
+        until = following.get(row["at"], row["at"])
+        if spans and spans[-1][1] >= row["at"]:
+            spans[-1] = spans[-1][0], max(until, spans[-1][1])
+        else:
+            spans.append((row["at"], until))
+    if not ranges:
+        return None
+    number = len(set(answer.column("worker").to_pylist()))
+    words = f"Bars over time: when {len(ranges)} of {number:,} workers had work in hand."
+    return Plot(plots.spans(name, ranges), words)
+
+
+def _draw_all_workers(prefix: str, what: str) -> Callable[[str, pa.Table], Plot | None]:
+    """Percentiles of the rows for all workers together."""
+
+    def draw(name: str, answer: pa.Table) -> Plot | None:
+        of_all = answer.filter(pc.is_null(answer.column("worker")))
+        names = {f"{prefix}p{share}": f"p{share}" for share in (50, 90, 99)}
+        chosen = of_all.select(["space", "entry_kind", *names])
+        plot = _draw_percentiles(["space", "entry_kind"])(
+            name, chosen.rename_columns(["space", "entry_kind", *names.values()])
+        )
+        return plot and Plot(plot.svg, f"{what}. {plot.words}")
+
+    return draw
+
+
+def _draw_utilisation(name: str, answer: pa.Table) -> Plot | None:
+    known = answer.filter(pc.is_valid(answer.column("utilisation")))
+    if not known.num_rows:
+        return None
+    share = "share of the time in work"
+    return _draw_bars(["utilisation"], share, ["space", "worker"], "utilisation")(name, known)
+
+
+def _draw_retries(name: str, answer: pa.Table) -> Plot:
+    dead = pc.cast(answer.column("dead_letter"), pa.int64())
+    parts = answer.append_column("dead_letters", dead).group_by(["space", "entry_kind"])
+    sums = parts.aggregate([(part, "sum") for part in ("came_back", "failures", "dead_letters")])
+    sums = sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
+    total = pc.add(sums.column("came_back"), sums.column("failures"))
+    return _draw_bars(
+        ["came_back", "failures", "dead_letters"], "times", ["space", "entry_kind"], "tries"
+    )(name, sums.append_column("tries", total))
+
+
 def _draw_spans(name: str, answer: pa.Table) -> Plot:
     rows = answer.sort_by("since").to_pylist()
     last = max(row["until"] or row["since"] for row in rows)
@@ -204,12 +390,39 @@ def _moment(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-_Told = tuple[
-    str,
-    Callable[["Job", pa.Table], list[Shown]],
-    Callable[[str, pa.Table], Plot | None] | None,
-]
-_TOLD: dict[str, _Told] = {
+_TOLD: dict[str, tuple[Any, ...]] = {
+    "backlog": (
+        "What was there at each moment, work in hand included; and for how long the oldest had been"
+        " there.",
+        _at_the_end,
+        _draw_moments("waiting", "entries there", "entry_kind"),
+        _draw_moments("oldest", "age of the oldest, in seconds", "entry_kind"),
+    ),
+    "turnaround": (
+        "The wait is from the moment when an entry can be taken until its worker has it. It is"
+        " settled when the worker's transaction has ended. A row without a worker is for all.",
+        _first_rows,
+        _draw_all_workers("wait_", "The wait for a worker"),
+        _draw_all_workers("", "Until it was settled"),
+    ),
+    "workers": (
+        "Busy are the seconds of work in transactions, and the utilisation is their share of the"
+        " time from the first to the last. Without transactions the log does not tell.",
+        _first_rows,
+        _draw_bars(["taken", "came_back"], "entries", ["space", "worker"], "taken"),
+        _draw_utilisation,
+    ),
+    "load": (
+        "A worker has in hand what it has taken in a transaction that has not ended.",
+        _at_the_end,
+        _draw_load,
+    ),
+    "retries": (
+        "An entry comes back if its worker is lost, or its transaction is aborted. A job of a queue"
+        " fails if its function raises; after its last attempt it is a dead letter.",
+        _worst,
+        _draw_retries,
+    ),
     "audit": (
         "What the logs say and cannot be. Each fault has the entry that it is about, or the"
         " positions of the log.",
@@ -264,4 +477,4 @@ _TOLD: dict[str, _Told] = {
         _draw_spans,
     ),
 }
-"""By job: explanation, rows and plot."""
+"""By job: explanation, rows and plots."""
