@@ -44,7 +44,8 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
 PATIENCE_SECONDS = 60.0
 
 TOGETHER = re.compile(
-    r"(?P<spark>tests/pipeline/(jobs/|test_(cluster|engines|recording|report|sink_on|source_on|sql"
+    r"(?P<cluster>tests/pipeline/test_cluster)"
+    r"|(?P<spark>tests/pipeline/(jobs/|test_(engines|recording|report|sink_on|source_on|sql"
     r"|starting))|test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b)"
     r"|(?P<browser>tests/apps/console/test_(page|whiteboard|history))"
     r"|(?P<fuzz>tests/apps/console/test_fuzz)",
@@ -55,8 +56,9 @@ TOGETHER = re.compile(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> object:
-    """Where tests run side by side, those that share a Spark or a browser stay together. Those on
-    Spark begin first, since the largest group does."""
+    """Where tests run side by side, those that share a Spark or a browser stay together. The
+    largest group begins first: those on Spark. The cluster has processes of its own, and would
+    make that group the last to end."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -200,14 +200,15 @@ def test_a_search_that_is_cancelled_takes_nothing(full):
         {"many": True, "limit": None, "order": Key(0)},
     ],
 )
-@pytest.mark.parametrize("take", [False, True])
 @pytest.mark.parametrize("template", [(ANY, Between(50, 19_000)), (ANY, Between(19_900, None))])
-def test_it_finds_what_a_search_in_one_piece_finds(full, how, take, template):
+def test_it_finds_what_a_search_in_one_piece_finds(full, how, template):
     for n in range(0, MANY, 3):
         full.take(("job", n), wait=0)
     port = port_of(full)
     expected, _ = port.get_now(Query(template, **how))
-    assert fields(asyncio.run(port.fetch(asked(template, take=take, **how)))) == fields(expected)
+    for take in (False, True):
+        found = asyncio.run(port.fetch(asked(template, take=take, **how)))
+        assert fields(found) == fields(expected)
 
 
 def test_counts_match_sets_and_sessions_too(full):
