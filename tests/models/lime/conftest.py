@@ -22,9 +22,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
     left_out = []
     for item in items:
         numbers = getattr(getattr(item, "callspec", None), "indices", {})
-        if numbers.keys() >= {"each_engine", "moment"} and str(item.path).startswith(here):
-            if (numbers["each_engine"] + numbers["moment"]) % 2:
-                left_out.append(item)
+        is_tried = numbers.keys() >= {"each_engine", "moment"} and str(item.path).startswith(here)
+        if is_tried and (numbers["each_engine"] + numbers["moment"]) % 2:
+            left_out.append(item)
     gone = set(map(id, left_out))
     items[:] = [item for item in items if id(item) not in gone]
     config.hook.pytest_deselected(items=left_out)
