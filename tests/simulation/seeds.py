@@ -23,18 +23,19 @@ def check_seeds(model: str, count: int) -> None:
     )
 
 
-def check_replay(model: str, seed: int) -> None:
-    """A seed gives the same digest in another process, with another order of sets."""
+def check_replay(model: str, seed: int, *hash_seeds: int) -> None:
+    """A seed gives the same digest in other processes, with other orders of sets."""
     program = f"from tupelo.lab.simulate import simulate; print(simulate({seed}, {model!r}).digest)"
-    other = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": str(seed)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     report = simulate(seed, model, trace=True)
-    assert report.digest == other.stdout.strip()
+    for hash_seed in hash_seeds or (seed,):
+        other = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert report.digest == other.stdout.strip()
     assert report.trace
     assert report.acts > 0
 

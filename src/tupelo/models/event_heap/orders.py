@@ -586,7 +586,7 @@ class TotalOrders:
     def look(self) -> None:
         if self._closed:
             return
-        for view in self._replica.uses.used:  # Unused views get their places later.
+        for view in sorted(self._replica.uses.used):  # Unused views get their places later.
             order = self.orders.get(view)
             if order and order.token.here and not order.token.busy and order.unplaced:
                 self._start(f"place {order.id}", order.place_if_owned)

@@ -93,7 +93,7 @@ class UsageLeases:
             for id in metadata
             if type(id) is str
         )
-        for id in before ^ self._elsewhere:
+        for id in sorted(before ^ self._elsewhere):
             self._review(id)
 
     def made(self, id: str, lease: object) -> None:
