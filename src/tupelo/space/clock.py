@@ -256,7 +256,5 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
     loops = sys.modules.get("asyncio")  # It takes a while to load, and no loop runs without it.
     found: asyncio.AbstractEventLoop | None = None
     if loops is not None:
-        found = (
-            loops._get_running_loop()
-        )  # `get_running_loop` would raise an error, and take longer
+        found = loops._get_running_loop()  # To catch an error would take longer.
     return found
