@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -38,6 +39,7 @@ def host(tmp_path: Path) -> Iterator[tupelo.Host]:
 @pytest.fixture
 def console(host: tupelo.Host) -> Iterator[Console]:
     own = host.core.identity
+    assert own is not None
     trust = tupelo.Trust.known([own.key])
     with Console(host.url, identity=own, trust=trust, certificates=True) as made:
         yield made
@@ -45,7 +47,7 @@ def console(host: tupelo.Host) -> Iterator[Console]:
 
 def call(
     console: Console, identity: tupelo.Identity | None, path: str, body: object, **headers: str
-) -> tuple[int, dict]:
+) -> tuple[int, dict[str, Any]]:
     """A request with this client certificate, or with none."""
     context = client_context(identity or ALICE)
     if identity is None:
@@ -138,6 +140,7 @@ def test_a_program_uses_the_files_of_the_command_line(tmp_path):
     for option, value in (("listen", ":0"), ("console", ":0"), ("trust", tmp_path / "known")):
         command += [f"--{option}", value if option == "trust" else f"127.0.0.1{value}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=home) as running:
+        assert running.stdout is not None
         address = next(one for one in running.stdout if one.startswith("console")).split("/")[2]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_a_reader_that_does_not_read_misses_some_and_slows_nobody(http, host, co
     assert got + missed == 20 * AT_ONCE + 1
 
 
-def _told(said: dict) -> tuple[int, int]:
+def _told(said: dict[str, Any]) -> tuple[int, int]:
     """How many entries an event tells, and how many were missed before it."""
     return (1, said["missed"]) if "entry" in said else (len(said["changes"]), said["skipped"])
 
@@ -127,7 +128,7 @@ def _not_reading(console: Console, path: str) -> socket.socket:
     return line
 
 
-def _events(line: socket.socket) -> Iterator[tuple[str, dict]]:
+def _events(line: socket.socket) -> Iterator[tuple[str, dict[str, Any]]]:
     """The events of a chunked answer."""
     with line.makefile("rb") as file:
         while file.readline().strip():

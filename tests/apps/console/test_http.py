@@ -450,7 +450,7 @@ def test_metrics(http, host):
 
 
 def test_the_description_has_every_operation(http):
-    async def nowhere() -> Gateway:
+    async def nowhere(identity: str) -> Gateway:
         raise AssertionError
 
     handlers = HttpApi(nowhere, "x", frozenset()).handlers
@@ -527,17 +527,16 @@ def test_an_answer_says_how_often_an_entry_came_back(http, host):
     assert (one["entry"], one["about"]["deliveries"]) == (["job", 1], 2)
     for operation in ("entries", "read"):
         said = http.ok(f"{JOBS}/{operation}", {"limit": 9, "about": True})
-        told = {tuple(entry): about["deliveries"] for entry, about in _pairs(said)}
+        told = {
+            tuple(entry): about["deliveries"]
+            for entry, about in zip(said["entries"], said["about"], strict=True)
+        }
         assert told == {("job", 1): 2, ("job", 2): 0}
     lives = http.ok(f"{JOBS}/history", {"template": '("job", 1)'})["lives"]
     assert lives[0]["events"][-1]["deliveries"] == 2
     assert http.ok(f"{JOBS}/take", {"template": '("no",)', "about": True})["about"] is None
     status, said = http.call("POST", f"{JOBS}/read", {"about": "yes"})
     assert (status, "about=" in said["message"]) == (400, True)
-
-
-def _pairs(said):
-    return zip(said["entries"], said["about"], strict=True)
 
 
 def test_an_entry_is_written_with_a_delay(http, host):

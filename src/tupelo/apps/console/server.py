@@ -63,8 +63,11 @@ class Console:
             raise BadArgument("token", "a text of 16 characters or more", "a shorter one")
         self.token = token or secrets.token_urlsafe(24)
         identity = options.get("identity")
-        if certificates and not isinstance(identity, Identity):
-            raise BadArgument("identity", "that of the host, for certificates=True", identity)
+        context = None
+        if certificates:
+            if not isinstance(identity, Identity):
+                raise BadArgument("identity", "that of the host, for certificates=True", identity)
+            context = server_context(identity, optional=True)
         self._socket = _listen(name, int(port), listen)
         self.address = f"{name}:{self._socket.getsockname()[1]}"
         hosts = LOOPBACK | {name} if is_loopback(name) else frozenset({name, socket.gethostname()})
@@ -87,9 +90,9 @@ class Console:
             timeout_graceful_shutdown=2,
         )
         self._scheme = "https" if certificates else "http"
-        if certificates:
+        if context is not None:
             config.load()
-            config.ssl = server_context(identity, optional=True)
+            config.ssl = context
         self._server = _Server(config, api, self._started)
         self._thread = threading.Thread(target=self._run, name="tupelo console", daemon=True)
         self._thread.start()
