@@ -81,5 +81,5 @@ def test_nothing_is_lost_or_repeated_if_a_worker_a_host_and_the_driver_are_kille
     cluster, tmp_path
 ):
     victims = ["worker", "sink", "driver"]
-    outcome = kills.run(cluster, tmp_path, rows=1_200, batch=300, victims=victims, seed=321)
+    outcome = kills.run(cluster, tmp_path, rows=2_000, batch=400, victims=victims, seed=6)
     assert (outcome.missing, outcome.repeated, outcome.misplaced) == (0, 0, 0)
