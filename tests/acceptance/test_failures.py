@@ -23,6 +23,7 @@ AT_A_HOST = {
     "show": [f"{NO_HOST}/jobs"],
     "log": [f"{NO_HOST}/jobs"],
     "jobs": [f"{NO_HOST}/jobs"],
+    "move": [f"{NO_HOST}/jobs", "to.tupelo"],
     "console": [NO_HOST],
     "spaces": [NO_HOST],
     "peers": [NO_HOST],
