@@ -54,6 +54,7 @@ class Database:
         self.conninfo = conninfo
         self.where = _where(conninfo)
         self.users = 0
+        self.indexed: set[int] = set()
         self.listener = Listener(conninfo, self.where)
         self._key = key
         self._idle: list[Any] = []
