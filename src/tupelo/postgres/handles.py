@@ -304,7 +304,7 @@ class PostgresTransaction(LeasedHandle):
         self.read: set[int] = set()
         self._before: Any = None
         self._holds = False
-        self._lock = space.database.new_lock() if parent is None else parent.root._lock
+        self._lock: Any = space.database.new_lock() if parent is None else parent.root._lock
         self._state: State = "active"
         self._reason = ""
         super().__init__(space, seconds)
@@ -609,7 +609,7 @@ class PostgresSession(LeasedHandle, SessionLike):
         self, space: PostgresSpace, seconds: float | None, like: PostgresSession | None
     ) -> None:
         super().__init__(space, seconds)
-        self._seen = Seen() if like is None else like._seen.copy()
+        self._seen: Seen = Seen() if like is None else like._seen.copy()
         self._entries: dict[int, tuple[str, int]] = {} if like is None else dict(like._entries)
         self._prune_at = PRUNE_AFTER
         self._lock = space.database.new_lock()

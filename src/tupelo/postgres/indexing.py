@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import TupeloError
@@ -32,15 +33,13 @@ class Indexing:
 
     def note(self, group: Group) -> None:
         """A template asks for these places."""
+        database = self._space.database
         for position in group.positions:
             self._uses[position] += 1
-            if self._uses[position] % USES_MIN == 0 and position < POSITIONS_MAX:
-                if position not in self._space.database.indexed:
-                    shape = group.shapes[0]
-                    self._space.database.start(
-                        lambda position=position: self._make(position, shape),  # type: ignore[misc]
-                        "tupelo-index",
-                    )
+            is_often = self._uses[position] % USES_MIN == 0
+            if is_often and position < POSITIONS_MAX and position not in database.indexed:
+                work = partial(self._make, position, group.shapes[0])
+                database.start(work, "tupelo-index")
 
     async def _make(self, position: int, shape: int) -> None:
         space, database = self._space, self._space.database

@@ -596,22 +596,17 @@ class PostgresSpace(DualHandle, SpaceLike):
 
     async def _copy(self, link: Any, rows: list[tuple[Any, ...]], later: int) -> list[Row]:
         ((ids, now),) = await self.run(link, self.sql.numbers, count=len(rows))
+        us, label = self._agent, self._label
         entries, changes, written = [], [], []
         for id_, (number, keys, body, n, lease, delay, to) in zip(ids, rows, strict=True):
             visible = None if delay is None else now + delay
             expires = None if lease is None else (visible or now) + lease
-            entries.append(
-                (id_, self.id, number, id_ + later, keys, body, self._agent, n, expires, visible)
-                + (lease, to)
-            )
-            written.append(
-                (id_, number, id_ + later, body, self._agent, n, expires, visible, 0, to, lease)
-            )
-            kind = "written" if delay is None else "delayed"
-            changes.append(
-                (self.id, now, kind, id_, self._agent, n, self._agent, self._label, expires)
-                + (body, visible, to)
-            )
+            place, kind = id_ + later, "written" if delay is None else "delayed"
+            leased = (expires, visible, lease, to)
+            entries.append((id_, self.id, number, place, keys, body, us, n, *leased))
+            written.append((id_, number, place, body, us, n, expires, visible, 0, to, lease))
+            made = (self.id, now, kind, id_, us, n, us, label)
+            changes.append((*made, expires, body, visible, to))
         await self.database.copy(
             link,
             "COPY tupelo.entries (id, space, shape, arrival, keys, body, origin, n, expires, "
@@ -931,7 +926,7 @@ class PostgresSpace(DualHandle, SpaceLike):
 
     def entry_of(self, row: Row, known: bool = True) -> Entry:
         """Build an entry. UnknownType if this program does not have its class."""
-        id_, _, _, body, origin, n, expires, visible, deliveries, to, _ = row[:11]
+        id_, _, _, body, origin, n, expires, _, deliveries, to, _ = row[:11]
         shape, fields = decode_entry(bytes(body))
         entry = Entry(fields, shape, origin, n, id_, expires, deliveries=deliveries, to=to)
         if known:
@@ -951,8 +946,8 @@ class PostgresSpace(DualHandle, SpaceLike):
         for group in targets.groups:
             self.indexing.note(group)
         if not targets.groups:
-            ((*state, _),) = await self.run(link, self.sql.state)
-            stale = await self._is_stale(link, State(*state), known, search)
+            ((*now, _),) = await self.run(link, self.sql.state)
+            stale = await self._is_stale(link, State(*now), known, search)
             return (None if stale else []), None
         simple = type(order) in (Fifo, Lifo)
         limit = search.limit if simple else None
@@ -972,8 +967,8 @@ class PostgresSpace(DualHandle, SpaceLike):
             else:
                 found += matches
         if state is None:
-            ((*kept, _),) = await self.run(link, self.sql.state)
-            if await self._is_stale(link, State(*kept), known, search):
+            ((*now, _),) = await self.run(link, self.sql.state)
+            if await self._is_stale(link, State(*now), known, search):
                 return None, None
         if not simple:
             found = await self._claim_arranged(link, search, found, order, txn, state)
@@ -1348,7 +1343,8 @@ class PostgresSpace(DualHandle, SpaceLike):
         return names_of(SpaceLike, "agent", "host", "is_async", "space")
 
     def __repr__(self) -> str:
-        return f"{'aio.' if self.is_async else ''}PostgresSpace({self._name!r}, {self.database.where!r})"
+        door = "aio." if self.is_async else ""
+        return f"{door}PostgresSpace({self._name!r}, {self.database.where!r})"
 
 
 def check_name(name: object) -> str:

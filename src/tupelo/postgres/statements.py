@@ -31,8 +31,8 @@ class Statements:
     def __init__(self, is_given: bool) -> None:
         now = self.now = GIVEN_TIME if is_given else SERVER_TIME
         held = (
-            "EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = "
-            f"{HELD}::oid AND objid = %(space)s::int::oid AND pid IS DISTINCT FROM pg_backend_pid())"
+            f"EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {HELD}::oid "
+            "AND objid = %(space)s::int::oid AND pid IS DISTINCT FROM pg_backend_pid())"
         )
         due = "coalesce(visible, expires)"
         late = f"EXISTS (SELECT FROM tupelo.entries WHERE space = %(space)s AND {due} <= {now})"
@@ -177,8 +177,8 @@ class Statements:
         """
         self.number = """
             WITH fresh AS (
-                SELECT ctid AS row, seq, max(seq) OVER (PARTITION BY xid) AS until FROM tupelo.changes
-                WHERE space = %(space)s AND position IS NULL
+                SELECT ctid AS row, seq, max(seq) OVER (PARTITION BY xid) AS until
+                FROM tupelo.changes WHERE space = %(space)s AND position IS NULL
             ), ordered AS (
                 SELECT row, row_number() OVER (ORDER BY until, seq) AS place FROM fresh
             ), ahead AS (
