@@ -100,7 +100,7 @@ class Database:
         if not rows or rows[0][0] != schema.VERSION:
             raise JournalError(
                 f"the tables at {self.where} are of version {rows[0][0] if rows else 'unknown'}, "
-                f"and this program knows version {schema.VERSION}: use the version of Tupelo that made them"
+                f"and this program knows version {schema.VERSION}: use the Tupelo that made them"
             )
 
     # Connections
