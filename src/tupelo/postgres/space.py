@@ -66,9 +66,10 @@ from tupelo.values.entry import (
     note_about,
     require_known,
 )
-from tupelo.values.holder import InHand
+from tupelo.values.holder import Delayed, InHand
 from tupelo.values.kind import is_at_hand
 from tupelo.values.lease import ANY_LEASE, AsyncLease, Lease, check_lease
+from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template import as_template
 
@@ -1212,14 +1213,45 @@ class PostgresSpace(DualHandle, SpaceLike):
         return []
 
     @dual_api
-    async def in_hand(self) -> list[InHand]:
+    async def in_hand(self, template: object = ANY) -> list[InHand]:
         """Those of this program: the server does not tell what others have locked."""
         self.require_open()
-        return [
-            InHand(self._agent, self._label, len(one.taken), one.id)
-            for one in self.handles
-            if isinstance(one, PostgresTransaction) and one.is_root and one.taken
-        ]
+        wanted, found = as_template(template), []
+        for one in self.handles:
+            if isinstance(one, PostgresTransaction) and one.is_root:
+                taken = [self.entry_of(row, known=False) for row in one.taken.values()]
+                count = sum(wanted.admits(entry.shape, entry.fields) for entry in taken)
+                if count:
+                    found.append(InHand(self._agent, self._label, count, one.id))
+        return found
+
+    @dual_api
+    async def delayed(
+        self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
+    ) -> Delayed:
+        check_limit(limit)
+        wanted = as_template(template)
+        self.require_open()
+        await self.tidy()
+
+        async def look(link: Any) -> tuple[Delayed, Any]:
+            rows = await self.run(link, self.sql.delayed)
+            entries = [(row[7], row[0], self.entry_of(row, known=False)) for row in rows]
+            found = [one for one in entries if wanted.admits(one[2].shape, one[2].fields)]
+            first = found[:limit]
+            if not cancel:
+                return Delayed(len(found), [(at, entry.value) for at, _, entry in first]), None
+            gone = await self.run(
+                link,
+                self.sql.delete,
+                ids=[id_ for _, id_, _ in first],
+                logs=True,
+                **self.change("cancelled"),
+            )
+            return Delayed(len(gone), []), gone[0][1] if gone else None
+
+        answer: Delayed = await self.within(None, look, bool(cancel))
+        return answer
 
     def session(self, *, lease: float | None = None) -> Any:
         return self.dual_call(self.open_session, lease)

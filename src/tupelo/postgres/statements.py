@@ -121,6 +121,11 @@ class Statements:
             ), logged AS ({logged} FROM shown ORDER BY arrival)
             SELECT count(*), max(pg_notify(%(channel)s, shape::text)::text) FROM shown
         """
+        self.delayed = f"""
+            SELECT {COLUMNS} FROM tupelo.entries
+            WHERE space = %(space)s AND {due} IS NOT NULL AND visible IS NOT NULL
+            ORDER BY visible, arrival
+        """
         self.renew = f"""
             WITH found AS (
                 SELECT id FROM tupelo.entries WHERE id = %(id)s
