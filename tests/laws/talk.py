@@ -52,8 +52,9 @@ def listeners_at(subscription: Any) -> int:
     spanning = getattr(subscription, "_subscription", None)
     if spanning is not None:
         return len(spanning._waiting)
-    if isinstance(subscription, PostgresSubscription):
-        return len(list(subscription.space._port._core.waiting))
+    inner = getattr(subscription, "_inner", subscription)
+    if isinstance(inner, PostgresSubscription):
+        return len(list(inner.space._port._core.waiting))  # type: ignore[attr-defined]
     state = getattr(subscription, "_state", None)
     if state is None:  # It is kept at a host elsewhere.
         operations = subscription._space._port

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode
 
 from tupelo.errors import BadArgument
 from tupelo.postgres.driver import Database
@@ -15,16 +15,13 @@ from tupelo.space.order import Order
 
 def split_url(url: str) -> tuple[str, str | None]:
     """The address of the database for the driver, and the name of the space in the query."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise BadArgument("url", f"a URL ({error})", url) from None
-    asked = parse_qsl(parts.query, keep_blank_values=True)
+    base, _, query = url.partition("?")
+    asked = parse_qsl(query, keep_blank_values=True)
     names = [value for key, value in asked if key == "space"]
     rest = urlencode([(key, value) for key, value in asked if key != "space"])
     if len(names) > 1:
         raise BadArgument("url", "one that names one space", url)
-    return urlunsplit(parts._replace(query=rest)), names[0] if names else None
+    return f"{base}?{rest}" if rest else base, names[0] if names else None
 
 
 async def open_space(
@@ -44,17 +41,16 @@ async def open_space(
     server's: for tests."""
     conninfo, name = split_url(url)
     if name is None:
-        raise BadArgument("url", "one that names a space: postgresql://host/database?space=jobs", url)
+        raise BadArgument(
+            "url", "one that names a space: postgresql://host/database?space=jobs", url
+        )
     check_name(name)
     options: SpaceOptions | None = None
     if order is not None or capacity is not None or log_keep is not None:
         options = options_of(order, capacity, log_keep)
     database = await Database.shared(conninfo, is_async)
     try:
-        return await PostgresSpace.opened(
-            database, name, options, create, clock, label, reconnect
-        )
+        return await PostgresSpace.opened(database, name, options, create, clock, label, reconnect)
     except BaseException:
         await database.release()
         raise
-

@@ -54,6 +54,7 @@ class Database:
         self.conninfo = conninfo
         self.where = _where(conninfo)
         self.users = 0
+        self.indexed: set[int] = set()
         self.listener = Listener(conninfo, self.where)
         self._key = key
         self._idle: list[Any] = []
@@ -99,7 +100,7 @@ class Database:
         if not rows or rows[0][0] != schema.VERSION:
             raise JournalError(
                 f"the tables at {self.where} are of version {rows[0][0] if rows else 'unknown'}, "
-                f"and this program knows version {schema.VERSION}: tupelo store migrate"
+                f"and this program knows version {schema.VERSION}: use the Tupelo that made them"
             )
 
     # Connections

@@ -43,7 +43,7 @@ from tupelo.space.reaction import WeakStep
 from tupelo.space.session import Seen
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
 from tupelo.values.change import Notice
-from tupelo.values.entry import Entry, require_known, thaw
+from tupelo.values.entry import About, Entry, check_about, note_about, require_known, thaw
 from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class PostgresTransaction(LeasedHandle):
         self.read: set[int] = set()
         self._before: Any = None
         self._holds = False
-        self._lock = space.database.new_lock() if parent is None else parent.root._lock
+        self._lock: Any = space.database.new_lock() if parent is None else parent.root._lock
         self._state: State = "active"
         self._reason = ""
         super().__init__(space, seconds)
@@ -609,7 +609,7 @@ class PostgresSession(LeasedHandle, SessionLike):
         self, space: PostgresSpace, seconds: float | None, like: PostgresSession | None
     ) -> None:
         super().__init__(space, seconds)
-        self._seen = Seen() if like is None else like._seen.copy()
+        self._seen: Seen = Seen() if like is None else like._seen.copy()
         self._entries: dict[int, tuple[str, int]] = {} if like is None else dict(like._entries)
         self._prune_at = PRUNE_AFTER
         self._lock = space.database.new_lock()
@@ -623,11 +623,14 @@ class PostgresSession(LeasedHandle, SessionLike):
         limit: int | None,
         scope: Scope | None,
         coverage: Coverage | None,
+        about: list[About] | None = None,
     ) -> Any:
+        check_about(about)
         self.require()
         self.space.require_here(scope, coverage)
         search = self.space.new_search(template, many, limit, self._seen, self.id)
         found = await self.space.find(search, wait, limit, None, self)
+        note_about(found, about)
         values = [entry.value for entry in found]
         return values if many else values[0] if values else None
 

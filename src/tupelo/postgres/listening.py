@@ -84,7 +84,8 @@ class Listener:
         self._lock = threading.Lock()
         self._channels: dict[int, _Channel] = {}
         self._thread: threading.Thread | None = None
-        self._poke, self._poked = None, None
+        self._poke: socket.socket | None = None  # wakes the thread
+        self._poked: socket.socket | None = None
         self._closed = False
         self._ended: list[int] = []
 
@@ -191,10 +192,11 @@ class Listener:
         self._poked.close()
 
     def _pause(self, seconds: float) -> None:
+        assert self._poked is not None
         with selectors.DefaultSelector() as selector:
-            selector.register(self._poked, selectors.EVENT_READ)  # type: ignore[arg-type]
+            selector.register(self._poked, selectors.EVENT_READ)
             if selector.select(seconds):
-                self._poked.recv(4096)  # type: ignore[union-attr]
+                self._poked.recv(4096)
 
     def _fail(self, error: TupeloError) -> None:
         with self._lock:

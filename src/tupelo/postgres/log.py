@@ -53,8 +53,8 @@ class LogReader:
     async def read(self, since: int, limit: int | None) -> list[Change]:
         """The changes after a position. LogTrimmed if the first of them is gone."""
         await self._space.tidy()
-        position, trimmed = await self._number()
-        if since < trimmed and trimmed:
+        _, trimmed = await self._number()
+        if since < trimmed:
             raise LogTrimmed(
                 f"the log begins at position {trimmed + 1}: what came before is trimmed",
                 trimmed + 1,
@@ -217,7 +217,7 @@ class LogReader:
                 subscription.add(kind, entry)
 
 
-def _types(raw: object) -> Hashable:
+def _types(raw: object) -> Any:
     """The types of a template's values: (1,) and (1.0,) are equal, and no equal templates."""
     return tuple(_types(part) for part in raw) if type(raw) is tuple else type(raw)
 

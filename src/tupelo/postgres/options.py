@@ -64,13 +64,14 @@ def options_of(
         isinstance(log_keep, bool) or not isinstance(log_keep, int) or log_keep < 0
     ):
         raise BadArgument("log_keep", 'a number of changes, or "all"', log_keep)
+    bounds = capacity or Capacity()
     keep = LOG_KEEP if log_keep is None else None if log_keep == "all" else int(log_keep)
     return SpaceOptions(
         order=name if key is None else "Key",
         key=None if key is None else key.of,  # type: ignore[arg-type]
         reverse=key is not None and key.reverse,
-        entries=capacity and capacity.entries,
-        size_bytes=capacity and capacity.size_bytes,
-        evict=capacity and capacity.evict,
+        entries=bounds.entries,
+        size_bytes=bounds.size_bytes,
+        evict=bounds.evict,
         log_keep=keep,
     )

@@ -61,7 +61,8 @@ CREATE TABLE IF NOT EXISTS tupelo.changes (
     deliveries int NOT NULL DEFAULT 0,
     visible double precision,
     session text,
-    addressee text
+    addressee text,
+    token bigint
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX IF NOT EXISTS changes_by_position ON tupelo.changes (space, position)
     WHERE position IS NOT NULL;

@@ -15,7 +15,14 @@ from uuid import uuid4
 
 import msgspec
 
-from tupelo.errors import BadArgument, CannotSend, PeerLost, SpaceFull, UnknownSpace
+from tupelo.errors import (
+    BadArgument,
+    CannotReach,
+    CannotSend,
+    PeerLost,
+    SpaceFull,
+    UnknownSpace,
+)
 from tupelo.postgres import statements
 from tupelo.postgres.driver import Database, Row
 from tupelo.postgres.handles import (
@@ -28,6 +35,7 @@ from tupelo.postgres.handles import (
     PostgresTransaction,
     WrittenEntry,
 )
+from tupelo.postgres.indexing import Indexing
 from tupelo.postgres.listening import Waiter, channel_of, closed
 from tupelo.postgres.log import LogReader
 from tupelo.postgres.matching import Targets, key_of, read_signature, signature_of, targets_of
@@ -58,10 +66,12 @@ from tupelo.values.entry import (
     note_about,
     require_known,
 )
-from tupelo.values.holder import InHand
+from tupelo.values.holder import Delayed, InHand
+from tupelo.values.kind import is_at_hand
 from tupelo.values.lease import ANY_LEASE, AsyncLease, Lease, check_lease
+from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
-from tupelo.values.template import Template, as_template
+from tupelo.values.template import as_template
 
 Txn = PostgresTransaction | Transactional | None
 
@@ -73,8 +83,8 @@ LAST = (1 << 63) - 1
 HOLDER_POLL_SECONDS = 0.5
 """How often a waiting operation looks whether another program, which has its match in hand, is
 gone: the server does not tell that."""
-TRIM_EVERY = 1_000
-"""After so many writes of this program the log is trimmed."""
+TRIM_MIN = 1_000
+"""After so many writes of this program, or a quarter of what the log keeps, the log is trimmed."""
 
 
 class Search:
@@ -150,12 +160,14 @@ class PostgresSpace(DualHandle, SpaceLike):
         self._agent = uuid4().hex
         self._label = label
         self._next_n = itertools.count(1)
+        self._next_token = itertools.count(1)
         self._writes = 0
         self._given_clock = clock
         self._closed = False
         self._landlord = PostgresLandlord(self)
         self._clock_offset = 0.0
         self.log = LogReader(self)
+        self.indexing = Indexing(self)
 
     @classmethod
     async def opened(
@@ -254,7 +266,9 @@ class PostgresSpace(DualHandle, SpaceLike):
             values["now"] = self._given_clock.now()
         return await self.database.run(link, statement, values)
 
-    def change(self, kind: str, txn: str | None = None, search: Search | None = None) -> dict[str, Any]:
+    def change(
+        self, kind: str, txn: str | None = None, search: Search | None = None
+    ) -> dict[str, Any]:
         """The parameters of a change in the log."""
         return {
             "kind": kind,
@@ -263,10 +277,12 @@ class PostgresSpace(DualHandle, SpaceLike):
             "txn": txn,
             "waited": 0.0 if search is None else search.waited,
             "session": None if search is None else search.session,
+            "token": None,
         }
 
     async def reading(self, body: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         """Run statements that change nothing; they are repeated after a lost connection."""
+
         async def once() -> Any:
             async with self.database.connection() as link:
                 return await body(link)
@@ -297,6 +313,42 @@ class PostgresSpace(DualHandle, SpaceLike):
             return value
 
         return await self._patiently(once)
+
+    async def at_once(self, statement: str, **values: Any) -> list[Row]:
+        """Execute one statement that is its own transaction, and logs its changes with a token. If
+        its connection is lost, the log tells whether it was done; otherwise it is repeated."""
+
+        async def once() -> list[Row]:
+            token = next(self._next_token)
+            async with self.database.connection() as link:
+                backend = link.info.backend_pid
+                try:
+                    return await self.run(link, statement, **{**values, "token": token})
+                except PeerLost as lost:
+                    done = await self._done(backend, token, lost)
+                    if not done:
+                        raise
+                    return done
+
+        rows: list[Row] = await self._patiently(once)
+        return rows
+
+    async def _done(self, backend: int, token: int, lost: PeerLost) -> list[Row]:
+        """The entries of the changes with a token, when the server has ended the connection."""
+        give_up = time.monotonic() + self.reconnect
+        while time.monotonic() < give_up:
+            try:
+                async with self.database.connection() as link:
+                    rows = await self.run(
+                        link, "SELECT FROM pg_stat_activity WHERE pid = %(pid)s", pid=backend
+                    )
+                    if not rows:
+                        values = {"agent": self._agent, "token": token}
+                        return await self.run(link, self.sql.done, **values)
+            except (PeerLost, CannotReach):
+                pass
+            await self.pause(0.05)
+        raise PeerLost(lost.peer, lost.during, "its outcome is not known", in_doubt=True) from lost
 
     async def roll_back(self, link: Any) -> None:
         """Roll back, if the connection is there; otherwise the server does."""
@@ -387,9 +439,7 @@ class PostgresSpace(DualHandle, SpaceLike):
             return number
 
         async def register(link: Any) -> tuple[None, str]:
-            await self.run(
-                link, "SELECT FROM tupelo.spaces WHERE id = %(space)s FOR NO KEY UPDATE"
-            )
+            await self.run(link, "SELECT FROM tupelo.spaces WHERE id = %(space)s FOR NO KEY UPDATE")
             rows = await self.run(
                 link,
                 """
@@ -502,9 +552,13 @@ class PostgresSpace(DualHandle, SpaceLike):
             found = await self.run(link, "SELECT pg_current_xact_id()::text")
             return written, found[0][0]
 
-        written = await self._until_room(write, branch, wait)
+        if len(rows) == 1 and branch is None and not self.options.bounded:
+            found = await self.at_once(self.sql.write, **self._written(rows[0], 0))
+            written = [WrittenEntry(found[0][0], found[0][6])]
+        else:
+            written = await self._until_room(write, branch, wait)
         self._writes += len(items)
-        if self._writes >= TRIM_EVERY and branch is None:
+        if self._writes >= max(TRIM_MIN, (self.options.log_keep or 0) // 4) and branch is None:
             self._writes = 0
             await self.log.trim_by_policy()
         return [self.lease_of(one) for one in written]
@@ -517,46 +571,43 @@ class PostgresSpace(DualHandle, SpaceLike):
         written = []
         if txn is not None:
             await txn.hold(link)
-        for number, keys, body, n, lease, delay, to in rows if len(rows) < COPY_MIN else ():
-            (row,) = await self.run(
-                link,
-                self.sql.write,
-                shape=number,
-                keys=keys,
-                body=body,
-                origin=self._agent,
-                n=n,
-                lease=lease,
-                delay=delay,
-                to=to,
-                later=later,
-                **self.change("written" if delay is None else "delayed"),
-            )
-            written.append(row)
+        for row in rows if len(rows) < COPY_MIN else ():
+            written += await self.run(link, self.sql.write, **self._written(row, later))
         if len(rows) >= COPY_MIN:
             written = await self._copy(link, rows, later)
         if txn is not None:
             txn.wrote(written)
         return [WrittenEntry(row[0], row[6], txn) for row in written]
 
+    def _written(self, row: tuple[Any, ...], later: int) -> dict[str, Any]:
+        """The parameters for writing one entry."""
+        number, keys, body, n, lease, delay, to = row
+        return {
+            "shape": number,
+            "keys": keys,
+            "body": body,
+            "origin": self._agent,
+            "n": n,
+            "lease": lease,
+            "delay": delay,
+            "to": to,
+            "later": later,
+            **self.change("written" if delay is None else "delayed"),
+        }
+
     async def _copy(self, link: Any, rows: list[tuple[Any, ...]], later: int) -> list[Row]:
         ((ids, now),) = await self.run(link, self.sql.numbers, count=len(rows))
+        us, label = self._agent, self._label
         entries, changes, written = [], [], []
         for id_, (number, keys, body, n, lease, delay, to) in zip(ids, rows, strict=True):
             visible = None if delay is None else now + delay
             expires = None if lease is None else (visible or now) + lease
-            entries.append(
-                (id_, self.id, number, id_ + later, keys, body, self._agent, n, expires, visible)
-                + (lease, to)
-            )
-            written.append(
-                (id_, number, id_ + later, body, self._agent, n, expires, visible, 0, to, lease)
-            )
-            kind = "written" if delay is None else "delayed"
-            changes.append(
-                (self.id, now, kind, id_, self._agent, n, self._agent, self._label, expires)
-                + (body, visible, to)
-            )
+            place, kind = id_ + later, "written" if delay is None else "delayed"
+            leased = (expires, visible, lease, to)
+            entries.append((id_, self.id, number, place, keys, body, us, n, *leased))
+            written.append((id_, number, place, body, us, n, expires, visible, 0, to, lease))
+            made = (self.id, now, kind, id_, us, n, us, label)
+            changes.append((*made, expires, body, visible, to))
         await self.database.copy(
             link,
             "COPY tupelo.entries (id, space, shape, arrival, keys, body, origin, n, expires, "
@@ -715,6 +766,12 @@ class PostgresSpace(DualHandle, SpaceLike):
             due = soon if due is None else min(due, soon)
         return due
 
+    async def _end_expired(self) -> None:
+        """Undo the transactions of this program whose lease has ended, if the alarm is late."""
+        for one in list(self.handles):
+            if isinstance(one, PostgresTransaction) and one.ran_out:
+                await one.expired()
+
     # Reading and taking
 
     @dual_api
@@ -788,19 +845,15 @@ class PostgresSpace(DualHandle, SpaceLike):
         """The matches of now, taken or read."""
         order = search.order or self._order
         search.tidied = False
+        await self._end_expired()
         while True:
             targets = search.targets(self.shapes)
-            direct = (
-                search.take
-                and txn is None
-                and search.seen is None
-                and type(order) is Fifo
-                and targets.sole is not None
-            )
+            if search.take and txn is None and type(order) is Fifo and self._is_direct(targets):
+                taken = await self._take_directly(search, targets)
+                if taken:
+                    return taken
 
-            async def body(link: Any, direct: bool = direct, targets: Targets = targets) -> Any:
-                if direct:
-                    return await self._take_directly(link, search, targets)
+            async def body(link: Any, targets: Targets = targets) -> Any:
                 return await self._search(link, search, targets, order, txn)
 
             try:
@@ -841,30 +894,30 @@ class PostgresSpace(DualHandle, SpaceLike):
             return True
         return False
 
-    async def _take_directly(
-        self, link: Any, search: Search, targets: Targets
-    ) -> tuple[list[Entry] | None, str | None]:
-        """Take the oldest entries of one shape, in one statement."""
+    def _is_direct(self, targets: Targets) -> bool:
+        """Whether a take can be one statement: SQL finds the entries, each of which can be built
+        here, and nobody in this program waits for longer."""
+        group = targets.sole
+        if group is None or self.database.listener.waiting(self.id):
+            return False
+        shape = self.shapes[group.shapes[0] - 1]
+        return shape.flat and (shape.kind is None or is_at_hand(shape.kind))
+
+    async def _take_directly(self, search: Search, targets: Targets) -> list[Entry]:
+        """Take the oldest entries of one shape, in one statement; none if the state of the space
+        needs a closer look."""
         group = targets.sole
         assert group is not None
-        known = len(self.shapes)
-        rows = await self.run(
-            link,
+        self.indexing.note(group)
+        rows = await self.at_once(
             self.sql.take(group),
             shape=group.shapes[0],
+            known=len(self.shapes),
             limit=LAST if search.limit is None else search.limit,
             **{f"key0_{i}": key for i, key in enumerate(group.keys)},
             **self.change("taken", search=search),
         )
-        if not rows:
-            ((*state, _),) = await self.run(link, self.sql.state)
-            stale = await self._is_stale(link, State(*state), known, search)
-            return (None if stale else []), None
-        if await self._is_stale(link, State(*rows[0][11:14]), known, search):
-            return None, None  # rolled back
-        entries = [self.entry_of(row) for row in rows]
-        self._give_way(search, entries)
-        return entries, rows[0][14]
+        return [self.entry_of(row) for row in rows]
 
     async def xid(self, link: Any) -> str | None:
         """The id of the transaction in the database, if it changed something."""
@@ -874,7 +927,7 @@ class PostgresSpace(DualHandle, SpaceLike):
 
     def entry_of(self, row: Row, known: bool = True) -> Entry:
         """Build an entry. UnknownType if this program does not have its class."""
-        id_, _, _, body, origin, n, expires, visible, deliveries, to, _ = row[:11]
+        id_, _, _, body, origin, n, expires, _, deliveries, to, _ = row[:11]
         shape, fields = decode_entry(bytes(body))
         entry = Entry(fields, shape, origin, n, id_, expires, deliveries=deliveries, to=to)
         if known:
@@ -891,9 +944,11 @@ class PostgresSpace(DualHandle, SpaceLike):
     ) -> tuple[list[Entry] | None, str | None]:
         """Find candidates without locks, check them here, then lock those that are wanted."""
         known = len(self.shapes)
+        for group in targets.groups:
+            self.indexing.note(group)
         if not targets.groups:
-            ((*state, _),) = await self.run(link, self.sql.state)
-            stale = await self._is_stale(link, State(*state), known, search)
+            ((*now, _),) = await self.run(link, self.sql.state)
+            stale = await self._is_stale(link, State(*now), known, search)
             return (None if stale else []), None
         simple = type(order) in (Fifo, Lifo)
         limit = search.limit if simple else None
@@ -913,8 +968,8 @@ class PostgresSpace(DualHandle, SpaceLike):
             else:
                 found += matches
         if state is None:
-            ((*kept, _),) = await self.run(link, self.sql.state)
-            if await self._is_stale(link, State(*kept), known, search):
+            ((*now, _),) = await self.run(link, self.sql.state)
+            if await self._is_stale(link, State(*now), known, search):
                 return None, None
         if not simple:
             found = await self._claim_arranged(link, search, found, order, txn, state)
@@ -946,9 +1001,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         batch = BATCH if targets.checks or limit is None else min(limit + 4, BATCH)
         after, until = -1, LAST
         while True:
-            rows = await self.run(
-                link, statement, **values, after=after, until=until, batch=batch
-            )
+            rows = await self.run(link, statement, **values, after=after, until=until, batch=batch)
             if rows:
                 yield rows, State(*rows[0][11:14])
             if len(rows) < batch:
@@ -1092,6 +1145,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         self.require_here(scope, coverage)
         search = Search(template, False, True, None)
         branch = self.branch(txn)
+        await self._end_expired()
         while True:
             targets = search.targets(self.shapes)
             known = len(self.shapes)
@@ -1159,14 +1213,45 @@ class PostgresSpace(DualHandle, SpaceLike):
         return []
 
     @dual_api
-    async def in_hand(self) -> list[InHand]:
+    async def in_hand(self, template: object = ANY) -> list[InHand]:
         """Those of this program: the server does not tell what others have locked."""
         self.require_open()
-        return [
-            InHand(self._agent, self._label, len(one.taken), one.id)
-            for one in self.handles
-            if isinstance(one, PostgresTransaction) and one.is_root and one.taken
-        ]
+        wanted, found = as_template(template), []
+        for one in self.handles:
+            if isinstance(one, PostgresTransaction) and one.is_root:
+                taken = [self.entry_of(row, known=False) for row in one.taken.values()]
+                count = sum(wanted.admits(entry.shape, entry.fields) for entry in taken)
+                if count:
+                    found.append(InHand(self._agent, self._label, count, one.id))
+        return found
+
+    @dual_api
+    async def delayed(
+        self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
+    ) -> Delayed:
+        check_limit(limit)
+        wanted = as_template(template)
+        self.require_open()
+        await self.tidy()
+
+        async def look(link: Any) -> tuple[Delayed, Any]:
+            rows = await self.run(link, self.sql.delayed)
+            entries = [(row[7], row[0], self.entry_of(row, known=False)) for row in rows]
+            found = [one for one in entries if wanted.admits(one[2].shape, one[2].fields)]
+            first = found[:limit]
+            if not cancel:
+                return Delayed(len(found), [(at, entry.value) for at, _, entry in first]), None
+            gone = await self.run(
+                link,
+                self.sql.delete,
+                ids=[id_ for _, id_, _ in first],
+                logs=True,
+                **self.change("cancelled"),
+            )
+            return Delayed(len(gone), []), gone[0][1] if gone else None
+
+        answer: Delayed = await self.within(None, look, bool(cancel))
+        return answer
 
     def session(self, *, lease: float | None = None) -> Any:
         return self.dual_call(self.open_session, lease)
@@ -1204,7 +1289,9 @@ class PostgresSpace(DualHandle, SpaceLike):
         if self.branch(txn) is not None:
             raise BadArgument("txn", "None: notices come from the log of committed changes", txn)
         what = (template, available, returned, removed)
-        return self.dual_call(self._open_subscription, what, callback, seconds, handback, backlog_max)
+        return self.dual_call(
+            self._open_subscription, what, callback, seconds, handback, backlog_max
+        )
 
     async def _open_subscription(
         self,
@@ -1288,7 +1375,8 @@ class PostgresSpace(DualHandle, SpaceLike):
         return names_of(SpaceLike, "agent", "host", "is_async", "space")
 
     def __repr__(self) -> str:
-        return f"{'aio.' if self.is_async else ''}PostgresSpace({self._name!r}, {self.database.where!r})"
+        door = "aio." if self.is_async else ""
+        return f"{door}PostgresSpace({self._name!r}, {self.database.where!r})"
 
 
 def check_name(name: object) -> str:

@@ -21,7 +21,7 @@ GIVEN_TIME = "%(now)s::float8"
 
 _CHANGE = (
     "space, time, kind, entry, origin, n, agent, agent_name, txn, waited, expires, body, "
-    "deliveries, visible, session, addressee"
+    "deliveries, visible, session, addressee, token"
 )
 
 
@@ -31,19 +31,20 @@ class Statements:
     def __init__(self, is_given: bool) -> None:
         now = self.now = GIVEN_TIME if is_given else SERVER_TIME
         held = (
-            "EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = "
-            f"{HELD}::oid AND objid = %(space)s::int::oid AND pid IS DISTINCT FROM pg_backend_pid())"
+            f"EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {HELD}::oid "
+            "AND objid = %(space)s::int::oid AND pid IS DISTINCT FROM pg_backend_pid())"
         )
         due = "coalesce(visible, expires)"
         late = f"EXISTS (SELECT FROM tupelo.entries WHERE space = %(space)s AND {due} <= {now})"
         shapes = "(SELECT shapes FROM tupelo.spaces WHERE id = %(space)s)"
         self._is_there = f"visible IS NULL AND (expires IS NULL OR expires > {now})"
         self._state = f"{shapes}, {late}, {held}"
+        self._fresh = f"{shapes} = %(known)s AND NOT {late}"
         logged = f"""
             INSERT INTO tupelo.changes ({_CHANGE})
             SELECT %(space)s, {now}, %(kind)s, id, origin, n, %(agent)s, %(agent_name)s,
                 %(txn)s::text, %(waited)s::float8, expires, body, deliveries, visible,
-                %(session)s::text, addressee
+                %(session)s::text, addressee, %(token)s::bigint
         """
         self._tell_removal = (
             "(SELECT pg_notify(%(channel)s, '') FROM tupelo.spaces "
@@ -120,6 +121,11 @@ class Statements:
             ), logged AS ({logged} FROM shown ORDER BY arrival)
             SELECT count(*), max(pg_notify(%(channel)s, shape::text)::text) FROM shown
         """
+        self.delayed = f"""
+            SELECT {COLUMNS} FROM tupelo.entries
+            WHERE space = %(space)s AND {due} IS NOT NULL AND visible IS NOT NULL
+            ORDER BY visible, arrival
+        """
         self.renew = f"""
             WITH found AS (
                 SELECT id FROM tupelo.entries WHERE id = %(id)s
@@ -142,13 +148,13 @@ class Statements:
             INSERT INTO tupelo.changes ({_CHANGE})
             SELECT %(space)s, {now}, CASE WHEN visible IS NULL THEN 'written' ELSE 'delayed' END,
                 id, origin, n, %(agent)s, %(agent_name)s, %(txn)s::text, 0, expires, body,
-                deliveries, visible, NULL, addressee
+                deliveries, visible, NULL, addressee, NULL
             FROM shown ORDER BY arrival
         """
         self.log_entries = f"""
             INSERT INTO tupelo.changes ({_CHANGE})
             SELECT %(space)s, {now}, %(kind)s, id, origin, n, %(agent)s, %(agent_name)s,
-                %(txn)s::text, 0, expires, body, deliveries, NULL, NULL, addressee
+                %(txn)s::text, 0, expires, body, deliveries, NULL, NULL, addressee, NULL
             FROM unnest(%(ids)s::bigint[], %(origins)s::text[], %(ns)s::bigint[],
                 %(ends)s::float8[], %(bodies)s::bytea[], %(counts)s::int[], %(tos)s::text[])
                 WITH ORDINALITY
@@ -164,6 +170,11 @@ class Statements:
             ), logged AS ({logged} FROM back ORDER BY arrival)
             SELECT count(*), pg_notify(%(channel)s, '') FROM back
         """
+        self.done = """
+            SELECT entry, 0, 0, body, origin, n, expires, visible, deliveries, addressee, NULL
+            FROM tupelo.changes
+            WHERE space = %(space)s AND agent = %(agent)s AND token = %(token)s ORDER BY seq
+        """
         self.has_unnumbered = """
             SELECT EXISTS (
                 SELECT FROM tupelo.changes WHERE space = %(space)s AND position IS NULL
@@ -171,8 +182,8 @@ class Statements:
         """
         self.number = """
             WITH fresh AS (
-                SELECT ctid AS row, seq, max(seq) OVER (PARTITION BY xid) AS until FROM tupelo.changes
-                WHERE space = %(space)s AND position IS NULL
+                SELECT ctid AS row, seq, max(seq) OVER (PARTITION BY xid) AS until
+                FROM tupelo.changes WHERE space = %(space)s AND position IS NULL
             ), ordered AS (
                 SELECT row, row_number() OVER (ORDER BY until, seq) AS place FROM fresh
             ), ahead AS (
@@ -210,10 +221,9 @@ class Statements:
         return _candidates(self._state, self._is_there, groups, backwards)
 
     def take(self, group: Group) -> str:
-        """Take the oldest entries of one shape with these keys."""
-        return _take(
-            self._state, self._is_there, self.logged, self._tell_removal, group.positions
-        )
+        """Take the oldest entries of one shape with these keys, if all shapes are known and nothing
+        has to expire or appear before."""
+        return _take(self._fresh, self._is_there, self.logged, self._tell_removal, group.positions)
 
     def count(self, groups: tuple[Group, ...]) -> str:
         """Count the matches of templates that SQL can say."""
@@ -261,18 +271,16 @@ def _candidates(state: str, is_there: str, groups: tuple[Group, ...], backwards:
 
 
 @lru_cache(1024)
-def _take(
-    state: str, is_there: str, logged: str, tell_removal: str, positions: tuple[int, ...]
-) -> str:
+def _take(fresh: str, is_there: str, logged: str, tell: str, positions: tuple[int, ...]) -> str:
     return f"""
         WITH found AS (
             SELECT id FROM tupelo.entries
             WHERE space = %(space)s AND shape = %(shape)s AND {is_there}{_keys(positions, 0)}
+                AND {fresh}
             ORDER BY arrival LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
         ), gone AS (
             DELETE FROM tupelo.entries USING found WHERE entries.id = found.id
             RETURNING entries.*
         ), logged AS ({logged} FROM gone ORDER BY arrival)
-        SELECT {COLUMNS}, {state}, pg_current_xact_id()::text, {tell_removal}
-        FROM gone ORDER BY arrival
+        SELECT {COLUMNS}, {tell} FROM gone ORDER BY arrival
     """
