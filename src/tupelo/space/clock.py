@@ -253,8 +253,11 @@ class _Alarm:
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop of this thread, or None."""
-    loops = sys.modules.get("asyncio")  # It takes a while to load, and no loop runs without it.
-    found: asyncio.AbstractEventLoop | None = None
-    if loops is not None:
-        found = loops._get_running_loop()  # To catch an error would take longer.
-    return found
+    if "asyncio" not in sys.modules:  # It takes a while to load, and no loop runs without it.
+        return None
+    from asyncio import get_running_loop
+
+    try:
+        return get_running_loop()
+    except RuntimeError:
+        return None
