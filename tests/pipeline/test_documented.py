@@ -11,6 +11,7 @@ from tupelo.pipeline import sink
 from tupelo.pipeline.jobs import JOBS
 from tupelo.pipeline.schema import COLUMNS, TYPED
 from tupelo.pipeline.source import options
+from tupelo.pipeline.sql.engines import ROWS_MAX
 from tupelo.values.change import ChangeKind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "PIPELINE.md").read_text("utf-8")
@@ -34,6 +35,10 @@ def test_every_option_of_a_reader():
 def test_every_option_of_a_sink():
     of_spark = {"checkpointLocation", "queryName"}
     assert rows("Sink") == set(sink._KNOWN.values()) - of_spark
+
+
+def test_up_to_which_size_duckdb_answers():
+    assert f"DuckDB up to {ROWS_MAX:,} changes" in PAGE
 
 
 def test_every_job():

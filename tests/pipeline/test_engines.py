@@ -375,3 +375,19 @@ def test_names_in_backticks(statement, in_duckdb):
 def test_where_a_statement_ends(text, complete):
     assert is_complete(text) is complete
     assert on_one_line("select 1, -- one\n  'a -- b'\n;") == "select 1,     'a -- b' ;"
+
+
+@pytest.mark.timeout(900)
+def test_auto_is_spark_above_the_size_also_where_pandas_was_kept_out(tmp_path):
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo", agent="me") as space:
+        space.write_all([("job", n) for n in range(7)])
+    program = (
+        "from tupelo.pipeline.sql import engines; engines.ROWS_MAX = 6\n"
+        "from tupelo.apps.cli import main; main()"
+    )
+    statement = "select count(*) as c, typeof(count(*)) as t from jobs"  # DuckDB says BIGINT
+    words = ["sql", statement, "--on", str(tmp_path / "jobs.tupelo"), "--format", "csv"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=800
+    )
+    assert (done.returncode, done.stdout) == (0, "c,t\n7,bigint\n"), done.stderr
