@@ -43,7 +43,7 @@ from tupelo.space.reaction import WeakStep
 from tupelo.space.session import Seen
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
 from tupelo.values.change import Notice
-from tupelo.values.entry import Entry, require_known, thaw
+from tupelo.values.entry import About, Entry, check_about, note_about, require_known, thaw
 from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
@@ -623,11 +623,14 @@ class PostgresSession(LeasedHandle, SessionLike):
         limit: int | None,
         scope: Scope | None,
         coverage: Coverage | None,
+        about: list[About] | None,
     ) -> Any:
         self.require()
+        check_about(about)
         self.space.require_here(scope, coverage)
         search = self.space.new_search(template, many, limit, self._seen, self.id)
         found = await self.space.find(search, wait, limit, None, self)
+        note_about(found, about)
         values = [entry.value for entry in found]
         return values if many else values[0] if values else None
 
