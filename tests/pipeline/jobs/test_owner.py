@@ -118,8 +118,8 @@ def moments_of(rows: list[Row], seconds: int | None) -> list[datetime]:
 Spans = dict[Any, list[tuple[datetime, datetime | None]]]
 
 
-def counted(spans: Spans, moments: list[datetime]) -> dict[Any, tuple[int, float | None]]:
-    found: dict[Any, tuple[int, float | None]] = {}
+def counted(spans: Spans, moments: list[datetime]) -> dict[Any, tuple[int, Any]]:
+    found: dict[Any, tuple[int, Any]] = {}
     for key, some in spans.items():
         for at in moments:
             there = [since for since, end in some if since <= at and (end is None or at < end)]
