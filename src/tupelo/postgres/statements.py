@@ -35,7 +35,12 @@ class Statements:
             "AND objid = %(space)s::int::oid AND pid IS DISTINCT FROM pg_backend_pid())"
         )
         due = "coalesce(visible, expires)"
-        late = f"EXISTS (SELECT FROM tupelo.entries WHERE space = %(space)s AND {due} <= {now})"
+        # The first by the index: EXISTS would read all entries, since the server expects to find one
+        # soon.
+        late = (
+            f"coalesce((SELECT {due} FROM tupelo.entries WHERE space = %(space)s "
+            f"AND {due} IS NOT NULL ORDER BY {due} LIMIT 1) <= {now}, false)"
+        )
         shapes = "(SELECT shapes FROM tupelo.spaces WHERE id = %(space)s)"
         self._is_there = f"visible IS NULL AND (expires IS NULL OR expires > {now})"
         self._state = f"{shapes}, {late}, {held}"
@@ -53,8 +58,8 @@ class Statements:
 
         self.state = f"""
             SELECT {self._state}, (
-                SELECT min({due}) - {now} FROM tupelo.entries
-                WHERE space = %(space)s AND {due} IS NOT NULL
+                SELECT {due} - {now} FROM tupelo.entries
+                WHERE space = %(space)s AND {due} IS NOT NULL ORDER BY {due} LIMIT 1
             )
         """
         self.write = f"""
