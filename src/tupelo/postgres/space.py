@@ -848,9 +848,9 @@ class PostgresSpace(DualHandle, SpaceLike):
         await self._end_expired()
         while True:
             targets = search.targets(self.shapes)
-            if search.take and txn is None and type(order) is Fifo and self._is_direct(targets):
+            if txn is None and type(order) is Fifo and self._is_direct(search, targets):
                 taken = await self._take_directly(search, targets)
-                if taken:
+                if taken is not None:
                     return taken
 
             async def body(link: Any, targets: Targets = targets) -> Any:
@@ -894,17 +894,22 @@ class PostgresSpace(DualHandle, SpaceLike):
             return True
         return False
 
-    def _is_direct(self, targets: Targets) -> bool:
-        """Whether a take can be one statement: SQL finds the entries, each of which can be built
-        here, and nobody in this program waits for longer."""
+    def _is_direct(self, search: Search, targets: Targets) -> bool:
+        """Whether this is a take that can be one statement: SQL finds the entries, each of which
+        can be built here, and no take in this program waits for longer."""
         group = targets.sole
-        if group is None or self.database.listener.waiting(self.id):
+        if group is None or not search.take:
             return False
+        for other in self.database.listener.waiting(self.id):
+            if other is search.waiter:
+                break
+            if other.takes:
+                return False
         shape = self.shapes[group.shapes[0] - 1]
         return shape.flat and (shape.kind is None or is_at_hand(shape.kind))
 
-    async def _take_directly(self, search: Search, targets: Targets) -> list[Entry]:
-        """Take the oldest entries of one shape, in one statement; none if the state of the space
+    async def _take_directly(self, search: Search, targets: Targets) -> list[Entry] | None:
+        """Take the oldest entries of one shape, in one statement. None if the state of the space
         needs a closer look."""
         group = targets.sole
         assert group is not None
@@ -917,6 +922,9 @@ class PostgresSpace(DualHandle, SpaceLike):
             **{f"key0_{i}": key for i, key in enumerate(group.keys)},
             **self.change("taken", search=search),
         )
+        *_, is_fresh = rows[0]
+        if rows[0][0] is None:
+            return [] if is_fresh else None
         return [self.entry_of(row) for row in rows]
 
     async def xid(self, link: Any) -> str | None:

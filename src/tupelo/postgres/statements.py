@@ -35,8 +35,8 @@ class Statements:
             "AND objid = %(space)s::int::oid AND pid IS DISTINCT FROM pg_backend_pid())"
         )
         due = "coalesce(visible, expires)"
-        # The first by the index: EXISTS would read all entries, since the server expects to find one
-        # soon.
+        # The first by the index. For EXISTS the server would read all entries, because it expects
+        # that many are due.
         late = (
             f"coalesce((SELECT {due} FROM tupelo.entries WHERE space = %(space)s "
             f"AND {due} IS NOT NULL ORDER BY {due} LIMIT 1) <= {now}, false)"
@@ -227,7 +227,8 @@ class Statements:
 
     def take(self, group: Group) -> str:
         """Take the oldest entries of one shape with these keys, if all shapes are known and nothing
-        has to expire or appear before."""
+        has to expire or appear before. Without entries there is one row of nulls, whose last column
+        says whether that was so."""
         return _take(self._fresh, self._is_there, self.logged, self._tell_removal, group.positions)
 
     def count(self, groups: tuple[Group, ...]) -> str:
@@ -278,14 +279,16 @@ def _candidates(state: str, is_there: str, groups: tuple[Group, ...], backwards:
 @lru_cache(1024)
 def _take(fresh: str, is_there: str, logged: str, tell: str, positions: tuple[int, ...]) -> str:
     return f"""
-        WITH found AS (
+        WITH state AS MATERIALIZED (SELECT {fresh} AS is_fresh),
+        found AS (
             SELECT id FROM tupelo.entries
             WHERE space = %(space)s AND shape = %(shape)s AND {is_there}{_keys(positions, 0)}
-                AND {fresh}
+                AND (SELECT is_fresh FROM state)
             ORDER BY arrival LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
         ), gone AS (
             DELETE FROM tupelo.entries USING found WHERE entries.id = found.id
             RETURNING entries.*
         ), logged AS ({logged} FROM gone ORDER BY arrival)
-        SELECT {COLUMNS}, {tell} FROM gone ORDER BY arrival
+        SELECT {COLUMNS}, CASE WHEN id IS NOT NULL THEN {tell} END, is_fresh
+        FROM state LEFT JOIN gone ON true ORDER BY arrival
     """
