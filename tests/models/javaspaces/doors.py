@@ -82,13 +82,13 @@ class WakeupClock(HandClock):
         if getattr(callback, "__name__", "") == "_on_alarm":  # The space's own: for its leases.
             return super().call_at(when, callback)
         sleeper = object()
-        self.asleep.add(sleeper)
 
         def wake_up() -> None:
             self.asleep.discard(sleeper)
             callback()
 
         cancel = super().call_at(when, wake_up)
+        self.asleep.add(sleeper)  # Not before: a test may move the clock as soon as it sees this.
 
         def call_off() -> None:
             self.asleep.discard(sleeper)

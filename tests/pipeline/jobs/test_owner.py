@@ -234,7 +234,7 @@ def test_a_job_of_a_queue_that_fails_is_one_row(spark, tmp_path):
         queue.submit(send, True)
         queue.submit(tidy)
         for _ in range(3):
-            queue.work(threads=1, until_empty=True)
+            queue.work(threads=1, until_empty=True, leave_delayed=True)
             clock.advance(10)
     table = table_of(spark, rows_of(tmp_path / "jobs.tupelo"))
     assert answers(jobs.retries(table), "space", "entry_kind", "job") == {
