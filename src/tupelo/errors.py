@@ -385,12 +385,12 @@ class UnknownHost(LinkError):
 
 
 class UnknownSpace(LinkError):
-    """The host has no space of this name, and the caller or the host wants none to be made. `near`
-    has the names of its spaces that are spelt alike."""
+    """The host or database has no space of this name, and the caller or the host wants none to be
+    made. `near` has the names of its spaces that are spelt alike."""
 
-    def __init__(self, space: str, near: Sequence[str] = ()) -> None:
+    def __init__(self, space: str, near: Sequence[str] = (), where: str = "at this host") -> None:
         hint = f"; there is {', '.join(map(repr, near))}" if near else ""
-        super().__init__(f"there is no space {space!r} at this host{hint}")
+        super().__init__(f"there is no space {space!r} {where}{hint}")
         self.space = space
         self.near = list(near)
 

@@ -21,6 +21,7 @@ import click
 import tupelo
 from tupelo.apps.hosting import CONSOLE, LISTEN
 from tupelo.apps.shell import (
+    DATABASES,
     FAILED,
     clear_errors,
     credentials,
@@ -36,10 +37,15 @@ EXTRAS = {
     "hosts": (("cryptography", "zeroconf"), "connections between machines, and --discover"),
     "console": (("uvicorn", "httptools"), "tupelo console, tupelo host --console"),
     "patterns": (("re2",), "Regex in templates"),
+    "postgres": (("psycopg",), "spaces in PostgreSQL"),
+    "sql": (("duckdb", "pyarrow"), "tupelo sql"),
+    "telemetry": (("opentelemetry",), "traces of operations"),
     "plots": (("matplotlib",), "figures"),
-    "pipeline": (("pyspark", "pyarrow", "pandas"), "tupelo sql, tupelo pipeline, --archive"),
+    "pipeline": (("pyspark", "pyarrow", "pandas"), "tupelo pipeline, --archive, large logs"),
 }
 """The packages of each extra, and what they are for."""
+DISTRIBUTIONS = {"re2": "google-re2", "opentelemetry": "opentelemetry-api"}
+"""The names under which packages are installed, where they differ."""
 OK, MISSING, BAD = "ok", "missing", "bad"
 FREE_BYTES_MIN = 100 * 2**20
 FILES_MIN = 4_096
@@ -61,7 +67,8 @@ class Finding(NamedTuple):
     epilog=examples(
         "tupelo doctor",
         "tupelo doctor tupelo://127.0.0.1:7700",
-        notes="URL is a host to try: whether it answers, how it is, and how its clock differs."
+        notes="URL is a host to try: whether it answers, how it is, and how its clock differs; or a"
+        " space in a database: whether it can be used."
         " Exit code 1: something does not work; what is only missing is optional.",
     )
 )
@@ -76,7 +83,8 @@ def doctor(urls: tuple[str, ...], json: bool | None, trust: str | None) -> None:
         for one in [*_machine(), *_packages(), *_programs(), *_ports()]:
             bad |= _print(one, json)
         for url in urls:
-            bad |= _print(_host(url, options), json)
+            is_database = url.startswith(DATABASES)
+            bad |= _print(_database(url) if is_database else _host(url, options), json)
         if bad:
             sys.exit(FAILED)
 
@@ -142,7 +150,7 @@ def _packages() -> Iterator[Finding]:
 
 def _version(name: str) -> str:
     try:
-        return version(name)
+        return version(DISTRIBUTIONS.get(name, name))
     except PackageNotFoundError:
         return "?"
 
@@ -176,6 +184,16 @@ def _ports() -> Iterator[Finding]:
                 yield Finding(what, OK, f"{address} is in use: {error.strerror}")
             else:
                 yield Finding(what, OK, f"{address} is free")
+
+
+def _database(url: str) -> Finding:
+    place = url.partition("://")[2].partition("?")[0].rpartition("@")[2]
+    what = f"postgresql://{place}"  # without a password
+    try:
+        with tupelo.connect(url, create=False) as space:
+            return Finding(what, OK, f"the space {space.name!r} has {space.count()} entries")
+    except TupeloError as error:
+        return Finding(what, BAD, str(error), "correct the URL, or look at the log of the server")
 
 
 def _host(url: str, options: dict[str, object]) -> Finding:

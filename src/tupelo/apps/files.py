@@ -10,6 +10,7 @@ import click
 
 from tupelo.apps.progress import ProgressBar
 from tupelo.apps.shell import (
+    DATABASES,
     FAILED,
     clear_errors,
     complain,
@@ -21,8 +22,8 @@ from tupelo.apps.shell import (
     say,
     trust_option,
 )
-from tupelo.apps.spaces import check_file, describe_host
-from tupelo.errors import BadInput, JournalError, SpaceInUse
+from tupelo.apps.spaces import check_file, describe_host, is_url
+from tupelo.errors import BadArgument, BadInput, JournalError, SpaceInUse
 from tupelo.store import backup as copying
 from tupelo.store import checking
 from tupelo.store.format import CHECKED_SINCE
@@ -80,7 +81,11 @@ def check(file: Path, salvage: Path | None) -> None:
 def backup(source: str, to: Path, json: bool | None, trust: str | None) -> None:
     """Copy a space, or all spaces of a host, while they are in use."""
     with clear_errors():
-        place = _place_of(source, trust) if source.startswith("tupelo://") else Path(source)
+        if source.startswith(DATABASES):
+            raise BadArgument(
+                "source", "a file, a folder or a host; for a database, pg_dump", "a database"
+            )
+        place = _place_of(source, trust) if is_url(source) else Path(source)
         _copy(place, to, json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,15 +15,18 @@ import click
 import tupelo
 from tupelo.apps.progress import ProgressBar
 from tupelo.apps.shell import (
+    DATABASES,
+    FAILED,
     PASSWORD_HELP,
     clear_errors,
     complain,
     examples,
+    in_json,
     json_option,
     print_row,
     trust_option,
 )
-from tupelo.apps.spaces import opened
+from tupelo.apps.spaces import is_url, opened
 from tupelo.errors import AnswerTooLarge, BadArgument, CannotSend
 from tupelo.space.clock import system_clock
 from tupelo.space.port import port_of
@@ -54,17 +58,38 @@ _BEGUN = "begun"
 @trust_option
 def move(source: str, to: str, json: bool | None, trust: str | None) -> None:
     """Move all entries of a space to another, also after an interruption."""
-    with (
-        clear_errors(),
-        opened(source, trust) as giver,
-        _target(to, giver.name, trust) as taker,
-    ):
+    try:
+        with clear_errors():
+            for argument, value in (("source", source), ("to", to)):
+                _require_vote(argument, value)
+            _move(source, to, json, trust)
+    except KeyboardInterrupt:
+        complain("interrupted: every entry is in one of the spaces; run it again for the rest")
+        sys.exit(FAILED)
+
+
+def _require_vote(argument: str, space: str) -> None:
+    """BadArgument if the space cannot take part in a transaction over two spaces."""
+    if space.startswith(DATABASES):
+        expected = (
+            "a file or a space at a host, since a database does not vote in a transaction over two"
+            " spaces; without other users of both, `tupelo read FROM --all | tupelo write TO -`"
+            " copies the entries"
+        )
+        raise BadArgument(argument, expected, "a space in a database")
+
+
+def _move(source: str, to: str, json: bool | None, trust: str | None) -> None:
+    with opened(source, trust) as giver, _target(to, giver.name, trust) as taker:
         if _engine_of(giver) == _engine_of(taker):
             raise BadArgument("to", "another space than FROM", to)
         with _transactions(giver, taker, to) as begin, ProgressBar("moving") as bar:
             moved = move_entries(giver, taker, begin, bar)
         left = sum(held.entries for held in giver.in_hand())
-        print_row({"moved": moved, "left": left}, json)
+        if in_json(json):
+            print_row({"moved": moved, "left": left}, json)
+        else:
+            print(f"{moved} moved")
         if left:
             complain(f"{left} entries are in the hands of others: run it again to move them")
         if undecided := len(giver.in_doubt()) + len(taker.in_doubt()):
@@ -108,7 +133,7 @@ def move_entries(
 @contextmanager
 def _target(to: str, name: str, trust: str | None) -> Iterator[tupelo.SpaceLike]:
     """The space to move to, which is made if it is not there; a new file gets the source's name."""
-    if to.startswith("tupelo://") or Path(to).exists():
+    if is_url(to) or Path(to).exists():
         with opened(to, trust, create=True) as space:
             yield space
     else:

@@ -23,6 +23,8 @@ FAILED = 1
 NO_MATCH = 3
 """Exit code of `read` and `take` if there is no match."""
 CLIENT_NAME = "tupelo command"
+DATABASES = ("postgresql://", "postgres://")
+"""How the URLs of spaces in databases begin."""
 
 space_argument = click.argument("space", metavar="SPACE")
 template_argument = click.argument("template", metavar="TEMPLATE")
@@ -40,7 +42,10 @@ trust_option = click.option(
     " identities.",
 )
 
-SPACE_HELP = "SPACE is the file of a durable space, or a URL: tupelo://127.0.0.1:7700/jobs."
+SPACE_HELP = (
+    "SPACE is the file of a durable space, or a URL: tupelo://127.0.0.1:7700/jobs, or"
+    " postgresql://host/database?space=jobs."
+)
 TEMPLATE_HELP = "TEMPLATE says which entries: '(\"job\", int, ANY)' or 'job(size=Between(1, 9))'."
 PASSWORD_HELP = "The password of a space at a host is read from TUPELO_PASSWORD."
 

@@ -1,7 +1,7 @@
 """The commands that use one space: read, take, write, count, watch, show and log; and those that
 describe a host: spaces and peers.
 
-A space is named by its file, or by the URL at which a host keeps it.
+A space is named by its file, or by the URL at which a host or a database keeps it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import click
 import tupelo
 from tupelo.apps.shell import (
     CLIENT_NAME,
+    DATABASES,
     NO_MATCH,
     PASSWORD_HELP,
     SPACE_HELP,
@@ -44,7 +45,15 @@ from tupelo.apps.shell import (
     trust_option,
     url_argument,
 )
-from tupelo.errors import BadEntry, CannotSend, ForeignFile, JournalFailed, LogTrimmed, TupeloError
+from tupelo.errors import (
+    BadArgument,
+    BadEntry,
+    CannotSend,
+    ForeignFile,
+    JournalFailed,
+    LogTrimmed,
+    TupeloError,
+)
 from tupelo.store.format import KINDS
 from tupelo.store.tail import changes_in
 from tupelo.values.change import Change
@@ -354,15 +363,29 @@ def describe_host(url: str, options: dict[str, Any]) -> dict[str, Any]:
 def opened(
     space: str, trust: str | None = None, *, create: bool = False
 ) -> Iterator[tupelo.SpaceLike]:
-    """Open the space of a file or a URL. The password is in the environment: TUPELO_PASSWORD. A
-    space that a host does not have is made if `create`; else UnknownSpace is raised."""
+    """Open the space of a file or a URL. The password of one at a host is in the environment:
+    TUPELO_PASSWORD. A space that a host or a database does not have is made if `create`; else
+    UnknownSpace is raised."""
     always_stand_in()
-    if space.startswith("tupelo://"):
-        with tupelo.connect(space, create=create, **credentials(trust)) as remote:
+    if is_url(space):
+        options = credentials(trust)
+        if space.startswith(DATABASES):
+            options.pop("password", None)  # Its password is in its URL, or in PGPASSWORD.
+        with tupelo.connect(space, create=create, **options) as remote:
             yield remote
     else:
         with open_space(Path(space)) as local:
             yield local
+
+
+def is_url(space: str) -> bool:
+    """Whether a space is named by its URL. BadArgument if it is one that no space has."""
+    if space.startswith(("tupelo://", *DATABASES)):
+        return True
+    if re.match(r"[a-z][a-z0-9+.-]*://", space, re.IGNORECASE):
+        expected = "a file, tupelo://host:7700/space or postgresql://host/database?space=name"
+        raise BadArgument("space", expected, space)
+    return False
 
 
 def open_space(path: Path) -> tupelo.Space:
@@ -412,7 +435,7 @@ Page = Callable[[int], list[Change]]
 @contextmanager
 def log_of(space: str, follow: bool, trust: str | None) -> Iterator[Page]:
     """The log of a space. A file that is followed is only read, so its space may be in use."""
-    if follow and not space.startswith("tupelo://"):
+    if follow and not is_url(space):
         always_stand_in()
         check_file(Path(space))
         path = Path(space).absolute()

@@ -20,7 +20,7 @@ def split_url(url: str) -> tuple[str, str | None]:
     names = [value for key, value in asked if key == "space"]
     rest = urlencode([(key, value) for key, value in asked if key != "space"])
     if len(names) > 1:
-        raise BadArgument("url", "one that names one space", url)
+        raise BadArgument("url", "one that names one space", names)
     return f"{base}?{rest}" if rest else base, names[0] if names else None
 
 
@@ -41,9 +41,9 @@ async def open_space(
     server's: for tests."""
     conninfo, name = split_url(url)
     if name is None:
-        raise BadArgument(
-            "url", "one that names a space: postgresql://host/database?space=jobs", url
-        )
+        # It is not shown: there may be a password in it.
+        expected = "one that names a space: postgresql://host/database?space=jobs"
+        raise BadArgument("url", expected, "one without space=")
     check_name(name)
     options: SpaceOptions | None = None
     if order is not None or capacity is not None or log_keep is not None:

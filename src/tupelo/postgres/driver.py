@@ -305,5 +305,6 @@ def _where(conninfo: str) -> str:
     try:
         parts = conninfo_to_dict(conninfo)
     except psycopg.Error as error:
-        raise BadArgument("url", "the address of a database", str(error).strip()) from error
+        reason = str(error).strip()
+        raise BadArgument("url", "the address of a database", f"one with an {reason}") from error
     return f"{parts.get('host') or 'localhost'}/{parts.get('dbname') or ''}"

@@ -189,7 +189,7 @@ class PostgresSpace(DualHandle, SpaceLike):
             find = "SELECT id, options::text FROM tupelo.spaces WHERE name = %(name)s"
             found = await database.run(link, find, {"name": name})
             if not found and not create:
-                raise UnknownSpace(name)
+                raise UnknownSpace(name, where=f"in the database {database.where}")
             if not found:
                 await database.run(
                     link,
@@ -1004,6 +1004,8 @@ class PostgresSpace(DualHandle, SpaceLike):
         self, link: Any, targets: Targets, backwards: bool, limit: int | None
     ) -> Any:
         """Candidates in order of arrival, in bounded batches, each with the state of the space."""
+        if not targets.groups:
+            return  # No shape in the space can match.
         statement = self.sql.candidates(targets.groups, backwards)
         values = statements.values_of(targets.groups)
         batch = BATCH if targets.checks or limit is None else min(limit + 4, BATCH)
