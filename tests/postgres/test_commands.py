@@ -73,9 +73,16 @@ def test_doctor_tries_a_database(url):
     assert json.loads(run("doctor", url)[1].splitlines()[-1])["state"] == "ok"
 
 
-def test_other_urls_are_told_from_files():
+def test_the_log_in_a_database_is_not_for_the_pipeline(url):
+    code, _, said = run("sql", "select 1", "--on", url)
+    assert code == 1 and "tupelo.changes" in said
+
+
+def test_other_urls_and_new_files_are_told_from_files(tmp_path):
     code, _, said = run("read", "redis://127.0.0.1/0")
     assert code == 1 and "SPACE must be a file, tupelo://" in said
+    code, _, said = run("write", str(tmp_path / "new.tupelo"), '("job", 1)')
+    assert code == 1 and "does not exist: tupelo.Space" in said
 
 
 def test_errors_do_not_show_the_password():

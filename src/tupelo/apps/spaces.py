@@ -374,6 +374,8 @@ def opened(
         with tupelo.connect(space, create=create, **options) as remote:
             yield remote
     else:
+        if create and not Path(space).exists():
+            raise JournalFailed(f'{space} does not exist: tupelo.Space("jobs", path=...) makes it')
         with open_space(Path(space)) as local:
             yield local
 

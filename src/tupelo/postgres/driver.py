@@ -165,7 +165,7 @@ class Database:
         if isinstance(error, sql_errors.DiskFull):
             return DiskFull(f"PostgreSQL at {self.where}: {reason}")
         if isinstance(error, sql_errors.InsufficientPrivilege):
-            return NotAllowed(during, f"{self.where} ({reason})", "this database user")
+            return NotAllowed(f"use the tables ({reason})", self.where, "the database user")
         if opening:
             return CannotReach(self.where, reason)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):

@@ -549,7 +549,7 @@ def _check_arguments(task: Task, arguments: tuple[Any, ...], options: dict[str, 
         accepted.bind(*arguments, **options)
     except TypeError as error:
         expected = f"those of {task.name}{accepted}: {error}"
-        raise BadArgument("arguments", expected, (*arguments, options)) from None
+        raise BadArgument("arguments", expected, (arguments, options)) from None
 
 
 def _check_id(id: object) -> str:

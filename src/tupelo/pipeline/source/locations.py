@@ -193,6 +193,9 @@ def _at(location: str, options: ReadOptions, missing: list[str] | None) -> Itera
     if location[: len(_URL)].lower() == _URL:
         yield from _at_hosts(location, options, missing)
         return
+    if location.startswith(("postgresql://", "postgres://")):
+        expected = "a file, a folder, an archive or a host; a database has the table tupelo.changes"
+        raise BadArgument("path", expected, "a database")
     if options.federation:
         raise BadArgument("federation", "false: it is asked for at a host's address", "true")
     logs: list[LogLike] = list(_in_files(Path(location.removeprefix("file:")).resolve()))
