@@ -8,6 +8,7 @@ import textwrap
 import threading
 from collections import Counter
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -17,6 +18,7 @@ import tupelo
 from tests.conftest import Call, until_true
 from tests.kinds import database_url, space_url
 from tupelo.errors import BadArgument, CannotReach, CannotSend, PeerLost, UnknownSpace
+from tupelo.postgres.driver import BlockingDatabase
 
 
 @pytest.fixture
@@ -245,3 +247,71 @@ def test_without_the_driver_it_says_what_to_install():
         check=True,
     ).stdout
     assert 'pip install "tupelo[postgres]"' in said
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """`refused(n)`: the server, which restarts, refuses the next n connections."""
+    left, connect = [0], psycopg.connect
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise psycopg.OperationalError("the database system is starting up")
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(psycopg, "connect", refuse)
+
+    def set_(count: int) -> None:
+        left[0] = count
+
+    return set_
+
+
+OPERATIONS = [
+    lambda space: space.write(("job", 2)),
+    lambda space: space.write_all([("job", 2), ("job", 3)]),
+    lambda space: space.count(),
+    lambda space: space.read(("job", int)),
+    lambda space: space.take(("job", int)),
+    lambda space: space.delayed(),
+    lambda space: space.changes(since=0),
+    lambda space: space.transaction().abort(),
+]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_outlasts_a_restart_of_the_server(url, refused, operation):
+    named = f"{url}&application_name={url[-12:]}"
+    with psycopg.connect(database_url(), autocommit=True) as link, tupelo.connect(named) as space:
+        space.write(("job", 1))
+        refused(5)
+        assert cut_links(url, link)
+        operation(space)
+        impatient: Any = space
+        impatient.reconnect = 0
+        refused(5)
+        assert cut_links(url, link)
+        with pytest.raises((CannotReach, PeerLost)):
+            operation(space)
+
+
+def test_a_commit_whose_answer_is_lost_in_a_restart_is_not_repeated(url, refused, monkeypatch):
+    lost: list[Any] = []
+    run = BlockingDatabase.run
+
+    async def losing(self: Any, link: Any, statement: str, *rest: Any, **options: Any) -> Any:
+        rows = await run(self, link, statement, *rest, **options)
+        if statement == "COMMIT" and not lost:
+            lost.append(link)
+            link.close()
+            refused(5)
+            raise PeerLost("PostgreSQL", "an operation", "it restarts")
+        return rows
+
+    with tupelo.connect(url) as space:
+        space.write(("job", 0))  # Its shape is known from now on.
+        monkeypatch.setattr(BlockingDatabase, "run", losing)
+        space.write_all([("job", n) for n in range(1, 5)])
+        assert lost
+        assert space.read_all(("job", int)) == [("job", n) for n in range(5)]

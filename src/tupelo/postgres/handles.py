@@ -16,6 +16,7 @@ import msgspec
 
 from tupelo.errors import (
     CannotCommit,
+    CannotReach,
     JournalError,
     LeaseLost,
     ListenerFailed,
@@ -526,7 +527,7 @@ class PostgresTransaction(LeasedHandle):
             await space.run(link, "SELECT pg_notify(%(channel)s, '')")
 
         if taken or self.written or self.read:
-            with suppress(PeerLost):
+            with suppress(PeerLost, CannotReach):
                 async with space.database.connection() as link:
                     await release(link)
         space.database.listener.tell(space.id)

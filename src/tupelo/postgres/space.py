@@ -281,7 +281,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         }
 
     async def reading(self, body: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-        """Run statements that change nothing; they are repeated after a lost connection."""
+        """Run statements that may be run twice; they are repeated after a lost connection."""
 
         async def once() -> Any:
             async with self.database.connection() as link:
@@ -359,15 +359,16 @@ class PostgresSpace(DualHandle, SpaceLike):
             return
 
     async def _patiently(self, once: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Repeat this while its connection is lost, or none can be had, for `reconnect` seconds."""
         self.require_open()
         give_up: float | None = None
         while True:
             try:
                 return await once()
-            except PeerLost as lost:
+            except (PeerLost, CannotReach) as lost:
                 now = time.monotonic()
                 give_up = give_up or now + self.reconnect
-                if lost.in_doubt or now >= give_up:
+                if getattr(lost, "in_doubt", False) or now >= give_up:
                     raise
                 await self.pause(0.05)
 
@@ -388,7 +389,7 @@ class PostgresSpace(DualHandle, SpaceLike):
             try:
                 async with self.database.connection() as other:
                     rows = await self.run(other, "SELECT pg_xact_status(%(xid)s::xid8)", xid=xid)
-            except PeerLost:
+            except (PeerLost, CannotReach):
                 rows = [("in progress",)]
             if rows[0][0] != "in progress":
                 return bool(rows[0][0] == "committed")
@@ -476,12 +477,15 @@ class PostgresSpace(DualHandle, SpaceLike):
     async def tidy(self) -> None:
         """Remove entries whose lease has ended, and show those whose delay has: on a connection of
         its own, so that it stays if the caller's transaction is undone."""
-        async with self.database.connection() as link:
+
+        async def work(link: Any) -> None:
             while True:
                 gone = await self.run(link, self.sql.expire, **self.change("expired"))
                 shown = await self.run(link, self.sql.reveal, **self.change("written"))
                 if gone[0][0] + shown[0][0] == 0:
                     return
+
+        await self.reading(work)  # It may be repeated: what is done stays done.
 
     # Writing
 
