@@ -294,7 +294,8 @@ class HttpApi:
         scheme, _, token = given.partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
             challenge = (b"www-authenticate", b"Bearer")
-            return refuse(401, "WrongToken", "A valid token is needed.", challenge)
+            needed = "A valid token is needed: Authorization: Bearer TOKEN."
+            return refuse(401, "WrongToken", needed, challenge)
         return ""
 
     async def _gateway_of(self, identity: str) -> Gateway:
