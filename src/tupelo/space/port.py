@@ -179,7 +179,6 @@ class Port:
         self.journaled = engine.journal is not None
         self.durable = engine.saved is not None
         self.new_id = engine.new_id
-        self.flush = engine.flush
         self.is_durable = engine.is_durable
         self.changes = engine.changes
         self.log_columns = engine.log_columns
@@ -254,6 +253,10 @@ class Port:
     def _acting(self, actor: Actor) -> Iterator[None]:
         with self._lock, self._core.log.by(actor):
             yield
+
+    def flush(self, position: int) -> None:
+        """Block until the changes up to this position are as durable as the space promises."""
+        self._engine.flush(position)
 
     def flush_undone(self, position: int) -> None:
         """Make durable that entries were given back; 0 means there were none."""
