@@ -315,3 +315,26 @@ def test_a_commit_whose_answer_is_lost_in_a_restart_is_not_repeated(url, refused
         space.write_all([("job", n) for n in range(1, 5)])
         assert lost
         assert space.read_all(("job", int)) == [("job", n) for n in range(5)]
+
+
+def test_threads_that_learn_new_shapes_together_number_them_alike(url):
+    """One object registers shapes in four threads, while four threads of another learn them."""
+    with tupelo.connect(url) as space, tupelo.connect(url) as other:
+        entries = [[(i, *range(10 * i + j)) for j in range(5)] for i in range(4)]
+
+        def write(own: list[tuple[int, ...]]) -> None:
+            for entry in own:
+                other.write(entry)
+
+        def look() -> None:
+            for _ in range(15):
+                assert space.read(("none",), wait=0) is None
+
+        threads = [threading.Thread(target=write, args=(own,)) for own in entries]
+        threads += [threading.Thread(target=look) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for entry in [entry for own in entries for entry in own]:
+            assert space.read(entry, wait=0) == other.take(entry, wait=0) == entry

@@ -8,7 +8,7 @@ a check in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -87,15 +87,12 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Targets(msgspec.Struct, frozen=True):
-    """What a template asks of the shapes that are known so far: groups for SQL, and a check for
-    each shape that needs one."""
+    """What a template asks of the first `known` shapes: groups for SQL, and a check for each shape
+    that needs one."""
 
+    known: int
     groups: tuple[Group, ...]
     checks: dict[int, Check]
-
-    @property
-    def shapes(self) -> frozenset[int]:
-        return frozenset(number for group in self.groups for number in group.shapes)
 
     @property
     def sole(self) -> Group | None:
@@ -105,11 +102,11 @@ class Targets(msgspec.Struct, frozen=True):
         return None
 
 
-def targets_of(template: Template, shapes: Iterable[tuple[int, Shape]]) -> Targets:
-    """Bind a template to the numbered shapes of a space."""
+def targets_of(template: Template, shapes: Sequence[Shape]) -> Targets:
+    """Bind a template to the shapes of a space, which are numbered from 1."""
     groups: dict[tuple[tuple[int, ...], tuple[bytes, ...]], list[int]] = {}
     checks: dict[int, Check] = {}
-    for number, shape in shapes:
+    for number, shape in enumerate(shapes, 1):
         binding = template.bind(shape)
         if binding is None:
             continue
@@ -118,4 +115,4 @@ def targets_of(template: Template, shapes: Iterable[tuple[int, Shape]]) -> Targe
         if binding.check is not None:
             checks[number] = binding.check
     found = tuple(Group(tuple(those), *asked) for asked, those in groups.items())
-    return Targets(found, checks)
+    return Targets(len(shapes), found, checks)

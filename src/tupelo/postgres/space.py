@@ -7,6 +7,7 @@ Takes lock rows and skip those that others have locked, so that takers do not wa
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from inspect import iscoroutinefunction
@@ -114,12 +115,12 @@ class Search:
         self.tidied = False
         self.waiter: Waiter | None = None
         self.chances: set[tuple[int, int]] = set()
-        self._targets: tuple[int, Targets] | None = None
+        self._targets: Targets | None = None
 
     def targets(self, shapes: list[Shape]) -> Targets:
-        if self._targets is None or self._targets[0] != len(shapes):
-            self._targets = len(shapes), targets_of(self.template, enumerate(shapes, 1))
-        return self._targets[1]
+        if self._targets is None or self._targets.known != len(shapes):
+            self._targets = targets_of(self.template, shapes)
+        return self._targets
 
 
 class GiveWay(Exception):
@@ -152,7 +153,8 @@ class PostgresSpace(DualHandle, SpaceLike):
         self.handles: set[Any] = set()
         self.id = 0
         self.options = SpaceOptions()
-        self.shapes: list[Shape] = []
+        self.shapes: list[Shape] = []  # replaced, never changed: searches hold it
+        self._shapes_lock = threading.Lock()
         self.reconnect = 30.0
         self._order: Order = Fifo()
         self._numbers: dict[Shape, int] = {}
@@ -423,14 +425,16 @@ class PostgresSpace(DualHandle, SpaceLike):
     async def _load_shapes(self, link: Any) -> None:
         rows = await self.run(
             link,
-            "SELECT signature FROM tupelo.shapes WHERE space = %(space)s AND number > %(known)s "
-            "ORDER BY number",
+            "SELECT number, signature FROM tupelo.shapes "
+            "WHERE space = %(space)s AND number > %(known)s ORDER BY number",
             known=len(self.shapes),
         )
-        for (signature,) in rows:
-            shape = read_signature(signature)
-            self.shapes = [*self.shapes, shape]
-            self._numbers[shape] = len(self.shapes)
+        found = [(number, read_signature(signature)) for number, signature in rows]
+        with self._shapes_lock:
+            for number, shape in found:
+                if number == len(self.shapes) + 1:  # Another operation may have loaded it.
+                    self.shapes = [*self.shapes, shape]
+                    self._numbers[shape] = number
 
     async def number_of(self, shape: Shape) -> int:
         """The number of a shape, which is registered if it is new. It has its own transaction: an
@@ -456,10 +460,10 @@ class PostgresSpace(DualHandle, SpaceLike):
                 """,
                 signature=signature_of(shape),
             )
-            await self._load_shapes(link)
             return None, rows[0][0]
 
         await self.atomic(register)
+        await self.reading(self._load_shapes)  # Only what is committed keeps its number.
         return self._numbers[shape]
 
     async def look_at_clock(self, link: Any) -> None:
@@ -921,7 +925,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         rows = await self.at_once(
             self.sql.take(group),
             shape=group.shapes[0],
-            known=len(self.shapes),
+            known=targets.known,
             limit=LAST if search.limit is None else search.limit,
             **{f"key0_{i}": key for i, key in enumerate(group.keys)},
             **self.change("taken", search=search),
@@ -955,7 +959,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         txn: PostgresTransaction | None,
     ) -> tuple[list[Entry] | None, str | None]:
         """Find candidates without locks, check them here, then lock those that are wanted."""
-        known = len(self.shapes)
+        known = targets.known
         for group in targets.groups:
             self.indexing.note(group)
         if not targets.groups:
@@ -1162,15 +1166,14 @@ class PostgresSpace(DualHandle, SpaceLike):
         await self._end_expired()
         while True:
             targets = search.targets(self.shapes)
-            known = len(self.shapes)
 
             async def count(
-                link: Any, targets: Targets = targets, known: int = known
+                link: Any, targets: Targets = targets
             ) -> tuple[int | None, None]:
                 statement = self.sql.count(() if targets.checks else targets.groups)
                 values = {} if targets.checks else statements.values_of(targets.groups)
                 ((*state, found),) = await self.run(link, statement, **values)
-                if await self._is_stale(link, State(*state), known, search):
+                if await self._is_stale(link, State(*state), targets.known, search):
                     return None, None
                 if not targets.checks and not State(*state).held:
                     return found, None
