@@ -168,6 +168,8 @@ class Database:
             return NotAllowed(f"use the tables ({reason})", self.where, "the database user")
         if opening:
             return CannotReach(self.where, reason)
+        if isinstance(error, (sql_errors.QueryCanceled, sql_errors.LockNotAvailable)):
+            return JournalFailed(f"PostgreSQL at {self.where} gave up {during}: {reason}")
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             return PeerLost(f"PostgreSQL at {self.where}", during, reason)
         return JournalFailed(f"PostgreSQL at {self.where} refused {during}: {reason}")
@@ -191,6 +193,10 @@ class Database:
 
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine from any thread, such as that of a clock."""
+        raise NotImplementedError
+
+    async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Await a coroutine, which goes on if the caller is cancelled meanwhile."""
         raise NotImplementedError
 
 
@@ -226,6 +232,9 @@ class BlockingDatabase(Database):
 
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         run_sync(work)
+
+    async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await work()
 
 
 class AsyncDatabase(Database):
@@ -263,9 +272,18 @@ class AsyncDatabase(Database):
         return asyncio.Lock()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._start(work, name)
+
+    def _start(
+        self, work: Callable[[], Coroutine[Any, Any, None]], name: str
+    ) -> asyncio.Task[None]:
         task = self._loop.create_task(work(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await asyncio.shield(self._start(work, "tupelo-return"))
 
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with suppress(RuntimeError):  # The loop is closed.

@@ -556,6 +556,12 @@ class PostgresTransaction(LeasedHandle):
     async def cancelled(self) -> None:
         await self._abort("its lease was cancelled")
 
+    async def interrupted(self) -> None:
+        """An operation has taken entries, and its caller is gone."""
+        async with self._lock:
+            if self.root._state == "active":
+                await self.root._undo("an operation was interrupted when it had taken entries")
+
     async def end_with_space(self) -> None:
         async with self._lock:
             if self._state == "active" and self.is_root:

@@ -7,6 +7,7 @@ Takes lock rows and skip those that others have locked, so that takers do not wa
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -22,6 +23,7 @@ from tupelo.errors import (
     CannotSend,
     PeerLost,
     SpaceFull,
+    TupeloError,
     UnknownSpace,
 )
 from tupelo.postgres import statements
@@ -74,6 +76,8 @@ from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template import as_template
 
+logger = logging.getLogger("tupelo")
+
 Txn = PostgresTransaction | Transactional | None
 
 BATCH = 256
@@ -114,6 +118,10 @@ class Search:
         self.known = True  # whether entries of classes that this program lacks are refused
         self.tidied = False
         self.waiter: Waiter | None = None
+        self.token: int | None = None  # of a take without a transaction, in the log
+        self.link: Any = None  # where it takes, and its process in the server
+        self.backend: int | None = None
+        self.took = False  # within a transaction
         self.chances: set[tuple[int, int]] = set()
         self._targets: Targets | None = None
 
@@ -279,7 +287,7 @@ class PostgresSpace(DualHandle, SpaceLike):
             "txn": txn,
             "waited": 0.0 if search is None else search.waited,
             "session": None if search is None else search.session,
-            "token": None,
+            "token": None if search is None else search.token,
         }
 
     async def reading(self, body: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
@@ -289,9 +297,14 @@ class PostgresSpace(DualHandle, SpaceLike):
             async with self.database.connection() as link:
                 return await body(link)
 
+        self.require_open()
         return await self._patiently(once)
 
-    async def atomic(self, body: Callable[[Any], Coroutine[Any, Any, tuple[Any, Any]]]) -> Any:
+    async def atomic(
+        self,
+        body: Callable[[Any], Coroutine[Any, Any, tuple[Any, Any]]],
+        even_closed: bool = False,
+    ) -> Any:
         """Run statements as one transaction and return the first part of their result. The second
         is the id of the transaction in the database, or None to roll back. After a lost connection
         the statements are repeated, unless they were committed."""
@@ -314,20 +327,27 @@ class PostgresSpace(DualHandle, SpaceLike):
                         raise
             return value
 
+        if not even_closed:
+            self.require_open()
         return await self._patiently(once)
 
-    async def at_once(self, statement: str, **values: Any) -> list[Row]:
+    async def at_once(
+        self, statement: str, search: Search | None = None, **values: Any
+    ) -> list[Row]:
         """Execute one statement that is its own transaction, and logs its changes with a token. If
         its connection is lost, the log tells whether it was done; otherwise it is repeated."""
+        self.require_open()
+        values["token"] = token = next(self._next_token) if search is None else search.token
 
         async def once() -> list[Row]:
-            token = next(self._next_token)
             async with self.database.connection() as link:
                 backend = link.info.backend_pid
+                if search is not None:
+                    search.link, search.backend = link, backend
                 try:
-                    return await self.run(link, statement, **{**values, "token": token})
-                except PeerLost as lost:
-                    done = await self._done(backend, token, lost)
+                    return await self.run(link, statement, **values)
+                except PeerLost:
+                    done = await self._done(backend, token)
                     if not done:
                         raise
                     return done
@@ -335,7 +355,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         rows: list[Row] = await self._patiently(once)
         return rows
 
-    async def _done(self, backend: int, token: int, lost: PeerLost) -> list[Row]:
+    async def _done(self, backend: int | None, token: int | None) -> list[Row]:
         """The entries of the changes with a token, when the server has ended the connection."""
         give_up = time.monotonic() + self.reconnect
         while time.monotonic() < give_up:
@@ -350,7 +370,11 @@ class PostgresSpace(DualHandle, SpaceLike):
             except (PeerLost, CannotReach):
                 pass
             await self.pause(0.05)
-        raise PeerLost(lost.peer, lost.during, "its outcome is not known", in_doubt=True) from lost
+        raise self._in_doubt("an operation")
+
+    def _in_doubt(self, during: str) -> PeerLost:
+        peer = f"PostgreSQL at {self.database.where}"
+        return PeerLost(peer, during, "its outcome is not known", in_doubt=True)
 
     async def roll_back(self, link: Any) -> None:
         """Roll back, if the connection is there; otherwise the server does."""
@@ -361,8 +385,7 @@ class PostgresSpace(DualHandle, SpaceLike):
             return
 
     async def _patiently(self, once: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Repeat this while its connection is lost, or none can be had, for `reconnect` seconds."""
-        self.require_open()
+        """Repeat what was not done because of a lost connection, or because there is none now."""
         give_up: float | None = None
         while True:
             try:
@@ -396,7 +419,7 @@ class PostgresSpace(DualHandle, SpaceLike):
             if rows[0][0] != "in progress":
                 return bool(rows[0][0] == "committed")
             await self.pause(0.05)
-        raise PeerLost(lost.peer, lost.during, "its outcome is not known", in_doubt=True) from lost
+        raise self._in_doubt(lost.during) from lost
 
     async def within(self, txn: PostgresTransaction | None, body: Any, changes: bool) -> Any:
         """Run statements in a transaction, or as one of their own."""
@@ -804,10 +827,47 @@ class PostgresSpace(DualHandle, SpaceLike):
                 raise CannotSend(f"a space in a database has no head, as {order!r} needs")
         self.require_here(scope, coverage)
         search = Search(template, take, many, limit, order, bool(if_exists))
-        found = await self.find(search, wait, limit, txn)
-        note_about(found, about)
-        values = [entry.value for entry in found]
-        return values if many else values[0] if values else None
+        if take and txn is None:
+            search.token = next(self._next_token)
+        try:
+            found = await self.find(search, wait, limit, txn)
+            note_about(found, about)
+            values = [entry.value for entry in found]
+            return values if many else values[0] if values else None
+        except (TupeloError, GeneratorExit):
+            raise
+        except BaseException:  # cancelled, KeyboardInterrupt: nobody gets the answer
+            try:
+                await self.database.to_the_end(lambda: self._give_back(search, txn))
+            except TupeloError as failure:
+                logger.error("a take that was interrupted may be done: %s", failure)
+            raise
+
+    async def _give_back(self, search: Search, txn: Txn) -> None:
+        """Undo a take whose caller is gone, even if the space was closed here. A transaction that
+        has taken something is aborted."""
+        if isinstance(txn, PostgresTransaction) and search.took:
+            await txn.interrupted()
+        if search.token is None or search.link is None:
+            return
+        backend = search.backend if search.link.closed else None
+        rows = await self._done(backend, search.token)
+
+        async def insert(link: Any) -> tuple[None, str]:
+            for row in rows:
+                shape, fields = decode_entry(bytes(row[3]))
+                await self.run(
+                    link,
+                    self.sql.give_back,
+                    id=row[0],
+                    shape=self._numbers[shape],
+                    keys=[key_of(value) for value in fields],
+                    **{**self.change("returned"), "token": search.token},
+                )
+            return None, (await self.run(link, "SELECT pg_current_xact_id()::text"))[0][0]
+
+        if rows:
+            await self.atomic(insert, even_closed=True)
 
     async def find(
         self,
@@ -924,6 +984,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         self.indexing.note(group)
         rows = await self.at_once(
             self.sql.take(group),
+            search,
             shape=group.shapes[0],
             known=targets.known,
             limit=LAST if search.limit is None else search.limit,
@@ -996,6 +1057,7 @@ class PostgresSpace(DualHandle, SpaceLike):
             self._give_way(search, [entry for _, entry in found])
         if txn is not None and search.take:
             txn.took([row for row, _ in found])
+            search.took = bool(found)
         changed = search.take and txn is None and found
         return [entry for _, entry in found], await self.xid(link) if changed else None
 
@@ -1092,6 +1154,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         if search.take and not glance:
             if txn is not None:
                 await txn.hold(link)
+            search.link, search.backend = link, link.info.backend_pid
             change = self.change("taken", search=search)
             rows = await self.run(link, self.sql.delete, ids=ids, logs=txn is None, **change)
         elif txn is not None and not glance:
@@ -1167,9 +1230,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         while True:
             targets = search.targets(self.shapes)
 
-            async def count(
-                link: Any, targets: Targets = targets
-            ) -> tuple[int | None, None]:
+            async def count(link: Any, targets: Targets = targets) -> tuple[int | None, None]:
                 statement = self.sql.count(() if targets.checks else targets.groups)
                 values = {} if targets.checks else statements.values_of(targets.groups)
                 ((*state, found),) = await self.run(link, statement, **values)

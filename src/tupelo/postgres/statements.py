@@ -180,6 +180,23 @@ class Statements:
             FROM tupelo.changes
             WHERE space = %(space)s AND agent = %(agent)s AND token = %(token)s ORDER BY seq
         """
+        # An entry that arrived with a commit or after a delay has its former place by the order of
+        # the changes that told it.
+        self.give_back = f"""
+            WITH back AS (
+                INSERT INTO tupelo.entries (id, space, shape, arrival, keys, body, origin, n,
+                    expires, deliveries, addressee)
+                SELECT entry, space, %(shape)s, coalesce((
+                        SELECT max(seq) FROM tupelo.changes AS told WHERE told.space = %(space)s
+                        AND told.entry = %(id)s AND told.kind = 'written'
+                    ), entry), %(keys)s::bytea[], body, origin, n, expires,
+                    least(deliveries::bigint + 1, 2147483647), addressee
+                FROM tupelo.changes WHERE space = %(space)s AND agent = %(agent)s
+                    AND token = %(token)s AND entry = %(id)s AND kind = 'taken'
+                RETURNING *
+            ), logged AS ({logged} FROM back)
+            SELECT pg_notify(%(channel)s, shape::text) FROM back
+        """
         self.has_unnumbered = """
             SELECT EXISTS (
                 SELECT FROM tupelo.changes WHERE space = %(space)s AND position IS NULL
