@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import suppress
 from uuid import uuid4
 
 import psycopg
@@ -65,10 +66,8 @@ def test_takes_that_are_cancelled_at_any_moment_lose_nothing_and_double_nothing(
                 for _ in range(i % 40):
                     await asyncio.sleep(0.0001)
                 taker.cancel()
-                try:
+                with suppress(asyncio.CancelledError):
                     got.append(await taker)
-                except asyncio.CancelledError:
-                    pass
             left = await space.read_all()
             assert sorted([*filter(None, got), *left]) == numbers
 

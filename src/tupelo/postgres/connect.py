@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from tupelo.errors import BadArgument
 from tupelo.postgres.driver import Database
@@ -16,9 +16,9 @@ from tupelo.space.order import Order
 def split_url(url: str) -> tuple[str, str | None]:
     """The address of the database for the driver, and the name of the space in the query."""
     base, _, query = url.partition("?")
-    asked = parse_qsl(query, keep_blank_values=True)
-    names = [value for key, value in asked if key == "space"]
-    rest = urlencode([(key, value) for key, value in asked if key != "space"])
+    names = [value for key, value in parse_qsl(query, keep_blank_values=True) if key == "space"]
+    # The rest stays as it is: to the driver a plus is no space.
+    rest = "&".join(part for part in query.split("&") if part.partition("=")[0] != "space")
     if len(names) > 1:
         raise BadArgument("url", "one that names one space", names)
     return f"{base}?{rest}" if rest else base, names[0] if names else None

