@@ -97,7 +97,10 @@ def test_a_transaction_whose_take_is_cancelled_commits_nothing_that_nobody_got(u
     asyncio.run(go())
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_at_any_moment_loses_nothing_and_doubles_nothing(url):
+    """A connection that was interrupted before it was kept is closed, with a warning."""
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

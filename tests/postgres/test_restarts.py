@@ -2,12 +2,15 @@
 
 import threading
 import warnings
+from functools import partial
 
 import psycopg
 import pytest
 
 import tupelo
 from tests.conftest import Call, until_true
+from tupelo.postgres.connect import open_space
+from tupelo.space.dual_api import run_sync
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # where it keeps its lock
@@ -101,3 +104,47 @@ def test_a_statement_that_the_server_gives_up_says_so_and_is_not_in_doubt(server
                 operation(("a", 2))
         link.rollback()
         assert space.take(("a", int)) == ("a", 1)
+
+
+def test_a_commit_that_the_server_refuses_leaves_nothing_in_hand(server):
+    url = url_of(server, "refused")
+    with (
+        psycopg.connect(server.get_uri(), autocommit=True) as link,
+        tupelo.connect(url) as space,
+        tupelo.connect(url) as other,
+    ):
+        other.write(("a", 1))
+        table = "ALTER TABLE tupelo.changes"
+        link.execute(f"{table} ADD CONSTRAINT no CHECK (txn IS NULL) NOT VALID".encode())
+        try:
+            txn = space.transaction()
+            assert space.take(("a", int), txn=txn) == ("a", 1)
+            with pytest.raises(tupelo.errors.JournalError, match="violates"):
+                txn.commit()
+            assert txn.state == "aborted"
+            assert other.take(("a", int)) == ("a", 1)
+        finally:
+            link.execute(f"{table} DROP CONSTRAINT no".encode())
+
+
+def test_a_write_is_answered_although_the_log_is_not_trimmed(server):
+    url = f"{url_of(server, 'untrimmed')}&options=-c%20statement_timeout%3D100ms"
+    options = {"is_async": False, "log_keep": 0}
+    with (
+        psycopg.connect(server.get_uri()) as link,
+        run_sync(partial(open_space, url, **options)) as space,
+    ):
+        space.write(("a", 0))
+        link.execute("SELECT FROM tupelo.spaces FOR UPDATE")
+        space.write_all([("a", i) for i in range(1, 1_000)])
+        link.rollback()
+        assert space.count() == 1_000
+
+
+def test_the_isolation_that_the_database_prefers_does_not_matter(server):
+    url = f"{url_of(server, 'isolated')}&options=-c%20default_transaction_isolation%3Dserializable"
+    with tupelo.connect(url) as space, space.transaction() as txn:
+        assert space.take(("a", int), wait=0, txn=txn) is None
+        taker = Call(space.take, ("a", int), txn=txn)
+        space.write(("a", 1))
+        assert taker.result() == ("a", 1)

@@ -338,3 +338,24 @@ def test_threads_that_learn_new_shapes_together_number_them_alike(url):
             thread.join()
         for entry in [entry for own in entries for entry in own]:
             assert space.read(entry, wait=0) == other.take(entry, wait=0) == entry
+
+
+def test_what_a_transaction_takes_after_a_failure_is_in_hand_for_other_programs(url, program):
+    writer = program(
+        """
+        from dataclasses import dataclass
+        @dataclass
+        class OnlyThere:
+            x: int
+        space.write(OnlyThere(1))
+        space.write(("a", 1))
+        """
+    )
+    assert writer.wait() == 0
+    with tupelo.connect(url) as space, tupelo.connect(url) as other:
+        with space.transaction() as txn:
+            with pytest.raises(tupelo.errors.UnknownType):
+                space.take(tupelo.Named(x=1), wait=0, txn=txn)
+            assert space.take(("a", int), txn=txn) == ("a", 1)
+            assert other.count(("a", int)) == 0
+        assert other.count() == 1

@@ -39,6 +39,8 @@ except ImportError as error:
 from tupelo.postgres.listening import Listener, Waiter  # needs the driver
 
 Row = tuple[Any, ...]
+SETUP = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+"""Every statement sees what is committed when it begins, whatever the database's default is."""
 IDLE_MAX = 16
 """So many connections are kept open for the next operations."""
 
@@ -115,10 +117,11 @@ class Database:
             await self.give_back(link)
 
     async def acquire(self) -> Any:
-        while self._idle:
-            link = self._idle.pop()
-            if not link.closed:
-                return link
+        with suppress(IndexError):  # Others take some, too.
+            while True:
+                link = self._idle.pop()
+                if not link.closed:
+                    return link
         with self.translated("connecting", opening=True):
             return await self.open()
 
@@ -204,7 +207,9 @@ class BlockingDatabase(Database):
     is_async = False
 
     async def open(self) -> Any:
-        return psycopg.connect(self.conninfo, autocommit=True)
+        link = psycopg.connect(self.conninfo, autocommit=True)
+        link.execute(SETUP)
+        return link
 
     async def close(self, link: Any) -> None:
         link.close()
@@ -246,7 +251,9 @@ class AsyncDatabase(Database):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> Any:
-        return await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True)
+        link = await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True)
+        await link.execute(SETUP)
+        return link
 
     async def close(self, link: Any) -> None:
         await link.close()

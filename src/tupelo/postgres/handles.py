@@ -376,13 +376,13 @@ class PostgresTransaction(LeasedHandle):
             await self._end_expired_children()
             self._require_innermost()
             database = self.space.database
-            before = set(self.root.read)
+            before, held = set(self.root.read), self.root._holds
             try:
                 await database.run(self.link, "SAVEPOINT operation")
                 try:
                     value, _ = await body(self.link)
                 except BaseException:
-                    self.root.read = before
+                    self.root.read, self.root._holds = before, held
                     if not self.link.closed:
                         await database.run(self.link, "ROLLBACK TO operation")
                     raise
@@ -435,8 +435,11 @@ class PostgresTransaction(LeasedHandle):
                 return
             try:
                 await self._commit_root()
-            except PeerLost:
+            except (PeerLost, CannotReach):
                 await self._lose("its connection was lost while it committed")
+                raise
+            except TupeloError as error:  # Its entries must not stay in hand.
+                await self._undo(str(error))
                 raise
         self.space.database.listener.tell(self.space.id)
 
@@ -527,7 +530,7 @@ class PostgresTransaction(LeasedHandle):
             await space.run(link, "SELECT pg_notify(%(channel)s, '')")
 
         if taken or self.written or self.read:
-            with suppress(PeerLost, CannotReach):
+            with suppress(TupeloError):  # The server has given them back all the same.
                 async with space.database.connection() as link:
                     await release(link)
         space.database.listener.tell(space.id)

@@ -176,7 +176,7 @@ class Listener:
                 with psycopg.connect(self._conninfo, autocommit=True) as link:
                     failing_since = None
                     self._listen(link)
-            except psycopg.Error as error:
+            except (psycopg.Error, OSError) as error:
                 now = time.monotonic()
                 failing_since = failing_since or now
                 is_refused = not isinstance(error, psycopg.OperationalError)
@@ -208,25 +208,26 @@ class Listener:
     def _listen(self, link: psycopg.Connection[Any]) -> None:
         assert self._poked is not None
         heard: set[int] = set()
+        # Those that come with the answer to a LISTEN go to the handler, the others are fetched.
+        link.add_notify_handler(lambda notice: self._heard(notice.channel, notice.payload))
         with selectors.DefaultSelector() as selector:
             selector.register(self._poked, selectors.EVENT_READ)
             selector.register(link.fileno(), selectors.EVENT_READ)
             while not self._closed:
                 self._follow(link, heard)
-                ready = {key.fd for key, _ in selector.select()}
-                if self._poked.fileno() in ready:
+                link.pgconn.consume_input()
+                while (notice := link.pgconn.notifies()) is not None:
+                    self._heard(notice.relname.decode(), notice.extra.decode(errors="replace"))
+                if self._poked.fileno() in {key.fd for key, _ in selector.select()}:
                     self._poked.recv(4096)
-                if link.fileno() in ready:
-                    for notice in link.notifies(timeout=0):
-                        self._heard(notice.channel, notice.payload)
 
     def _follow(self, link: psycopg.Connection[Any], heard: set[int]) -> None:
         """Listen to the channels of all spaces that somebody waits at."""
         with self._lock:
-            wanted = [space for space in self._channels if space not in heard]
             ended, self._ended = self._ended, []
+            heard.difference_update(ended)  # Somebody may wait there again.
+            wanted = [space for space in self._channels if space not in heard]
         for space in ended:
-            heard.discard(space)
             link.execute(f"UNLISTEN {channel_of(int(space))}".encode())
         for space in wanted:
             link.execute(f"LISTEN {channel_of(int(space))}".encode())
@@ -242,7 +243,10 @@ class Listener:
         with self._lock:
             found = self._channels.get(int(channel.rpartition("_")[2]))
             if found is not None:
-                found.tell(int(payload) if payload else None)
+                try:
+                    found.tell(int(payload))
+                except ValueError:  # no shape: it may be any
+                    found.tell(None)
 
 
 def closed(name: str) -> SpaceClosed:

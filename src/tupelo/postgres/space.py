@@ -117,6 +117,7 @@ class Search:
         self.waited = 0.0
         self.known = True  # whether entries of classes that this program lacks are refused
         self.tidied = False
+        self.skipped = False  # whether others have entries in hand that it wants
         self.waiter: Waiter | None = None
         self.token: int | None = None  # of a take without a transaction, in the log
         self.link: Any = None  # where it takes, and its process in the server
@@ -505,14 +506,14 @@ class PostgresSpace(DualHandle, SpaceLike):
         """Remove entries whose lease has ended, and show those whose delay has: on a connection of
         its own, so that it stays if the caller's transaction is undone."""
 
-        async def work(link: Any) -> None:
+        async def tidy(link: Any) -> None:
             while True:
                 gone = await self.run(link, self.sql.expire, **self.change("expired"))
                 shown = await self.run(link, self.sql.reveal, **self.change("written"))
                 if gone[0][0] + shown[0][0] == 0:
                     return
 
-        await self.reading(work)  # It may be repeated: what is done stays done.
+        await self.reading(tidy)
 
     # Writing
 
@@ -591,7 +592,10 @@ class PostgresSpace(DualHandle, SpaceLike):
         self._writes += len(items)
         if self._writes >= max(TRIM_MIN, (self.options.log_keep or 0) // 4) and branch is None:
             self._writes = 0
-            await self.log.trim_by_policy()
+            try:
+                await self.log.trim_by_policy()
+            except TupeloError as error:  # The entries are written all the same.
+                logger.warning("the log of %r was not trimmed: %s", self, error)
         return [self.lease_of(one) for one in written]
 
     async def _insert(
@@ -785,15 +789,18 @@ class PostgresSpace(DualHandle, SpaceLike):
 
     async def _next_look(self, waiter: Waiter, search: Search | None) -> float | None:
         """The moment at which to look again without being told: entries expire or appear then, or
-        a holder may be gone. Also sets what to be told of."""
+        a holder may be gone. Who was in hand when the waiter looked may be free again by now."""
 
         async def ask(link: Any) -> Row:
             return (await self.run(link, self.sql.state))[0]
 
-        _, _, held, seconds = await self.reading(ask)
-        due = None if seconds is None else self.clock.now() + max(seconds, 0.0)
-        if held and self._given_clock is None:
-            soon = self.clock.now() + HOLDER_POLL_SECONDS
+        _, late, held, seconds = await self.reading(ask)
+        now = self.clock.now()
+        due = None if seconds is None else now + seconds
+        if self._given_clock is not None:
+            return now if late else due
+        if held or late or (search is not None and search.skipped):
+            soon = now + HOLDER_POLL_SECONDS
             due = soon if due is None else min(due, soon)
         return due
 
@@ -912,7 +919,7 @@ class PostgresSpace(DualHandle, SpaceLike):
     async def look(self, search: Search, txn: PostgresTransaction | None) -> list[Entry]:
         """The matches of now, taken or read."""
         order = search.order or self._order
-        search.tidied = False
+        search.tidied = search.skipped = False
         await self._end_expired()
         while True:
             targets = search.targets(self.shapes)
@@ -991,8 +998,9 @@ class PostgresSpace(DualHandle, SpaceLike):
             **{f"key0_{i}": key for i, key in enumerate(group.keys)},
             **self.change("taken", search=search),
         )
-        *_, is_fresh = rows[0]
+        *_, is_fresh, skipped = rows[0]
         if rows[0][0] is None:
+            search.skipped = skipped
             return [] if is_fresh else None
         return [self.entry_of(row) for row in rows]
 
@@ -1166,6 +1174,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         else:
             return chosen
         got = {row[0] for row in rows}
+        search.skipped = search.skipped or len(got) < len(ids)
         return [one for one in chosen if one[0][0] in got]
 
     async def _glance(self, link: Any, ids: list[int], inside: bool) -> list[Row]:
@@ -1180,7 +1189,7 @@ class PostgresSpace(DualHandle, SpaceLike):
 
     async def _may_come(self, search: Search, txn: PostgresTransaction | None) -> bool:
         """Whether the end of an open transaction could provide a match."""
-        for one in self.handles:
+        for one in list(self.handles):
             if isinstance(one, PostgresTransaction) and one is not txn and one.is_root:
                 if txn is not None and txn.root is one:
                     continue
@@ -1190,7 +1199,7 @@ class PostgresSpace(DualHandle, SpaceLike):
                         return True
         ours = [
             one.backend
-            for one in self.handles
+            for one in list(self.handles)
             if isinstance(one, PostgresTransaction) and one.is_root
         ]
         targets = search.targets(self.shapes)
@@ -1295,7 +1304,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         """Those of this program: the server does not tell what others have locked."""
         self.require_open()
         wanted, found = as_template(template), []
-        for one in self.handles:
+        for one in list(self.handles):
             if isinstance(one, PostgresTransaction) and one.is_root:
                 taken = [self.entry_of(row, known=False) for row in one.taken.values()]
                 count = sum(wanted.admits(entry.shape, entry.fields) for entry in taken)

@@ -59,7 +59,8 @@ class Statements:
         self.state = f"""
             SELECT {self._state}, (
                 SELECT {due} - {now} FROM tupelo.entries
-                WHERE space = %(space)s AND {due} IS NOT NULL ORDER BY {due} LIMIT 1
+                WHERE space = %(space)s AND {due} IS NOT NULL AND {due} > {now}
+                ORDER BY {due} LIMIT 1
             )
         """
         self.write = f"""
@@ -244,8 +245,8 @@ class Statements:
 
     def take(self, group: Group) -> str:
         """Take the oldest entries of one shape with these keys, if all shapes are known and nothing
-        has to expire or appear before. Without entries there is one row of nulls, whose last column
-        says whether that was so."""
+        has to expire or appear before. Without entries there is one row of nulls, whose last columns
+        say whether that was so, and whether others have matches in hand."""
         return _take(self._fresh, self._is_there, self.logged, self._tell_removal, group.positions)
 
     def count(self, groups: tuple[Group, ...]) -> str:
@@ -295,17 +296,20 @@ def _candidates(state: str, is_there: str, groups: tuple[Group, ...], backwards:
 
 @lru_cache(1024)
 def _take(fresh: str, is_there: str, logged: str, tell: str, positions: tuple[int, ...]) -> str:
+    matches = (
+        "FROM tupelo.entries WHERE space = %(space)s AND shape = %(shape)s "
+        f"AND {is_there}{_keys(positions, 0)}"
+    )
     return f"""
         WITH state AS MATERIALIZED (SELECT {fresh} AS is_fresh),
         found AS (
-            SELECT id FROM tupelo.entries
-            WHERE space = %(space)s AND shape = %(shape)s AND {is_there}{_keys(positions, 0)}
-                AND (SELECT is_fresh FROM state)
+            SELECT id {matches} AND (SELECT is_fresh FROM state)
             ORDER BY arrival LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
         ), gone AS (
             DELETE FROM tupelo.entries USING found WHERE entries.id = found.id
             RETURNING entries.*
         ), logged AS ({logged} FROM gone ORDER BY arrival)
-        SELECT {COLUMNS}, CASE WHEN id IS NOT NULL THEN {tell} END, is_fresh
+        SELECT {COLUMNS}, CASE WHEN id IS NOT NULL THEN {tell} END, is_fresh,
+            id IS NULL AND EXISTS (SELECT {matches})
         FROM state LEFT JOIN gone ON true ORDER BY arrival
     """

@@ -1,0 +1,102 @@
+"""Who waits is woken, whatever happens between a look and a notification."""
+
+import threading
+from functools import partial
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+import tupelo
+from tests.conftest import Call, until_true
+from tests.kinds import database_url, space_url
+from tupelo.postgres.listening import Listener, Waiter
+from tupelo.space.dual_api import run_sync
+
+
+@pytest.fixture
+def url():
+    return space_url(f"waiting {uuid4()}")
+
+
+@pytest.fixture
+def link():
+    with psycopg.connect(database_url(), autocommit=True) as link:
+        yield link
+
+
+@pytest.fixture
+def listener():
+    listener = Listener(database_url(), "here")
+    yield listener
+    listener.close()
+
+
+def is_asleep(space: tupelo.SpaceLike) -> bool:
+    return any(w.asleep for w in space.database.listener.waiting(space.id))  # type: ignore[attr-defined]
+
+
+def joined(listener: Listener, space: int) -> Waiter:
+    waiter = Waiter(threading.Event())
+    if not listener.join(space, waiter):
+        until_true(waiter.event.is_set, "there can be notifications")
+        waiter.event.clear()
+    return waiter
+
+
+def test_who_comes_when_the_last_one_has_just_gone_is_woken(listener):
+    for _ in range(200):
+        listener.leave(1, joined(listener, 1))
+        listener.forget(1)
+
+
+def test_a_notification_that_comes_with_the_answer_to_another_statement_is_heard(listener, link):
+    first = joined(listener, 900_001)
+    for i in range(200):
+        other = Waiter(threading.Event())
+        link.execute("NOTIFY tupelo_900001")
+        listener.join(900_002 + i, other)
+        until_true(first.event.is_set, "the notification is heard")
+        first.event.clear()
+        listener.looked(900_001, first)
+
+
+@pytest.mark.parametrize("payload", ["", "junk", "9" * 5_000, "é"])
+def test_a_strange_notification_does_no_harm(url, link, payload):
+    with tupelo.connect(url) as space:
+        taker = Call(space.take, ("a", int))
+        until_true(partial(is_asleep, space))
+        link.execute("SELECT pg_notify(%s, %s)", (f"tupelo_{space.id}", payload))  # type: ignore[attr-defined]
+        space.write(("a", 1))
+        assert taker.result() == ("a", 1)
+
+
+@pytest.mark.parametrize("name", ["take", "read"])
+def test_a_match_that_a_program_had_locked_when_it_ended_is_found(url, name):
+    """The server undoes what it did, and tells nobody."""
+    with tupelo.connect(url) as space, psycopg.connect(database_url()) as link:
+        space.write(("a", 1))
+        lock = "SELECT FROM tupelo.entries WHERE space = %s FOR UPDATE"
+        link.execute(lock, (space.id,))  # type: ignore[attr-defined]
+        txn = space.transaction() if name == "read" else None
+        waiter = Call(getattr(space, name), ("a", int), txn=txn)
+        until_true(partial(is_asleep, space))
+        link.rollback()
+        assert waiter.result() == ("a", 1)
+
+
+def test_a_match_in_hand_whose_lease_is_over_is_not_looked_for_all_the_time(url):
+    with tupelo.connect(url) as space, space.transaction() as txn:
+        space.write(("a", 1), lease=0.2)
+        assert space.take(("a", int), txn=txn) == ("a", 1)
+
+        def state() -> tuple[bool, float | None]:
+            async def ask(link: object) -> tuple[bool, float | None]:
+                ((_, late, _, seconds),) = await space.run(link, space.sql.state)  # type: ignore[attr-defined]
+                return late, seconds
+
+            found: tuple[bool, float | None] = run_sync(partial(space.reading, ask))  # type: ignore[attr-defined]
+            return found
+
+        until_true(lambda: state()[0], "its lease is over")
+        assert state() == (True, None)
