@@ -359,3 +359,38 @@ def test_what_a_transaction_takes_after_a_failure_is_in_hand_for_other_programs(
             assert space.take(("a", int), txn=txn) == ("a", 1)
             assert other.count(("a", int)) == 0
         assert other.count() == 1
+
+
+def test_a_forked_process_leaves_the_connections_of_its_parent_alone(url, program):
+    """It connects again, and what it inherited says so."""
+    parent = program(
+        f"""
+        import os
+        from tupelo.errors import SpaceClosed
+        space.write(("a", 1))
+        txn = space.transaction()
+        space.take(("a", int), txn=txn)
+        child = os.fork()
+        if child == 0:
+            for operation in (space.count, txn.abort, lambda: space.write(("b", 1))):
+                try:
+                    operation()
+                except SpaceClosed as error:
+                    assert "connect again" in str(error)
+                else:
+                    os._exit(2)
+            space.close()
+            with tupelo.connect({url!r}) as own:
+                for i in range(50):
+                    own.write(("child", i))
+                    own.take(("child", i), wait=0)
+            os._exit(0)
+        for i in range(50):
+            space.write(("parent", i))
+            assert space.take(("parent", i), wait=0) == ("parent", i)
+        status = os.waitpid(child, 0)[1]
+        txn.commit()
+        print(status, space.count())
+        """
+    )
+    assert parent.communicate()[0] == "0 0\n"

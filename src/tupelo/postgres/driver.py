@@ -7,6 +7,7 @@ are coroutines; those of the blocking API never wait for a loop.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -20,6 +21,7 @@ from tupelo.errors import (
     JournalFailed,
     NotAllowed,
     PeerLost,
+    SpaceClosed,
     TupeloError,
 )
 from tupelo.postgres import schema
@@ -61,6 +63,8 @@ class Database:
         self._key = key
         self._idle: list[Any] = []
         self._is_ready = False
+        self.is_inherited = False
+        """After a fork: the connections are the parent's."""
 
     @staticmethod
     async def shared(conninfo: str, is_async: bool) -> Database:
@@ -84,6 +88,8 @@ class Database:
 
     async def release(self) -> None:
         """One user less; the last one closes the connections."""
+        if self.is_inherited:
+            return
         with self._guard:
             self.users -= 1
             if self.users:
@@ -105,6 +111,20 @@ class Database:
                 f"and this program knows version {schema.VERSION}: use the Tupelo that made them"
             )
 
+    @classmethod
+    def detach_all(cls) -> None:
+        """In a new process: leave the connections alone, which are the parent's."""
+        cls._guard = threading.Lock()
+        for database in cls._shared.values():
+            database.is_inherited = True
+        _inherited.extend(cls._shared.values())
+        cls._shared.clear()
+
+    def require_own(self) -> None:
+        """Raise SpaceClosed in a process that was forked from the one that connected."""
+        if self.is_inherited:
+            raise SpaceClosed("this process was forked from the one that connected: connect again")
+
     # Connections
 
     @asynccontextmanager
@@ -117,6 +137,7 @@ class Database:
             await self.give_back(link)
 
     async def acquire(self) -> Any:
+        self.require_own()
         with suppress(IndexError):  # Others take some, too.
             while True:
                 link = self._idle.pop()
@@ -127,6 +148,8 @@ class Database:
 
     async def give_back(self, link: Any) -> None:
         """Keep a connection for the next operation, unless it is lost or in a transaction."""
+        if self.is_inherited:
+            return
         idle = psycopg.pq.TransactionStatus.IDLE
         with self._guard:
             keep = self.users > 0 and len(self._idle) < IDLE_MAX and not link.closed
@@ -145,6 +168,7 @@ class Database:
         self, link: Any, statement: str, values: Any = (), during: str = "an operation"
     ) -> list[Row]:
         """Execute a statement and return its rows, if it has any."""
+        self.require_own()
         with self.translated(during):
             return await self._execute(link, statement, values)
 
@@ -295,6 +319,11 @@ class AsyncDatabase(Database):
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(lambda: self.start(work, "tupelo-lease"))
+
+
+_inherited: list[Database] = []  # Their connections must not be closed here.
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=Database.detach_all)
 
 
 class _BlockingLock:

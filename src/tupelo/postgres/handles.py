@@ -501,6 +501,7 @@ class PostgresTransaction(LeasedHandle):
     async def _undo(self, reason: str) -> None:
         """Roll back, and tell those who wait that entries are free again."""
         space, root = self.space, self.root
+        space.database.require_own()
         for child in self.children:
             if child._state == "active":
                 child._ended("aborted", reason)

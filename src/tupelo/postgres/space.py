@@ -266,6 +266,7 @@ class PostgresSpace(DualHandle, SpaceLike):
 
     def require_open(self) -> None:
         """Raise SpaceClosed if the space was closed here."""
+        self.database.require_own()
         if self._closed:
             raise closed(self._name)
 
@@ -1444,7 +1445,7 @@ class PostgresSpace(DualHandle, SpaceLike):
 
     async def leave(self, error: BaseException | None) -> None:
         """Close the space here: its handles end, and waiting calls get SpaceClosed."""
-        if self._closed:
+        if self._closed or self.database.is_inherited:
             return
         for handle in list(self.handles):
             if isinstance(handle, PostgresSubscription):
