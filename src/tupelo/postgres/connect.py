@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 from tupelo.errors import BadArgument
 from tupelo.postgres.driver import Database
 from tupelo.postgres.options import SpaceOptions, options_of
-from tupelo.postgres.space import PostgresSpace, check_name
+from tupelo.postgres.space import PostgresSpace, check_name, check_text
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
 from tupelo.space.order import Order
@@ -45,6 +45,7 @@ async def open_space(
         expected = "one that names a space: postgresql://host/database?space=jobs"
         raise BadArgument("url", expected, "one without space=")
     check_name(name)
+    check_text("name", "a label of this program", label)
     options: SpaceOptions | None = None
     if order is not None or capacity is not None or log_keep is not None:
         options = options_of(order, capacity, log_keep)

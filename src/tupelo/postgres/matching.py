@@ -54,7 +54,7 @@ def key_of(value: Any) -> bytes:
     if cls not in INDEXABLE or value != value:  # NaN equals nothing
         return b""
     if cls is str:
-        key = value.encode()
+        key = value.encode(errors="surrogatepass")  # A template may ask for what nobody can write.
     elif cls is bytes:
         key = value
     elif cls is UUID:
@@ -63,6 +63,8 @@ def key_of(value: Any) -> bytes:
         key = _moment(value).encode()
     elif cls is float:
         key = repr(value + 0.0).encode()  # -0.0 equals 0.0
+    elif cls is int and value.bit_length() > 64:
+        key = hex(value).encode()  # Python refuses decimals of many digits.
     else:
         key = repr(value).encode()
     return b"=" + key if len(key) <= KEY_BYTES_MAX else b"#" + sha256(key).digest()
@@ -70,12 +72,13 @@ def key_of(value: Any) -> bytes:
 
 def _moment(value: datetime) -> str:
     """Moments with an offset are equal if they are the same moment, others if they look alike."""
-    if value.utcoffset() is None:
+    offset = value.utcoffset()
+    if offset is None:
         return value.replace(tzinfo=None, fold=0).isoformat()
     try:
         return value.astimezone(UTC).isoformat()
     except OverflowError:  # at the ends of the calendar
-        return f"{value.isoformat()}!"
+        return repr(value.replace(tzinfo=None) - datetime.min - offset)
 
 
 class Group(msgspec.Struct, frozen=True):

@@ -563,6 +563,8 @@ class PostgresSpace(DualHandle, SpaceLike):
         check_wait(wait)
         if to is not None and (not isinstance(to, str) or not to):
             raise BadArgument("to", "the id of an agent, or None", to)
+        if to is not None:
+            check_text("to", "the id of an agent", to)
         delay = check_delay(delay, to)
         if at is not None:
             raise BadArgument("at", f"left out: the order is {self._order!r}", at)
@@ -1468,11 +1470,18 @@ class PostgresSpace(DualHandle, SpaceLike):
 
 
 def check_name(name: object) -> str:
-    """The name of a space. PostgreSQL keeps no text with the character 0."""
-    if not isinstance(name, str) or not name or "\0" in name:
+    """The name of a space."""
+    if not isinstance(name, str) or not name:
         raise BadArgument("name", "the name of a space", name)
+    return check_text("name", "the name of a space", name)
+
+
+def check_text(argument: str, what: str, text: str) -> str:
+    """PostgreSQL keeps no text with the character 0, nor half a character."""
+    if "\0" in text:
+        raise BadArgument(argument, f"{what}, without the character 0", text)
     try:
-        name.encode()
+        text.encode()
     except UnicodeEncodeError:
-        raise BadArgument("name", "valid Unicode", name) from None
-    return name
+        raise BadArgument(argument, "valid Unicode", text) from None
+    return text
