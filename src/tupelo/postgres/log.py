@@ -53,21 +53,25 @@ class LogReader:
     async def read(self, since: int, limit: int | None) -> list[Change]:
         """The changes after a position. LogTrimmed if the first of them is gone."""
         await self._space.tidy()
-        _, trimmed = await self._number()
-        if since < trimmed:
+        await self._number()
+        return await self._fetch(since, EVERY if limit is None else limit)
+
+    async def _fetch(self, since: int, limit: int) -> list[Change]:
+        """The numbered changes after a position. LogTrimmed if the first of them is gone."""
+        space = self._space
+
+        async def ask(link: Any) -> tuple[list[Row], int]:
+            rows = await space.run(link, space.sql.changes, since=since, limit=limit)
+            # After the changes: they may be trimmed at any moment.
+            return rows, (await space.run(link, space.sql.has_unnumbered))[0][2]
+
+        rows, trimmed = await space.reading(ask)
+        if since < trimmed and (not rows or rows[0][0] != since + 1):
             raise LogTrimmed(
                 f"the log begins at position {trimmed + 1}: what came before is trimmed",
                 trimmed + 1,
             )
-        return await self._fetch(since, EVERY if limit is None else limit)
-
-    async def _fetch(self, since: int, limit: int) -> list[Change]:
-        space = self._space
-
-        async def ask(link: Any) -> list[Row]:
-            return await space.run(link, space.sql.changes, since=since, limit=limit)
-
-        return [_change(row) for row in await space.reading(ask)]
+        return [_change(row) for row in rows]
 
     async def _number(self) -> tuple[int, int]:
         """Number the changes; returns the last position, and up to where the log is trimmed."""
@@ -124,11 +128,11 @@ class LogReader:
         if flags[2]:
             await self._ask_for_removals()
         async with self._lock:
+            if self._position is not None:
+                await self._pull()
             if self._position is None:
                 await space.tidy()
                 self._position = (await self._number())[0]
-            else:
-                await self._pull()
             key: Hashable = (template if isinstance(raw, Template) else raw, _types(raw), *flags)
             try:
                 event = self._events.get(key)
@@ -176,7 +180,14 @@ class LogReader:
             return
         await self._number()
         while True:
-            changes = await self._fetch(self._position, PULL_MAX)
+            try:
+                changes = await self._fetch(self._position, PULL_MAX)
+            except LogTrimmed as error:  # The sequence would have a gap.
+                self._position = error.first - 1
+                for event in list(self._events.values()):
+                    for subscription in list(event.subscriptions):
+                        subscription.fail(error)
+                return
             for change in changes:
                 self._position = change.position
                 self._pass_on(change)

@@ -14,6 +14,9 @@ entries in hand; held while changes are numbered; held by writers while there is
 UNCOMMITTED = 1 << 62
 """Added to the arrival of an entry until its transaction commits: it comes behind all others."""
 
+TOKEN_SECONDS = 60
+"""So long the log tells what became of an operation, even if it is trimmed."""
+
 COLUMNS = "id, shape, arrival, body, origin, n, expires, visible, deliveries, addressee, lease"
 
 SERVER_TIME = "extract(epoch FROM statement_timestamp())::float8"
@@ -219,12 +222,15 @@ class Statements:
         self.changes = """
             SELECT position, time, kind, entry, origin, n, agent, agent_name, txn, waited,
                 expires, body, deliveries, visible, session, addressee
-            FROM tupelo.changes WHERE space = %(space)s AND position > %(since)s
+            FROM tupelo.changes WHERE space = %(space)s AND position > greatest(%(since)s,
+                (SELECT trimmed FROM tupelo.spaces WHERE id = %(space)s))
             ORDER BY position LIMIT %(limit)s
         """
-        self.trim = """
+        # What a program may still have to ask for by its token stays a while, unseen.
+        self.trim = f"""
             WITH gone AS (
                 DELETE FROM tupelo.changes WHERE space = %(space)s AND position < %(before)s
+                AND (token IS NULL OR time < {now} - {TOKEN_SECONDS})
             )
             UPDATE tupelo.spaces SET trimmed = greatest(trimmed, least(%(before)s - 1, position))
             WHERE id = %(space)s
