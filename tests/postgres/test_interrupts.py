@@ -35,7 +35,8 @@ def test_a_take_that_is_cancelled_when_it_is_done_gives_back(url, link, template
 
             def is_done() -> bool:
                 count = "SELECT count(*) FROM tupelo.entries WHERE space = %s"
-                return link.execute(count, (space.id,)).fetchone() != (2,)  # type: ignore[attr-defined]
+                found = link.execute(count, (space.id,)).fetchone()  # type: ignore[attr-defined]
+                return bool(found != (2,))
 
             hits = 0
             while hits < 3:

@@ -129,10 +129,9 @@ def test_a_commit_that_the_server_refuses_leaves_nothing_in_hand(server):
 
 def test_a_write_is_answered_although_the_log_is_not_trimmed(server):
     url = f"{url_of(server, 'untrimmed')}&options=-c%20statement_timeout%3D100ms"
-    options = {"is_async": False, "log_keep": 0}
     with (
         psycopg.connect(server.get_uri()) as link,
-        run_sync(partial(open_space, url, **options)) as space,
+        run_sync(partial(open_space, url, is_async=False, log_keep=0)) as space,
     ):
         space.write(("a", 0))
         link.execute("SELECT FROM tupelo.spaces FOR UPDATE")
