@@ -251,7 +251,7 @@ class Statements:
 
     def take(self, group: Group) -> str:
         """Take the oldest entries of one shape with these keys, if all shapes are known and nothing
-        has to expire or appear before. Without entries there is one row of nulls, whose last columns
+        has to expire or appear before. Without entries there is a row of nulls, whose last columns
         say whether that was so, and whether others have matches in hand."""
         return _take(self._fresh, self._is_there, self.logged, self._tell_removal, group.positions)
 
