@@ -352,13 +352,21 @@ def test_what_a_transaction_takes_after_a_failure_is_in_hand_for_other_programs(
         """
     )
     assert writer.wait() == 0
-    with tupelo.connect(url) as space, tupelo.connect(url) as other:
-        with space.transaction() as txn:
-            with pytest.raises(tupelo.errors.UnknownType):
-                space.take(tupelo.Named(x=1), wait=0, txn=txn)
-            assert space.take(("a", int), txn=txn) == ("a", 1)
-            assert other.count(("a", int)) == 0
-        assert other.count() == 1
+    taker = program(  # A process of its own: here a command may have made classes up.
+        """
+        txn = space.transaction()
+        try:
+            space.take(tupelo.Named(x=1), wait=0, txn=txn)
+        except tupelo.errors.UnknownType:
+            print(space.take(("a", int), txn=txn), flush=True)
+        sys.stdin.read()
+        """
+    )
+    with tupelo.connect(url) as other:
+        assert taker.stdout is not None and taker.stdout.readline() == "('a', 1)\n"
+        assert other.count(("a", int)) == 0
+        taker.communicate()
+        until_true(lambda: other.count() == 2, "the taker gave back")
 
 
 def test_a_forked_process_leaves_the_connections_of_its_parent_alone(url, program):
