@@ -25,8 +25,9 @@ async function request(method, path, body, signal) {
   }
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => ({ message: answer.statusText }));
-  if (said.error === "WrongToken") showLogin();
-  throw new ApiError(said.message);
+  if (said.error !== "WrongToken") throw new ApiError(said.message);
+  showLogin();
+  throw new ApiError("A valid token is needed.");
 }
 
 const get = async (path) => (await request("GET", path)).json();
