@@ -18,7 +18,7 @@ from tupelo.apps.spaces import open_space
 from tupelo.errors import SpaceFull
 
 JOBS = 15
-STRIDE = 17
+STRIDE = 29
 
 
 @dataclass
