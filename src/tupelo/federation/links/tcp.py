@@ -370,10 +370,12 @@ class TcpListening:
 
     def __init__(self, server: asyncio.Server, address: str, handshakes: dict[Any, str]) -> None:
         self.address = address
+        self.closed = False
         self._server = server
         self._handshakes = handshakes
 
     def close(self) -> None:
+        self.closed = True
         self._server.close()
         for task in list(self._handshakes):
             task.cancel()
@@ -419,12 +421,16 @@ class TcpNetwork:
                 preamble.transport.abort()
 
         def made(preamble: _Preamble) -> None:
+            if listening is not None and listening.closed:  # It was accepted just before.
+                preamble.transport.abort()
+                return
             if len(handshakes) >= self._handshakes_max:
                 _drop_one(handshakes)
             task = asyncio.ensure_future(self._receive(preamble, answer))
             handshakes[task] = (preamble.transport.get_extra_info("peername") or ("?",))[0]
             task.add_done_callback(partial(over, preamble))
 
+        listening: TcpListening | None = None
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(lambda: _Preamble(made), place.host, place.port)
@@ -432,7 +438,8 @@ class TcpNetwork:
             reason = error.strerror or str(error)
             raise CannotReach(str(place), f"it cannot be listened at: {reason}") from error
         port = server.sockets[0].getsockname()[1]
-        return TcpListening(server, str(Address(place.host, port)), handshakes)
+        listening = TcpListening(server, str(Address(place.host, port)), handshakes)
+        return listening
 
     async def _receive(self, preamble: _Preamble, answer: Answering) -> None:
         transport = preamble.transport
