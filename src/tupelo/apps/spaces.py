@@ -56,7 +56,7 @@ from tupelo.errors import (
 )
 from tupelo.store.format import KINDS
 from tupelo.store.tail import changes_in
-from tupelo.values.change import Change
+from tupelo.values.change import Change, change_record
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.kind import always_stand_in
 from tupelo.values.text import (
@@ -490,16 +490,7 @@ def print_entries(
 
 
 def change_json(change: Change) -> str:
-    record: dict[str, Any] = {
-        "position": change.position,
-        "time": change.time,
-        "kind": change.kind,
-        "agent": change.agent,
-        "agent_name": change.agent_name,
-        "txn": change.txn,
-        "waited": change.waited,
-        "deliveries": change.deliveries,
-    }
+    record = change_record(change)
     if change.shape is not None and change.fields is not None:
         kind, fields = change.shape.kind, change.fields
         record["entry"] = as_json(fields if kind is None else Typed(kind, fields))

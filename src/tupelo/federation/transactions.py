@@ -8,7 +8,6 @@ what prepared branches do if this program, a link or a host is lost meanwhile.
 from __future__ import annotations
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -37,7 +36,7 @@ from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space import asynchronous, blocking
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import Clock, system_clock
-from tupelo.space.dual_api import run_coroutine
+from tupelo.space.dual_api import ThreadLock, run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch, SharedTransaction
 from tupelo.space.twophase import DecisionLog, Decisions, Outcome, Participant, Vote
@@ -303,7 +302,7 @@ class BranchElsewhere:
         self._new_id = new_id
         self._above = above
         self._hop = CommitBridge(space)
-        self._turn: Any = asyncio.Lock() if space.is_async else _ThreadLock()
+        self._turn: Any = asyncio.Lock() if space.is_async else ThreadLock()
         self._link: int | None = None
         self._over = False
         self._may_be_prepared = False
@@ -430,19 +429,6 @@ class BranchElsewhere:
         if self.txn is not None:
             self._committed = state == "committed"
             self.txn.ended(state, "")
-
-
-class _ThreadLock:
-    """A threading.Lock with the interface of an asyncio.Lock, for blocking spaces."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    async def __aenter__(self) -> None:
-        self._lock.acquire()
-
-    async def __aexit__(self, *error: object) -> None:
-        self._lock.release()
 
 
 # The transaction

@@ -25,7 +25,7 @@ from tupelo.errors import (
     TupeloError,
 )
 from tupelo.postgres import schema
-from tupelo.space.dual_api import run_sync
+from tupelo.space.dual_api import ThreadLock, run_sync
 
 try:
     import psycopg
@@ -254,7 +254,7 @@ class BlockingDatabase(Database):
         return Waiter(threading.Event())
 
     def new_lock(self) -> Any:
-        return _BlockingLock()
+        return ThreadLock()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         threading.Thread(target=run_sync, args=(work,), name=name, daemon=True).start()
@@ -324,17 +324,6 @@ class AsyncDatabase(Database):
 _inherited: list[Database] = []  # Their connections must not be closed here.
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=Database.detach_all)
-
-
-class _BlockingLock:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    async def __aenter__(self) -> None:
-        self._lock.acquire()
-
-    async def __aexit__(self, *error: object) -> None:
-        self._lock.release()
 
 
 async def create_tables(database: Database, link: Any) -> None:

@@ -29,7 +29,6 @@ from tupelo.errors import (
 from tupelo.postgres import statements
 from tupelo.postgres.driver import Database, Row
 from tupelo.postgres.handles import (
-    DualHandle,
     PostgresLandlord,
     PostgresMatchSet,
     PostgresReaction,
@@ -45,7 +44,7 @@ from tupelo.postgres.matching import Targets, key_of, read_signature, signature_
 from tupelo.postgres.options import SpaceOptions
 from tupelo.space.capacity import full_text
 from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.dual_api import dual_api
+from tupelo.space.dual_api import DualHandle, dual_api
 from tupelo.space.order import Fifo, Lifo, Order, arranged, needed
 from tupelo.space.port import Transactional, check_entries
 from tupelo.space.protocol import SpaceLike, names_of, takes_longer, takes_longer_to_write

@@ -89,6 +89,21 @@ class Change(msgspec.Struct, frozen=True, eq=False):
 NoticeKind = Literal["visible", "available"] | Ending
 
 
+def change_record(change: Change) -> dict[str, Any]:
+    """What happened, when, and by whom, for JSON. The entry is left out: its form depends on the
+    reader."""
+    return {
+        "position": change.position,
+        "time": change.time,
+        "kind": change.kind,
+        "agent": change.agent,
+        "agent_name": change.agent_name,
+        "txn": change.txn,
+        "waited": change.waited,
+        "deliveries": change.deliveries,
+    }
+
+
 class Notice(msgspec.Struct, frozen=True, eq=False):
     """An entry became visible or, if the subscription asks for it, available to takers again, or
     it was removed: then the kind is that of the change in the log.

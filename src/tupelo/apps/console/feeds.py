@@ -16,7 +16,7 @@ import msgspec
 
 from tupelo.apps.console.json_values import fields_to_json
 from tupelo.errors import LogTrimmed, SpaceClosed, TupeloError
-from tupelo.values.change import Change, Notice
+from tupelo.values.change import Change, Notice, change_record
 from tupelo.values.template import Template
 
 KEPT_MAX = 1_000
@@ -298,16 +298,7 @@ async def changes_of(space: Any, since: int, limit: int) -> list[Change]:
 
 def change_to_json(change: Change) -> dict[str, Any]:
     """A change of a log as JSON, with its entry if it has one."""
-    said: dict[str, Any] = {
-        "position": change.position,
-        "time": change.time,
-        "kind": change.kind,
-        "agent": change.agent,
-        "agent_name": change.agent_name,
-        "txn": change.txn,
-        "waited": change.waited,
-        "deliveries": change.deliveries,
-    }
+    said = change_record(change)
     if change.shape is not None and change.fields is not None:
         said["entry"] = fields_to_json(change.shape.kind, change.fields)
     return said

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -29,7 +29,7 @@ from tupelo.errors import (
 from tupelo.federation.client.arguments import built, listed, parts
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import read_error, read_whole
-from tupelo.space.dual_api import dual_api, run_sync
+from tupelo.space.dual_api import DualHandle, dual_api, run_sync
 from tupelo.space.matchset import Skipped
 from tupelo.space.protocol import (
     MatchSetLike,
@@ -48,58 +48,6 @@ from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
     from tupelo.federation.client.space import HostConnection, RemoteSpace
-
-
-class AwaitableHandle:
-    """A handle of the async API that is being opened: `await` it, or use it with `async with`."""
-
-    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._work = work
-        self._thing: Any = None
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._work.__await__()
-
-    async def __aenter__(self) -> Any:
-        self._thing = await self._work
-        return await self._thing.__aenter__()
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._thing.__aexit__(*error)
-
-
-class DualHandle:
-    """A handle of the blocking or of the async API, closed at the end of its `with` or `async with`
-    block."""
-
-    is_async: bool
-
-    def dual_call(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
-        """Run the coroutine function `work`; on the async API return an `AwaitableHandle`."""
-        return AwaitableHandle(work(*args)) if self.is_async else run_sync(partial(work, *args))
-
-    def require_door(self, is_async: bool, instead: str) -> None:
-        """Raise TypeError if the handle belongs to the other API; `instead` is what to write."""
-        if self.is_async is not is_async:
-            raise TypeError(f"use {instead} with this {type(self).__name__}")
-
-    def __enter__(self) -> Self:
-        self.require_door(False, "'async with'")
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        run_sync(partial(self.leave, error))
-
-    async def __aenter__(self) -> Self:
-        self.require_door(True, "'with'")
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self.leave(error)
-
-    async def leave(self, error: BaseException | None) -> None:
-        """The end of the block, and the error that ended it, if any."""
-        raise NotImplementedError
 
 
 # Leases

@@ -34,7 +34,6 @@ from tupelo.federation.client.arguments import (
 from tupelo.federation.client.channel import Channel, OutstandingCall, may_ask_again
 from tupelo.federation.client.handles import (
     BACKLOG_MAX,
-    DualHandle,
     RemoteHandle,
     RemoteLandlord,
     RemoteMatchSet,
@@ -46,7 +45,7 @@ from tupelo.federation.client.handles import (
 )
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_order, read_change, read_leases, read_whole
-from tupelo.space.dual_api import dual_api, run_sync
+from tupelo.space.dual_api import DualHandle, dual_api, run_sync
 from tupelo.space.order import Fifo, Order
 from tupelo.space.port import Spanning, Transactional, check_entries
 from tupelo.space.protocol import (
