@@ -1,13 +1,16 @@
 """A log that is trimmed while others still need it."""
 
+from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
 
 import pytest
 
 import tupelo
+from tests.conftest import until_true
 from tests.kinds import space_url
-from tupelo.errors import LogTrimmed
+from tupelo.errors import LogTrimmed, MatchSetInvalid
+from tupelo.postgres.connect import open_space
 from tupelo.space.dual_api import run_sync
 
 
@@ -42,3 +45,54 @@ def test_a_trimmed_log_still_tells_what_became_of_an_operation(url):
         assert other.changes(since=1) == []
         done = run_sync(partial(space._done, None, 1))  # type: ignore[attr-defined]
         assert len(done) == 1
+
+
+@dataclass
+class Reading:
+    sensor: str | None = None
+    value: float | None = None
+
+
+def test_equal_templates_ask_for_the_same_event(url):
+    with tupelo.connect(url) as space:
+        templates = [Reading("a"), tupelo.Template(("a", int)) | ("b", int), ("a", 1), ("a", 1.0)]
+        twins = [Reading("a"), tupelo.Template(("a", int)) | ("b", int), ("a", 1), ("a", 1.0)]
+        ids = [space.subscribe(template).event_id for template in templates]
+        assert ids == [space.subscribe(template).event_id for template in twins] == [1, 2, 3, 4]
+
+
+def test_a_match_set_says_that_its_lease_was_cancelled(url):
+    with tupelo.connect(url) as space:
+        space.write(("a", 1))
+        matches = space.match_set(("a", int), lease=60)
+        matches.lease.cancel()
+        with pytest.raises(MatchSetInvalid, match="cancelled"):
+            matches.next()
+
+
+def test_changes_that_nobody_has_read_are_trimmed_in_their_order(url):
+    with run_sync(partial(open_space, url, is_async=False, log_keep=4)) as space:
+        space.write_all([("a", i) for i in range(6)])
+        space.write(("b", 0))
+        space.write(("b", 1))
+        space.compact()
+        with pytest.raises(LogTrimmed, match="begins at position 5"):
+            space.changes(since=3)
+        kept = [(change.position, change.entry) for change in space.changes(since=4)]
+        assert kept == [(5, ("a", 4)), (6, ("a", 5)), (7, ("b", 0)), (8, ("b", 1))]
+        space.write_all([("c", i) for i in range(3)])  # 4 are numbered, 3 are not
+        space.compact()
+        kept = [(change.position, change.entry) for change in space.changes(since=7)]
+        assert kept == [(8, ("b", 1)), (9, ("c", 0)), (10, ("c", 1)), (11, ("c", 2))]
+        assert len(run_sync(partial(space._done, None, 1))) == 6
+
+
+def test_a_reaction_that_falls_behind_misses_nothing(monkeypatch):
+    """Notices beyond its backlog are dropped: it looks at the entries that are there."""
+    monkeypatch.setattr("tupelo.postgres.space.REACTION_BACKLOG_MAX", 3)
+    reacted: list[int] = []
+    with tupelo.connect(space_url(f"behind {uuid4()}")) as space:
+        space.react(("a", int), lambda entry, step: reacted.append(entry[1]))
+        space.write_all([("a", n) for n in range(20)])
+        until_true(lambda: len(reacted) >= 20)
+        assert sorted(reacted) == list(range(20))

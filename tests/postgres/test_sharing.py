@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -17,8 +18,21 @@ import pytest
 import tupelo
 from tests.conftest import Call, until_true
 from tests.kinds import database_url, space_url
-from tupelo.errors import BadArgument, CannotReach, CannotSend, PeerLost, UnknownSpace
+from tupelo.errors import (
+    BadArgument,
+    CannotCommit,
+    CannotReach,
+    CannotSend,
+    Deadlock,
+    PeerLost,
+    SpaceFull,
+    UnknownSpace,
+)
+from tupelo.postgres.connect import open_space
 from tupelo.postgres.driver import BlockingDatabase
+from tupelo.postgres.statements import HELD, ROOM
+from tupelo.queue import JobQueue
+from tupelo.space.dual_api import run_sync
 
 
 @pytest.fixture
@@ -77,28 +91,107 @@ def test_a_killed_taker_gives_back_and_who_waits_gets_it(url, program):
         assert taker.result() == ("job", 1)
 
 
-def test_two_programs_do_each_job_once(url, program):
-    jobs = 300
+def test_the_takers_that_were_lost_with_an_entry_are_counted(url, program):
+    take = """
+        txn = space.transaction()
+        about = []
+        space.take(("job", int), txn=txn, about=about)
+        print(about[0].deliveries, flush=True)
+        sys.stdin.read()
+        """
     with tupelo.connect(url) as space:
-        workers = [
+        space.write(("job", 1))
+        for lost in range(3):
+            holder = program(take)
+            assert holder.stdout is not None and holder.stdout.readline() == f"{lost}\n"
+            assert [held.entries for held in space.in_hand(("job", int))] == [1]
+            assert space.in_hand(("other", int)) == []
+            holder.kill()
+            until_true(lambda: space.count() == 1)
+            assert space.in_hand() == []
+        about: list[tupelo.About] = []
+        with pytest.raises(ValueError), space.transaction() as txn:
+            with pytest.raises(KeyError), txn.transaction() as nested:
+                space.take(("job", int), txn=nested)
+                raise KeyError
+            space.take(("job", int), txn=txn, about=about)
+            raise ValueError
+        assert about[0].deliveries == 3
+        space.read(("job", int), about=about)
+        assert about[1].deliveries == 4
+        with space.transaction() as txn:
+            space.take(("job", int), txn=txn)
+        with psycopg.connect(database_url()) as link:
+            claims = "SELECT FROM tupelo.claims WHERE space = %s"
+            assert link.execute(claims, (space.id,)).fetchall() == []  # type: ignore[attr-defined]
+
+
+def test_a_job_that_kills_its_workers_becomes_a_dead_letter(url, program):
+    work = """
+        import os, signal
+        from tupelo.queue import JobQueue
+        queue = JobQueue(space, losses_max=1)
+        @queue.task(name="kill")
+        def kill():
+            os.kill(os.getpid(), signal.SIGKILL)
+        queue.work(until_empty=True)
+        """
+    with tupelo.connect(url) as space:
+        queue = JobQueue(space)
+        queue.submit("kill")
+        assert [program(work).wait() for _ in range(3)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
+        status = queue.status()
+        assert (status.ready, status.dead, status.in_hand) == (0, 1, [])
+
+
+def test_two_programs_with_16_takers_each_do_each_job_once(url, program):
+    """`TUPELO_JOBS=200000` makes so many jobs."""
+    jobs = int(os.environ.get("TUPELO_JOBS", "2000"))
+    workers = [
+        program(
+            """
+            from threading import Thread
+            got = []
+            def work():
+                while (job := space.take(("job", int)))[1] >= 0:
+                    got.append(job[1])
+            threads = [Thread(target=work) for _ in range(16)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+            print(*got)
+            """
+        )
+        for _ in range(2)
+    ]
+    with tupelo.connect(url) as space:
+        for first in range(0, jobs, 1_000):
+            space.write_all([("job", i) for i in range(first, min(first + 1_000, jobs))])
+        space.write_all([("job", -1)] * 32)
+        got = [int(n) for worker in workers for n in worker.communicate()[0].split()]
+        assert [worker.returncode for worker in workers] == [0, 0]
+        assert sorted(got) == list(range(jobs))
+        assert space.count() == 0
+
+
+def test_one_taker_gets_the_entries_of_each_source_in_order(url, program):
+    with tupelo.connect(url) as space:
+        sources = [
             program(
-                """
-                from threading import Thread
-                def work():
-                    while (job := space.take(("job", int)))[1] >= 0:
-                        space.write(("done", job[1]))
-                threads = [Thread(target=work) for _ in range(4)]
-                [thread.start() for thread in threads]
-                [thread.join() for thread in threads]
+                f"""
+                for n in range(100):
+                    if n % 10:
+                        space.write(({name!r}, n))
+                    else:
+                        with space.transaction() as txn:
+                            space.write(({name!r}, n), txn=txn)
                 """
             )
-            for _ in range(2)
+            for name in "abc"
         ]
-        space.write_all([("job", i) for i in range(jobs)])
-        until_true(lambda: space.count(("done", int)) == jobs, "all jobs are done")
-        space.write_all([("job", -1)] * 8)
-        assert [worker.wait() for worker in workers] == [0, 0]
-        assert sorted(space.take_all(("done", int))) == [("done", i) for i in range(jobs)]
+        got: list[Any] = [space.take((str, int)) for _ in range(300)]
+        assert [source.wait() for source in sources] == [0, 0, 0]
+        for name in "abc":
+            assert [n for source, n in got if source == name] == list(range(100))
 
 
 def cut_links(url: str, link: psycopg.Connection[tuple[int]]) -> int:
@@ -302,7 +395,7 @@ def test_a_commit_whose_answer_is_lost_in_a_restart_is_not_repeated(url, refused
 
     async def losing(self: Any, link: Any, statement: str, *rest: Any, **options: Any) -> Any:
         rows = await run(self, link, statement, *rest, **options)
-        if statement == "COMMIT" and not lost:
+        if statement.endswith("COMMIT") and not lost:
             lost.append(link)
             link.close()
             refused(5)
@@ -312,6 +405,7 @@ def test_a_commit_whose_answer_is_lost_in_a_restart_is_not_repeated(url, refused
     with tupelo.connect(url) as space:
         space.write(("job", 0))  # Its shape is known from now on.
         monkeypatch.setattr(BlockingDatabase, "run", losing)
+        monkeypatch.setattr("tupelo.postgres.space.WRITE_MAX", 2)  # so that it takes two statements
         space.write_all([("job", n) for n in range(1, 5)])
         assert lost
         assert space.read_all(("job", int)) == [("job", n) for n in range(5)]
@@ -402,3 +496,192 @@ def test_a_forked_process_leaves_the_connections_of_its_parent_alone(url, progra
         """
     )
     assert parent.communicate()[0] == "0 0\n"
+
+
+def in_a_bounded_space(name: str, capacity: tupelo.Capacity) -> Any:
+    return run_sync(partial(open_space, space_url(name), is_async=False, capacity=capacity))
+
+
+def test_concurrent_transactions_do_not_exceed_the_capacity():
+    name = f"bounded {uuid4()}"
+    with (
+        in_a_bounded_space(name, tupelo.Capacity(3)) as space,
+        tupelo.connect(space_url(name)) as other,
+    ):
+        space.write(("a", 0))
+        one, two = space.transaction(), other.transaction()
+        space.write_all([("a", 1), ("a", 2)], txn=one)
+        other.write_all([("a", 3), ("a", 4)], txn=two)  # Each sees room for its own.
+        one.commit()
+        with pytest.raises(CannotCommit, match="at most 3 entries, and the 2 entries do not fit"):
+            two.commit()
+        assert (two.state, space.count()) == ("aborted", 3)
+        writer = Call(other.write, ("a", 5), wait=None)
+        with space.transaction() as txn:
+            space.take(("a", 0), txn=txn)
+        writer.result()
+        assert space.count() == 3
+
+
+def test_a_commit_evicts_for_what_others_have_written():
+    name = f"bounded {uuid4()}"
+    with in_a_bounded_space(name, tupelo.Capacity(3, evict="fifo")) as space:
+        space.write(("a", 0))
+        one, two = space.transaction(), space.transaction()
+        space.write_all([("a", 1), ("a", 2)], txn=one)
+        space.write_all([("a", 3), ("a", 4)], txn=two)
+        one.commit()
+        two.commit()
+        assert space.read_all() == [("a", 2), ("a", 3), ("a", 4)]
+
+
+def test_many_writers_with_transactions_fill_a_space_and_no_more():
+    name = f"bounded {uuid4()}"
+    with in_a_bounded_space(name, tupelo.Capacity(10)) as space:
+        most = 0
+
+        def write() -> None:
+            nonlocal most
+            for i in range(10):
+                with suppress(CannotCommit, SpaceFull), space.transaction() as txn:
+                    space.write(("a", i), txn=txn)
+                most = max(most, space.count())
+
+        threads = [threading.Thread(target=write) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (most, space.count()) == (10, 10)
+
+
+def test_a_deadlock_in_the_server_is_a_deadlock_here():
+    """The other one waits first, for what the transaction has; then the server finds the circle
+    when the transaction waits, and gives that one up."""
+    name = f"bounded {uuid4()}"
+    with (
+        in_a_bounded_space(name, tupelo.Capacity(3)) as space,
+        psycopg.connect(database_url()) as link,
+        psycopg.connect(database_url(), autocommit=True) as watcher,
+    ):
+        txn = space.transaction()
+        space.write(("a", 1), txn=txn)
+        link.execute("SET deadlock_timeout = '1h'")
+        link.execute("SELECT pg_advisory_xact_lock(%s, %s)", (ROOM, space.id))
+        waits = Call(link.execute, "SELECT pg_advisory_xact_lock(%s, %s)", (HELD, space.id))
+        asked = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
+        pid = link.info.backend_pid
+        until_true(lambda: watcher.execute(asked, (pid,)).fetchall() != [])
+        with pytest.raises(CannotCommit, match="abort one of them") as raised:
+            txn.commit()
+        deadlock = raised.value.__cause__
+        assert isinstance(deadlock, Deadlock)
+        assert (deadlock.txn_id, txn.state) == (txn.id, "aborted")
+        assert f"server process {pid}" in deadlock.waits_for
+        waits.result()
+        link.rollback()
+        assert space.count() == 0
+
+
+def test_an_operation_in_a_deadlock_is_undone_and_its_transaction_goes_on(url):
+    name = f"other {uuid4()}"
+    with (
+        tupelo.connect(url) as space,
+        tupelo.connect(space_url(name)) as other,
+        psycopg.connect(database_url()) as link,
+        psycopg.connect(database_url(), autocommit=True) as watcher,
+    ):
+        txn = tupelo.transaction(space, other)
+        space.write(("a", 1), txn=txn)
+        link.execute("SET deadlock_timeout = '1h'")
+        link.execute("SELECT pg_advisory_xact_lock(%s, %s)", (HELD, other.id))  # type: ignore[attr-defined]
+        lock = "SELECT pg_advisory_xact_lock(%s, %s)"
+        waits = Call(link.execute, lock, (HELD, space.id))  # type: ignore[attr-defined]
+        asked = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
+        until_true(lambda: watcher.execute(asked, (link.info.backend_pid,)).fetchall() != [])
+        with pytest.raises(Deadlock):
+            other.write(("b", 1), txn=txn)
+        link.cancel()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            waits.result()
+        link.rollback()
+        other.write(("b", 2), txn=txn)
+        txn.commit()
+        assert (space.read_all(), other.read_all()) == ([("a", 1)], [("b", 2)])
+
+
+@pytest.mark.parametrize("template", [(int, str), (int, tupelo.Where(lambda side: side != ""))])
+def test_a_read_of_many_entries_is_one_snapshot(url, template):
+    """Pairs of an early and a late entry are taken by one statement each."""
+    count = 3_000
+    with tupelo.connect(url) as space, tupelo.connect(url) as other:
+        pairs = [(n, side) for side in ("early", "late") for n in range(count)]
+        space.write_all(pairs)
+        taken: list[int] = []
+
+        def take_pairs() -> None:
+            for n in range(count):
+                if is_over.is_set():
+                    return
+                assert len(other.take_all((n, str))) == 2
+                taken.append(n)
+
+        is_over = threading.Event()
+        taker = Call(take_pairs)
+        try:
+            for i in range(5):
+                until_true(lambda i=i: len(taken) > i or not taker.is_alive())  # type: ignore[misc]
+                found = Counter(n for n, _ in space.read_all(template))
+                assert set(found.values()) <= {2}
+                assert space.count(template) % 2 == 0
+        finally:
+            is_over.set()
+            taker.result()
+
+
+def test_operations_wait_for_a_connection_and_transactions_have_their_own(url, monkeypatch):
+    opened: list[Any] = []
+    open_ = BlockingDatabase.open
+
+    async def counted(self: Any) -> Any:
+        opened.append(None)
+        return await open_(self)
+
+    monkeypatch.setattr(BlockingDatabase, "open", counted)
+    with tupelo.connect(f"{url}&connections=2") as space:
+        calls = [Call(space.write_all, [("a", i)] * 20) for i in range(8)]
+        calls += [Call(space.read_all, ("a", int)) for _ in range(8)]
+        for call in calls:
+            call.result()
+        assert space.count() == 160
+        assert len(opened) <= 2
+        with space.transaction() as one, space.transaction() as two:
+            assert space.take(("a", 0), txn=one) is not None
+            assert space.take(("a", 1), txn=two) is not None
+            assert space.count() == 158
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x", ""])
+def test_a_number_of_connections_that_is_none_is_refused(url, count):
+    with pytest.raises(BadArgument, match="connections= and a number from 1"):
+        tupelo.connect(f"{url}&connections={count}")
+
+
+def test_a_server_that_is_gone_is_noticed_unless_the_url_says_otherwise(url):
+    with tupelo.connect(f"{url}&keepalives_idle=7") as space:
+        with psycopg.connect(space.database.settings) as link:  # type: ignore[attr-defined]
+            settings = link.info.get_parameters()
+        assert (settings["keepalives_idle"], settings["keepalives_count"]) == ("7", "3")
+
+
+def test_indexes_for_several_fields_are_made_one_after_another(url, caplog):
+    """The server would give up one of two that are made at the same time."""
+    with tupelo.connect(url) as space:
+        space.write_all([(0,) * 10 + (i, i, i) for i in range(1_000)])
+        template = (int,) * 10 + (7, 7, 7)
+        for _ in range(40):
+            assert space.read(template, wait=0) is not None
+        until_true(lambda: space.database.indexed >= {10, 11, 12})  # type: ignore[attr-defined]
+        assert not caplog.records
+        assert space.take(template) == (0,) * 10 + (7, 7, 7)
+        assert space.take(template, wait=0) is None

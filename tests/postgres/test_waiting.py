@@ -85,6 +85,14 @@ def test_a_match_that_a_program_had_locked_when_it_ended_is_found(url, name):
         assert waiter.result() == ("a", 1)
 
 
+def test_a_process_that_has_the_id_of_one_that_is_gone_is_not_waited_for(url, link):
+    """As after a crash, or at a standby that has taken over."""
+    with tupelo.connect(f"{url}&connect_timeout=5", reconnect=300) as space:
+        old = link.info.backend_pid, 0.0
+        asked = run_sync(lambda: space.was_committed(old, ["no such"]))  # type: ignore[attr-defined]
+        assert asked is False
+
+
 def test_a_match_in_hand_whose_lease_is_over_is_not_looked_for_all_the_time(url):
     with tupelo.connect(url) as space, space.transaction() as txn:
         space.write(("a", 1), lease=0.2)
@@ -100,3 +108,26 @@ def test_a_match_in_hand_whose_lease_is_over_is_not_looked_for_all_the_time(url)
 
         until_true(lambda: state()[0], "its lease is over")
         assert state() == (True, None)
+
+
+def test_only_those_who_wait_for_a_shape_or_do_not_know_it_are_woken(listener, link):
+    other, wanted, unaware = (joined(listener, 910_001) for _ in range(3))
+    other.shapes, other.known = frozenset({1}), 2
+    wanted.shapes, wanted.known = frozenset({2}), 2
+    unaware.shapes, unaware.known = frozenset({1}), 1
+    link.execute("NOTIFY tupelo_910001, '2'")
+    for waiter in (wanted, unaware):
+        until_true(waiter.event.is_set)
+        listener.looked(910_001, waiter)
+    assert not other.event.is_set() and not other.is_due
+
+
+def test_a_waiting_take_is_for_the_shapes_of_its_template(url):
+    with tupelo.connect(url) as space:
+        space.write_all([("a", 1), (1.0,), ("a", 1, 1)])
+        taker = Call(space.take, ("b", int))
+        until_true(partial(is_asleep, space))
+        (waiter,) = space.database.listener.waiting(space.id)  # type: ignore[attr-defined]
+        assert (waiter.shapes, waiter.known) == ({1}, 3)
+        space.write(("b", 2))
+        assert taker.result() == ("b", 2)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from tupelo.errors import BadArgument
-from tupelo.postgres.driver import Database
+from tupelo.postgres.driver import Database, where_of
 from tupelo.postgres.options import SpaceOptions, options_of
 from tupelo.postgres.space import PostgresSpace, check_name, check_text
 from tupelo.space.capacity import Capacity
@@ -24,12 +24,22 @@ def split_url(url: str) -> tuple[str, str | None]:
     return f"{base}?{rest}" if rest else base, names[0] if names else None
 
 
+def address_of(url: str, name: str) -> tuple[str, str]:
+    """The URL of a space in a database that is called `name`, unless the URL names one; and the
+    address without user and password, for messages."""
+    conninfo, given = split_url(url)
+    where = where_of(conninfo)
+    mark = "&" if "?" in conninfo else "?"
+    return f"{conninfo}{mark}{urlencode({'space': check_name(given or name)})}", where
+
+
 async def open_space(
     url: str,
     *,
     is_async: bool,
     create: bool = True,
     label: str = "",
+    agent: str = "",
     reconnect: float = 30.0,
     order: Order | None = None,
     capacity: Capacity | None = None,
@@ -37,13 +47,12 @@ async def open_space(
     clock: Clock | None = None,
 ) -> PostgresSpace:
     """Open the space that a URL names. `order`, `capacity` and `log_keep` are those of a new
-    space, or None. With a `clock`, which all its programs must share, leases are its and not the
-    server's: for tests."""
+    space, or None; `agent` is the id of the program, or new. With a `clock`, which all its
+    programs must share, leases are its and not the server's: for tests."""
     conninfo, name = split_url(url)
     if name is None:
-        # It is not shown: there may be a password in it.
         expected = "one that names a space: postgresql://host/database?space=jobs"
-        raise BadArgument("url", expected, "one without space=")
+        raise BadArgument("url", expected, url)
     check_name(name)
     check_text("name", "a label of this program", label)
     options: SpaceOptions | None = None
@@ -51,7 +60,9 @@ async def open_space(
         options = options_of(order, capacity, log_keep)
     database = await Database.shared(conninfo, is_async)
     try:
-        return await PostgresSpace.opened(database, name, options, create, clock, label, reconnect)
+        return await PostgresSpace.opened(
+            database, name, options, create, clock, label, reconnect, agent
+        )
     except BaseException:
         await database.release()
         raise

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from queue import SimpleQueue
 from typing import Any, ClassVar
 
 from tupelo.errors import (
     BadArgument,
     CannotReach,
+    Deadlock,
     DiskFull,
     JournalError,
     JournalFailed,
@@ -25,26 +29,53 @@ from tupelo.errors import (
     TupeloError,
 )
 from tupelo.postgres import schema
+from tupelo.postgres.indexing import existing
 from tupelo.space.dual_api import ThreadLock, run_sync
 
 try:
     import psycopg
-    from psycopg import errors as sql_errors
-    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
 except ImportError as error:
     raise BadArgument(
         "url",
         'one of a host; for PostgreSQL install the driver: pip install "tupelo[postgres]"',
-        "postgresql://...",
     ) from error
 
 from tupelo.postgres.listening import Listener, Waiter  # needs the driver
+from tupelo.postgres.prepared import AsyncLink, BlockingLink
 
 Row = tuple[Any, ...]
-SETUP = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
-"""Every statement sees what is committed when it begins, whatever the database's default is."""
+SETUP = """
+SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;
+SET jit = off;
+SELECT pid, extract(epoch FROM backend_start)::float8 FROM pg_stat_activity
+WHERE pid = pg_backend_pid()
+"""
+"""Every statement sees what is committed when it begins, whatever the database's default is. It is
+planned once: planning takes longer than execution. All statements have an index in the order that
+they ask for, and the planner must not decide otherwise because it met an empty table."""
+IDLE = psycopg.pq.TransactionStatus.IDLE
+LOST = ("08", "57P", "25P03", "25P04", "40")
+"""The states of errors after which the connection is gone, or the server has undone the
+transaction, so that an operation can be repeated: lost, shut down, idle for too long, in conflict
+with another."""
 IDLE_MAX = 16
 """So many connections are kept open for the next operations."""
+CONNECTIONS_MAX = 32
+"""So many operations have a connection at the same moment, unless the URL says `connections=`."""
+PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""A server that is gone without a word is noticed after a minute, also if it owes an answer (then
+there are no keepalives), and one that does not answer at all after 10 s; unless the URL says
+otherwise."""
+
+_has_slot: ContextVar[bool] = ContextVar("has_slot", default=False)
 
 
 class Database:
@@ -56,10 +87,16 @@ class Database:
 
     def __init__(self, conninfo: str, key: Any) -> None:
         self.conninfo = conninfo
-        self.where = _where(conninfo)
+        url, self.connections_max = _split_connections(conninfo)
+        self.where = where_of(conninfo)
+        self.settings = make_conninfo(url, **{**PATIENCE, **conninfo_to_dict(url)})
         self.users = 0
-        self.indexed: set[int] = set()
-        self.listener = Listener(conninfo, self.where)
+        self.identity = ""
+        """The id of the tables in the database: of two addresses one can tell that they are one."""
+        self.indexed: frozenset[int] = frozenset()
+        self.ranked: frozenset[Any] = frozenset()
+        """The places, and the orders by a number, that are known to have an index."""
+        self.listener = Listener(self.settings, self.where)
         self._key = key
         self._idle: list[Any] = []
         self._is_ready = False
@@ -80,6 +117,7 @@ class Database:
             if not found._is_ready:
                 async with found.connection() as link:
                     await found._require_tables(link)
+                    found.indexed = await existing(found, link)
                 found._is_ready = True
         except BaseException:
             await found.release()
@@ -101,15 +139,58 @@ class Database:
 
     async def _require_tables(self, link: Any) -> None:
         """Make the tables if there are none."""
+        version = await self.version(link)
+        if version == 0:
+            await self.migrate(link)
+        elif version < schema.VERSION:
+            raise JournalError(
+                f"the tables at {self.where} are of version {version}, and this program needs"
+                f" version {schema.VERSION}: run `tupelo store migrate` with their URL"
+            )
+        else:
+            self.require_known_version(version)
+        ((self.identity,),) = await self.run(link, "SELECT id::text FROM tupelo.version")
+
+    def require_known_version(self, version: int) -> None:
+        """Raise JournalError if a newer Tupelo has made the tables."""
+        if version > schema.VERSION:
+            raise JournalError(
+                f"the tables at {self.where} are of version {version}, and this program knows"
+                f" version {schema.VERSION}: use a newer Tupelo"
+            )
+
+    async def version(self, link: Any) -> int:
+        """The version of the tables; 0 if there are none."""
         found = await self.run(link, "SELECT to_regclass('tupelo.version') IS NOT NULL")
         if not found[0][0]:
-            await create_tables(self, link)
-        rows = await self.run(link, "SELECT version FROM tupelo.version")
-        if not rows or rows[0][0] != schema.VERSION:
-            raise JournalError(
-                f"the tables at {self.where} are of version {rows[0][0] if rows else 'unknown'}, "
-                f"and this program knows version {schema.VERSION}: use the Tupelo that made them"
+            return 0
+        rows = await self.run(link, "SELECT max(version) FROM tupelo.version")
+        return rows[0][0] or 0
+
+    async def migrate(self, link: Any) -> tuple[int, int]:
+        """Make the tables, or those of an older version new, unless another program just did.
+        Returns the version before and that of now."""
+        await self.run(link, "BEGIN")
+        try:
+            lock = "SELECT pg_advisory_xact_lock(%(lock)s)"
+            await self.run(link, lock, {"lock": schema.INIT_LOCK})
+            before = await self.version(link)
+            self.require_known_version(before)
+            for migration in schema.MIGRATIONS[before:]:
+                await self.run(link, migration)
+            version = {"version": schema.VERSION}
+            await self.run(link, "UPDATE tupelo.version SET version = %(version)s", version)
+            await self.run(
+                link,
+                "INSERT INTO tupelo.version (version) SELECT %(version)s "
+                "WHERE NOT EXISTS (SELECT FROM tupelo.version)",
+                version,
             )
+        except BaseException:
+            await self.run(link, "ROLLBACK")
+            raise
+        await self.run(link, "COMMIT")
+        return before, schema.VERSION
 
     @classmethod
     def detach_all(cls) -> None:
@@ -127,14 +208,17 @@ class Database:
 
     # Connections
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Any]:
-        """A connection for one operation."""
-        link = await self.acquire()
-        try:
-            yield link
-        finally:
-            await self.give_back(link)
+    def connection(self) -> _Borrowed:
+        """A connection for one operation: `async with database.connection() as link`. Waits while
+        too many have one; the connections of transactions do not count."""
+        return _Borrowed(self)
+
+    async def take_slot(self) -> None:
+        """Wait until fewer than `connections_max` operations have a connection."""
+        raise NotImplementedError
+
+    def free_slot(self) -> None:
+        raise NotImplementedError
 
     async def acquire(self) -> Any:
         self.require_own()
@@ -150,12 +234,11 @@ class Database:
         """Keep a connection for the next operation, unless it is lost or in a transaction."""
         if self.is_inherited:
             return
-        idle = psycopg.pq.TransactionStatus.IDLE
-        with self._guard:
-            keep = self.users > 0 and len(self._idle) < IDLE_MAX and not link.closed
-            if keep and link.info.transaction_status == idle:
-                self._idle.append(link)
-                return
+        if link.pgconn.transaction_status == IDLE:  # A lost one has another status.
+            with self._guard:
+                if self.users > 0 and len(self._idle) < IDLE_MAX:
+                    self._idle.append(link)
+                    return
         await self.close(link)
 
     async def open(self) -> Any:
@@ -165,18 +248,16 @@ class Database:
         raise NotImplementedError
 
     async def run(
-        self, link: Any, statement: str, values: Any = (), during: str = "an operation"
+        self, link: Any, statement: str, values: dict[str, Any] | None = None
     ) -> list[Row]:
         """Execute a statement and return its rows, if it has any."""
         self.require_own()
-        with self.translated(during):
-            return await self._execute(link, statement, values)
+        try:
+            return await self._execute(link, statement, values or {})
+        except psycopg.Error as error:
+            raise self.error_of(error, "an operation") from error
 
-    async def _execute(self, link: Any, statement: str, values: Any) -> list[Row]:
-        raise NotImplementedError
-
-    async def copy(self, link: Any, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """COPY rows into a table."""
+    async def _execute(self, link: Any, statement: str, values: dict[str, Any]) -> list[Row]:
         raise NotImplementedError
 
     @contextmanager
@@ -189,17 +270,33 @@ class Database:
     def error_of(self, error: psycopg.Error, during: str, opening: bool = False) -> TupeloError:
         """Our error for one of the driver, with the reason that the server gave."""
         reason = str(error).strip() or type(error).__name__
-        if isinstance(error, sql_errors.DiskFull):
-            return DiskFull(f"PostgreSQL at {self.where}: {reason}")
-        if isinstance(error, sql_errors.InsufficientPrivilege):
+        server, state = f"PostgreSQL at {self.where}", error.sqlstate or ""
+        if state == "53100":
+            return DiskFull(f"{server}: {reason}")
+        if state == "42501":
             return NotAllowed(f"use the tables ({reason})", self.where, "the database user")
+        if state == "25006":
+            return CannotReach(
+                self.where,
+                f"{reason}; with target_session_attrs=read-write in the"
+                " URL the driver looks for a server that can be written",
+            )
         if opening:
             return CannotReach(self.where, reason)
-        if isinstance(error, (sql_errors.QueryCanceled, sql_errors.LockNotAvailable)):
-            return JournalFailed(f"PostgreSQL at {self.where} gave up {during}: {reason}")
-        if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-            return PeerLost(f"PostgreSQL at {self.where}", during, reason)
-        return JournalFailed(f"PostgreSQL at {self.where} refused {during}: {reason}")
+        if state in ("42P01", "3F000", "42703"):
+            return JournalError(
+                f"{server} lacks tables of Tupelo: run `tupelo store init`: {reason}"
+            )
+        if state in ("57014", "55P03"):
+            return JournalFailed(f"{server} gave up {during}: {reason}")
+        if state == "40P01":
+            others = re.findall(r"blocked by process (\d+)", error.diag.message_detail or "")
+            return Deadlock("", [f"server process {pid}" for pid in others])
+        if state.startswith(LOST) or (
+            not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        ):
+            return PeerLost(server, during, reason)
+        return JournalFailed(f"{server} refused {during}: {reason}")
 
     # Waiting
 
@@ -227,25 +324,63 @@ class Database:
         raise NotImplementedError
 
 
+class _Borrowed:
+    """A connection, given back at the end of a block. (A generator would be slower.)"""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        # An operation may need a second one: if it waited for that, all might wait for each other.
+        self._is_second = _has_slot.get()
+
+    async def __aenter__(self) -> Any:
+        if not self._is_second:
+            await self._database.take_slot()
+            _has_slot.set(True)
+        try:
+            self._link = await self._database.acquire()
+        except BaseException:
+            self._free()
+            raise
+        return self._link
+
+    async def __aexit__(self, *error: object) -> None:
+        try:
+            await self._database.give_back(self._link)
+        finally:
+            self._free()
+
+    def _free(self) -> None:
+        if not self._is_second:
+            _has_slot.set(False)
+            self._database.free_slot()
+
+
 class BlockingDatabase(Database):
     is_async = False
 
+    def __init__(self, conninfo: str, key: Any) -> None:
+        super().__init__(conninfo, key)
+        self._slots: SimpleQueue[None] = SimpleQueue()  # a semaphore in C
+        for _ in range(self.connections_max):
+            self._slots.put(None)
+
+    async def take_slot(self) -> None:
+        self._slots.get()
+
+    def free_slot(self) -> None:
+        self._slots.put(None)
+
     async def open(self) -> Any:
-        link = psycopg.connect(self.conninfo, autocommit=True)
-        link.execute(SETUP)
+        link = BlockingLink.connect(self.settings, autocommit=True)
+        (link.backend,) = link.wait(link.prepared.execute(SETUP, {}))
         return link
 
     async def close(self, link: Any) -> None:
         link.close()
 
-    async def _execute(self, link: Any, statement: str, values: Any) -> list[Row]:
-        cursor = link.execute(statement, values or None)
-        return cursor.fetchall() if cursor.description else []
-
-    async def copy(self, link: Any, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        with self.translated("a write"), link.cursor().copy(statement) as copy:
-            for row in rows:
-                copy.write_row(row)
+    async def _execute(self, link: Any, statement: str, values: dict[str, Any]) -> list[Row]:
+        rows: list[Row] = link.wait(link.prepared.execute(statement, values))
+        return rows
 
     async def sleep(self, waiter: Waiter) -> None:
         waiter.event.wait()
@@ -273,24 +408,25 @@ class AsyncDatabase(Database):
         super().__init__(conninfo, key)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(self.connections_max)
+
+    async def take_slot(self) -> None:
+        await self._slots.acquire()
+
+    def free_slot(self) -> None:
+        self._slots.release()
 
     async def open(self) -> Any:
-        link = await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True)
-        await link.execute(SETUP)
+        link = await AsyncLink.connect(self.settings, autocommit=True)
+        (link.backend,) = await link.wait(link.prepared.execute(SETUP, {}))
         return link
 
     async def close(self, link: Any) -> None:
         await link.close()
 
-    async def _execute(self, link: Any, statement: str, values: Any) -> list[Row]:
-        cursor = await link.execute(statement, values or None)
-        return await cursor.fetchall() if cursor.description else []
-
-    async def copy(self, link: Any, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        with self.translated("a write"):
-            async with link.cursor().copy(statement) as copy:
-                for row in rows:
-                    await copy.write_row(row)
+    async def _execute(self, link: Any, statement: str, values: dict[str, Any]) -> list[Row]:
+        rows: list[Row] = await link.wait(link.prepared.execute(statement, values))
+        return rows
 
     async def sleep(self, waiter: Waiter) -> None:
         await waiter.event.wait()
@@ -326,28 +462,41 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=Database.detach_all)
 
 
-async def create_tables(database: Database, link: Any) -> None:
-    """Make the tables, unless another program just did."""
-    await database.run(link, "BEGIN")
-    try:
-        await database.run(link, "SELECT pg_advisory_xact_lock(%s)", (schema.INIT_LOCK,))
-        await database.run(link, schema.TABLES)
-        await database.run(
-            link,
-            "INSERT INTO tupelo.version SELECT %s WHERE NOT EXISTS (SELECT FROM tupelo.version)",
-            (schema.VERSION,),
-        )
-    except BaseException:
-        await database.run(link, "ROLLBACK")
-        raise
-    await database.run(link, "COMMIT")
+def quoted(text: str) -> str:
+    """A text constant, for statements that take no parameters."""
+    return "'" + text.replace("'", "''") + "'"
 
 
-def _where(conninfo: str) -> str:
+def sqlstate(error: TupeloError) -> str | None:
+    """The code of the server's error behind one of ours."""
+    return getattr(error.__cause__, "sqlstate", None)
+
+
+def _split_connections(url: str) -> tuple[str, int]:
+    """The address for the driver, and how many connections operations may have."""
+    base, _, query = url.partition("?")
+    parts = query.split("&") if query else []
+    asked = [part for part in parts if part.startswith("connections=")]
+    if not asked:
+        return url, CONNECTIONS_MAX
+    count = asked[-1].partition("=")[2]
+    if not count.isdecimal() or int(count) == 0:
+        raise BadArgument("url", "one with connections= and a number from 1", count)
+    rest = "&".join(part for part in parts if part not in asked)
+    return f"{base}?{rest}" if rest else base, int(count)
+
+
+def where_of(conninfo: str) -> str:
     """The address without user and password, for messages."""
     try:
-        parts = conninfo_to_dict(conninfo)
+        parts = conninfo_to_dict(_split_connections(conninfo)[0])
     except psycopg.Error as error:
         reason = str(error).strip()
-        raise BadArgument("url", "the address of a database", f"one with an {reason}") from error
+        if "query parameter" not in reason:
+            reason = re.sub(r'"[^"]*"', "...", reason)  # It may be a part of the password.
+        raise BadArgument("url", f"the address of a database ({reason})") from None
+    port = str(parts.get("port") or "0").replace(",", "")  # one for each host
+    if not port.isdigit() and "@" in conninfo:
+        expected = "the address of a database; in a password, / is spelled %2F"
+        raise BadArgument("url", expected, conninfo)
     return f"{parts.get('host') or 'localhost'}/{parts.get('dbname') or ''}"

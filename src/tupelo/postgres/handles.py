@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -17,20 +16,25 @@ import msgspec
 from tupelo.errors import (
     CannotCommit,
     CannotReach,
-    JournalError,
+    Deadlock,
+    JournalFailed,
     LeaseLost,
-    ListenerFailed,
     MatchSetInvalid,
     PeerLost,
     Refused,
     SpaceClosed,
+    SpaceFull,
     TransactionEnded,
     TransactionError,
     TupeloError,
     UnknownType,
 )
-from tupelo.postgres.statements import HELD
+from tupelo.postgres.driver import quoted, sqlstate
+from tupelo.postgres.listening import channel_of
+from tupelo.postgres.statements import HELD, LOCK_DECISION, RECORD_DECISION
+from tupelo.postgres.voting import prepared_name, read_prepared_name
 from tupelo.space.dual_api import DualHandle, dual_api, run_sync
+from tupelo.space.fetching import Fetching, FetchingSubscription
 from tupelo.space.matchset import Skipped
 from tupelo.space.protocol import (
     MatchSetLike,
@@ -40,17 +44,17 @@ from tupelo.space.protocol import (
     names_of,
 )
 from tupelo.space.query import check_wait
-from tupelo.space.reaction import WeakStep
 from tupelo.space.session import Seen
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
 from tupelo.values.change import Notice
-from tupelo.values.entry import About, Entry, check_about, note_about, require_known, thaw
+from tupelo.values.entry import About, Entry, check_about, note_about, require_known
 from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
     from tupelo.postgres.driver import Row
     from tupelo.postgres.listening import Waiter
     from tupelo.postgres.log import Event
+    from tupelo.postgres.prepared import Backend
     from tupelo.postgres.space import PostgresSpace, Search
 
 logger = logging.getLogger("tupelo")
@@ -58,6 +62,8 @@ logger = logging.getLogger("tupelo")
 PRUNE_AFTER = 1_024
 """A session looks which of its entries are gone when it has seen so many."""
 SPACE_CLOSED = "its space was closed"
+VOTE_SECONDS = 10
+"""So long a vote waits for the writers of a space with a capacity."""
 
 
 # Leases
@@ -69,6 +75,7 @@ class WrittenEntry(msgspec.Struct, gc=False):
     id: int
     expires: float | None
     txn: PostgresTransaction | None = None
+    n: int = 0
 
 
 class PostgresLandlord:
@@ -104,10 +111,18 @@ class PostgresLandlord:
         space = self._space
         txn = thing.txn if thing.txn is not None and thing.txn.state == "active" else None
 
+        token = space.new_token()
+
         async def change(link: Any) -> tuple[list[Row], Any]:
-            change = space.change(kind)
+            change = space.change(kind, token=token)
             rows = await space.run(
-                link, statement, id=thing.id, logs=txn is None, **values, **change
+                link,
+                statement,
+                id=thing.id,
+                logs=txn is None,
+                tells=txn is None,
+                **values,
+                **change,
             )
             if rows and txn is not None and kind == "cancelled":
                 txn.took([(thing.id,)])
@@ -116,11 +131,11 @@ class PostgresLandlord:
             )
             if is_there:
                 raise Refused("a transaction has the entry in hand: try again when it has ended")
-            return rows, await space.xid(link) if rows else None
+            return rows, rows or None
 
         if txn is None:
             await space.tidy()
-        rows: list[Row] = await space.within(txn, change, True)
+        rows: list[Row] = await space.within(txn, change, True, token)
         if not rows:
             raise LeaseLost("the entry is gone: it was taken, cancelled or has expired")
         return rows
@@ -240,11 +255,17 @@ class PostgresTransaction(LeasedHandle):
         seconds: float | None,
         link: Any,
         parent: PostgresTransaction | None,
+        beside: PostgresTransaction | None = None,
     ) -> None:
         self.parent = parent
         self.root: PostgresTransaction = self if parent is None else parent.root
+        # All on this connection, each in its own space; they end together.
+        self.group: list[PostgresTransaction] = [] if beside is None else beside.group
         self.link = link
-        self.backend: int = link.info.backend_pid
+        self.backend: Backend | None = None if link is None else link.backend
+        self.name = ""  # of the prepared transaction in the server
+        self._xid = ""  # of what is prepared
+        self._told: list[str] = []  # the branches for which it decides
         self.waiters: set[Waiter] = set()
         self.children: list[PostgresTransaction] = []
         # Of the root only: what all of them did so far.
@@ -253,15 +274,29 @@ class PostgresTransaction(LeasedHandle):
         self.read: set[int] = set()
         self._before: Any = None
         self._holds = False
-        self._lock: Any = space.database.new_lock() if parent is None else parent.root._lock
+        self._saved = (
+            False  # Of the first of the group: whether there is a savepoint to go back to.
+        )
+        above = parent or beside
+        self._lock: Any = space.database.new_lock() if above is None else above.root._lock
         self._state: State = "active"
         self._reason = ""
         super().__init__(space, seconds)
+        if parent is None:
+            self.group.append(self)
 
     @classmethod
     async def begun(
-        cls, space: PostgresSpace, seconds: float | None, parent: PostgresTransaction | None
+        cls,
+        space: PostgresSpace,
+        seconds: float | None,
+        parent: PostgresTransaction | None,
+        beside: PostgresTransaction | None = None,
     ) -> PostgresTransaction:
+        if beside is not None:
+            async with beside._lock:
+                beside.require()
+                return cls(space, seconds, beside.link, None, beside)
         if parent is None:
             link = await space.reading(cls._begin_on(space))
             return cls(space, seconds, link, None)
@@ -271,6 +306,7 @@ class PostgresTransaction(LeasedHandle):
             root = parent.root
             txn._before = (dict(root.written), dict(root.taken), set(root.read))
             await space.database.run(txn.link, f"SAVEPOINT t{txn.id}")
+            root.group[0]._saved = False
             parent.children.append(txn)
         return txn
 
@@ -287,13 +323,43 @@ class PostgresTransaction(LeasedHandle):
 
         return begin
 
+    @classmethod
+    def in_doubt(
+        cls, space: PostgresSpace, name: str, txn_id: str, xid: str
+    ) -> PostgresTransaction:
+        """One that is prepared in the server, by a program that may be gone."""
+        txn = cls(space, None, None, None)
+        txn.id, txn.name, txn._xid, txn._state = txn_id, name, xid, "prepared"
+        space.handles.discard(txn)
+        return txn
+
+    async def dismiss(self) -> None:
+        """Abort; one that has nothing in hand ends without a word to those who wait."""
+        if self.taken or self.written or self.read:
+            await self.interrupted()
+            return
+        self._state, self.ended = "aborted", True
+        self.space.handles.discard(self)
+        await self.space.roll_back(self.link)
+        await self.space.database.give_back(self.link)
+
+    @property
+    def reason(self) -> str:
+        """Why it was aborted, if that is known."""
+        return self._reason
+
     @property
     def is_root(self) -> bool:
         return self.parent is None
 
     @property
+    def has_changed(self) -> bool:
+        """Whether something was written or taken on its connection."""
+        return any(one.written or one.taken for one in self.group)
+
+    @property
     def state(self) -> State:
-        """active, committed or aborted."""
+        """active, prepared, committed or aborted."""
         if self._state == "active" and self.ran_out:
             return "aborted"
         if self._state == "active" and self.parent is not None and self.parent.state != "active":
@@ -326,7 +392,11 @@ class PostgresTransaction(LeasedHandle):
             database = self.space.database
             before, held = set(self.root.read), self.root._holds
             try:
-                await database.run(self.link, "SAVEPOINT operation")
+                # The last one is released here, and not when it is done: one message less.
+                first = self.root.group[0]
+                release = "RELEASE operation; " if first._saved else ""
+                await database.run(self.link, f"{release}SAVEPOINT operation")
+                first._saved = True
                 try:
                     value, _ = await body(self.link)
                 except BaseException:
@@ -334,10 +404,11 @@ class PostgresTransaction(LeasedHandle):
                     if not self.link.closed:
                         await database.run(self.link, "ROLLBACK TO operation")
                     raise
-                await database.run(self.link, "RELEASE operation")
             except PeerLost:
                 await self._lose("its connection was lost")
                 raise
+            except Deadlock as deadlock:
+                raise Deadlock(self.id, deadlock.waits_for) from deadlock.__cause__
             return value
 
     async def _end_expired_children(self) -> None:
@@ -369,60 +440,103 @@ class PostgresTransaction(LeasedHandle):
     @dual_api
     async def commit(self) -> None:
         """Make all its changes visible."""
-        await self._commit()
+        await self.commit_now()
 
-    async def _commit(self) -> None:
+    async def commit_now(self) -> None:
+        if self._state == "prepared":
+            self.space.require_open()
+            await self.settle(True)
+            return
         async with self._lock:
-            self.require()
-            await self._end_expired_children()
-            self._require_innermost()
+            await self._require_last()
             if self.parent is not None:
                 await self.space.database.run(self.link, f"RELEASE t{self.id}")
+                self.root.group[0]._saved = False
                 self._ended("committed", "")
                 self._tell_waiters(self.parent.waiters)
                 return
-            try:
-                await self._commit_root()
-            except (PeerLost, CannotReach):
-                await self._lose("its connection was lost while it committed")
-                raise
-            except TupeloError as error:  # Its entries must not stay in hand.
-                await self._undo(str(error))
-                raise
-        self.space.database.listener.tell(self.space.id)
+            await self._ending(self._commit_root)
+        self._look_again()
+
+    async def _require_last(self) -> None:
+        """Raise an error unless it can end now."""
+        self.require()
+        await self._end_expired_children()
+        self._require_innermost()
+
+    async def _ending(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the statements of its end; if they fail, nothing must stay in hand."""
+        try:
+            await work()
+        except (PeerLost, CannotReach):
+            await self._lose("its connection was lost while it committed")
+            raise
+        except Deadlock as deadlock:
+            reason = Deadlock(self.id, deadlock.waits_for)
+            await self._undo(str(reason))
+            raise CannotCommit(self.id, repr(self.space), str(reason)) from reason
+        except TupeloError as error:
+            await self._undo(str(error))
+            raise
 
     async def _commit_root(self) -> None:
+        await self._stage()
+        await self._commit_link()
+
+    async def _stage(self, votes: bool = False) -> None:
+        """Log all changes, and give the written entries their places. CannotCommit if there is no
+        room for them any more."""
+        for one in sorted(self.group, key=lambda one: one.space.id):
+            if one.written and one.space.options.bounded:
+                if votes:  # A circle of votes in several databases is not seen by any of them.
+                    await one.space.run(self.link, f"SET LOCAL lock_timeout = '{VOTE_SECONDS}s'")
+                try:
+                    await one.space.make_room(self.link, one, [])
+                except SpaceFull as full:
+                    raise CannotCommit(self.id, repr(one.space), str(full)) from full
+        for one in self.group:
+            space = one.space
+            if one.taken:
+                await one._log_takes(list(one.taken.values()))
+            if one.written:
+                await space.run(
+                    self.link,
+                    space.sql.commit_writes,
+                    ids=list(one.written),
+                    **space.change("written", one.id),
+                )
+
+    async def _commit_link(self) -> None:
+        """Commit the transaction of the database, with notifications."""
         space = self.space
-        xid = None
-        if self.taken:
-            await self._log("taken", list(self.taken.values()))
-        if self.written:
-            ((arrivals, _),) = await space.run(
-                self.link, space.sql.numbers, count=len(self.written)
-            )
-            await space.run(
-                self.link,
-                space.sql.commit_writes,
-                ids=list(self.written),
-                arrivals=arrivals,
-                **space.change("written", self.id),
-            )
-        if self.taken or self.written or self.read:
-            ((xid, _),) = await space.run(
-                self.link, "SELECT pg_current_xact_id()::text, pg_notify(%(channel)s, '')"
-            )
+        told = [one.space.id for one in self.group if one.taken or one.written or one.read]
+        notify = "".join([f"NOTIFY {channel_of(int(number))}; " for number in told])
         try:
-            await space.database.run(self.link, "COMMIT")
-        except PeerLost as lost:
-            if xid is not None and not await space.was_committed(self.link, xid, lost):
+            await space.database.run(self.link, f"{notify}COMMIT")
+        except PeerLost:
+            if self._traces and not await space.was_committed(self.backend, self._traces):
                 raise
-        self._ended("committed", "")
+        self._all_ended("committed", "")
         await space.database.give_back(self.link)
 
-    async def _log(self, kind: str, rows: list[Row]) -> None:
+    @property
+    def _traces(self) -> list[str]:
+        """The ids that its changes and decisions have if it is committed."""
+        return [*self._told, *(one.id for one in self.group if one.taken or one.written)]
+
+    def _all_ended(self, state: State, reason: str) -> None:
+        for one in self.group:
+            one._ended(state, reason)
+
+    def _look_again(self) -> None:
+        """Let those look who wait in this program."""
+        for one in self.group:
+            self.space.database.listener.tell(one.space.id)
+
+    async def _log_takes(self, rows: list[Row]) -> None:
         await self.space.run(
             self.link,
-            self.space.sql.log_entries,
+            self.space.sql.commit_takes,
             ids=[row[0] for row in rows],
             origins=[row[4] for row in rows],
             ns=[row[5] for row in rows],
@@ -430,7 +544,7 @@ class PostgresTransaction(LeasedHandle):
             bodies=[row[3] for row in rows],
             counts=[row[8] for row in rows],
             tos=[row[9] for row in rows],
-            **self.space.change(kind, self.id),
+            **self.space.change("taken", self.id),
         )
 
     @dual_api
@@ -439,35 +553,69 @@ class PostgresTransaction(LeasedHandle):
         await self._abort("")
 
     async def _abort(self, reason: str) -> None:
-        async with self._lock:
-            if self._state == "active":
-                await self._undo(reason)
+        await self.call_off(reason)
         self.space.require_open()
         if self._state == "committed":
             raise TransactionEnded(self.id, self._state, self._reason)
+
+    async def call_off(self, reason: str) -> None:
+        """Abort it, unless it has ended."""
+        if self._state == "prepared":
+            await self.settle(False)
+        async with self._lock:
+            if self._state == "active":
+                await self._undo(reason)
 
     async def _undo(self, reason: str) -> None:
         """Roll back, and tell those who wait that entries are free again."""
         space, root = self.space, self.root
         space.database.require_own()
-        for child in self.children:
-            if child._state == "active":
-                child._ended("aborted", reason)
         if self.parent is not None:
+            for child in self.children:
+                if child._state == "active":
+                    child._ended("aborted", reason)
             taken = {id_: row for id_, row in root.taken.items() if id_ not in self._before[1]}
             root.written, root.taken, root.read = self._before
             self._ended("aborted", reason)
             with suppress(PeerLost):
+                root.group[0]._saved = False
                 await space.database.run(self.link, f"ROLLBACK TO t{self.id}")
             if not (root.written or root.taken or root.read):
                 root._holds = False
-        else:
-            taken = self.taken
-            self._ended("aborted", reason)
+            if taken:
+                await self._unclaim(list(taken))
+                await self._release([])
+            return
+        for child in (child for one in self.group for child in one.children):
+            if child._state == "active":
+                child._ended("aborted", reason)
+        try:
             await space.roll_back(self.link)
-            await space.database.give_back(self.link)
-        if self.parent is None or taken:
-            await self._release(list(taken) if self.parent is None else [])
+        finally:  # Not before: who looks for what has ended waits for this.
+            self._all_ended("aborted", reason)
+        await space.database.give_back(self.link)
+        for one in self.group:
+            await one._release(list(one.taken))
+
+    async def claim(self, rows: list[Row]) -> list[Row]:
+        """Tell others who has these entries, before their taker gets them, and count the takers
+        that were lost with them."""
+        space, root = self.space, self.root
+        change = space.change("taken", root.id)
+        losses: dict[int, int] = {}
+        with suppress(PeerLost, CannotReach):  # It is not counted then.
+            async with space.database.connection() as link:
+                ids = [row[0] for row in rows if row[0] not in root.written]
+                if ids:
+                    found = await space.run(link, space.sql.claim, ids=ids, **change)
+                    losses = {id_: lost for id_, lost in found if lost}
+        return [(*row[:8], row[8] + losses.get(row[0], 0), *row[9:]) for row in rows]
+
+    async def _unclaim(self, ids: list[int]) -> None:
+        space = self.space
+        with suppress(PeerLost, CannotReach):
+            async with space.database.connection() as link:
+                await space.run(link, space.sql.unclaim, ids=ids, txn=self.root.id)
 
     async def _release(self, taken: list[int]) -> None:
         """Count that these entries came back, and tell those who wait."""
@@ -485,9 +633,10 @@ class PostgresTransaction(LeasedHandle):
         space.database.listener.tell(space.id)
 
     async def _lose(self, reason: str) -> None:
-        for one in (self.root, *self.root.children):
-            if one._state == "active":
-                one._ended("aborted", reason)
+        for root in self.root.group:
+            for one in (root, *root.children):
+                if one._state == "active":
+                    one._ended("aborted", reason)
         await self.space.database.close(self.link)
 
     def _ended(self, state: State, reason: str) -> None:
@@ -519,20 +668,128 @@ class PostgresTransaction(LeasedHandle):
             if self._state == "active" and self.is_root:
                 await self._undo(SPACE_CLOSED)
 
+    # Two phases
+
     @dual_api
     async def prepare(self) -> Vote:
         """First phase of a two-phase commit. A transaction that changed nothing commits."""
-        self.require()
         if self.parent is not None:
+            self.require()
             raise TransactionError("a nested transaction takes no part in a vote")
+        return await self.vote(self.id)
+
+    async def vote(self, txn_id: str) -> Vote:
+        """Prepare all transactions on the connection, as a branch with this id."""
         async with self._lock:
-            self._require_innermost()
-        if not (self.written or self.taken):
-            await self._commit()
-            return "not changed"
-        raise CannotCommit(
-            self.id, repr(self.space), "a space in a database does not vote yet: commit it"
+            await self._require_last()
+            if not self.has_changed:
+                await self._ending(self._commit_root)
+            else:
+                await self._ending(partial(self._prepare, txn_id))
+        self._look_again()
+        return "prepared" if self._state == "prepared" else "not changed"
+
+    async def _prepare(self, txn_id: str) -> None:
+        space = self.space
+        name = prepared_name([one.space.id for one in self.group], txn_id)
+        await self._stage(votes=True)
+        ((self._xid,),) = await space.run(self.link, "SELECT pg_current_xact_id()::text")
+        # A prepared transaction notifies nobody, and whoever commits it may die before it does. So
+        # those who wait are told before: they see that entries are in hand, and look now and then.
+        await self._notify()
+        try:
+            await space.database.run(self.link, f"PREPARE TRANSACTION {quoted(name)}")
+        except PeerLost:
+            if not await space.is_prepared(name, self.backend):
+                raise
+        except JournalFailed as error:
+            if sqlstate(error) in ("55000", "53400"):
+                raise CannotCommit(
+                    self.id,
+                    repr(space),
+                    "PostgreSQL has no room for another prepared transaction: set "
+                    "max_prepared_transactions (its default is 0) to the number of transactions "
+                    "over several spaces at the same moment, and restart the server",
+                ) from error
+            raise
+        for one in self.group:
+            one.name, one._state = name, "prepared"
+            one._tell_waiters(one.waiters)
+        await space.database.give_back(self.link)
+
+    async def _notify(self) -> None:
+        async with self.space.database.connection() as link:
+            for space_id in self._spaces():
+                await self.space.database.run(
+                    link,
+                    "SELECT pg_notify(%(channel)s, '')",
+                    {"channel": channel_of(space_id)},
+                )
+
+    def _spaces(self) -> list[int]:
+        return (
+            read_prepared_name(self.name)[0] if self.name else [one.space.id for one in self.group]
         )
+
+    async def settle(self, commits: bool) -> None:
+        """Second phase: commit or abort what is prepared, also after the space was closed."""
+        space = self.space
+        async with self._lock:
+            if self._state != "prepared":
+                if self._state == ("committed" if commits else "aborted"):
+                    return
+                raise TransactionEnded(self.id, self._state, self._reason)
+            done = await space.settle_prepared(self.name, commits, self._xid)
+            with suppress(TupeloError):  # They look now and then.
+                await self._notify()
+            self._all_ended("committed" if done else "aborted", "")
+        if not done:
+            for one in self.group:
+                await one._release(list(one.taken))
+        if done is not commits:
+            raise TransactionEnded(self.id, self._state, "it was settled by another program")
+        self._look_again()
+
+    async def stage(self, txn_id: str) -> None:
+        """Do everything but the commit, as the branch that decides. Until that, a lock tells others
+        that there is no decision."""
+        async with self._lock:
+            await self._require_last()
+            await self._ending(partial(self._stage_decision, txn_id))
+
+    async def _stage_decision(self, txn_id: str) -> None:
+        await self._stage(votes=True)
+        await self.space.run(self.link, LOCK_DECISION, txn=txn_id)
+
+    async def commit_staged(self, told: list[tuple[str, str]]) -> None:
+        """Commit, with the record of the decision for these branches and participants."""
+        async with self._lock:
+            self.require()
+            await self._ending(partial(self._commit_decision, told))
+        self._look_again()
+
+    async def _commit_decision(self, told: list[tuple[str, str]]) -> None:
+        self._told = [txn for txn, _ in told]
+        if told:
+            await self.space.run(
+                self.link,
+                RECORD_DECISION,
+                txns=self._told,
+                participants=[name for _, name in told],
+            )
+        await self._commit_link()
+
+    async def has_been_committed(self) -> bool:
+        """Whether the branch that decides has committed, if its commit was interrupted; otherwise
+        it is undone."""
+        async with self._lock:
+            if self._state == "active":
+                await self.space.roll_back(self.link)
+                backend = self.backend if self.link.closed else None
+                done = await self.space.was_committed(backend, self._traces)
+                self._all_ended("committed" if done else "aborted", "")
+                await self.space.database.give_back(self.link)
+            return self._state == "committed"
 
     def transaction(self, *, lease: float | None = None) -> Any:
         """A nested transaction: it sees what this one sees, and commits into it."""
@@ -546,7 +803,7 @@ class PostgresTransaction(LeasedHandle):
                     await self._abort("")
         elif self._state == "active":
             try:
-                await self._commit()
+                await self.commit_now()
             except SpaceClosed:  # It was begun while the space closed.
                 await self._abort(SPACE_CLOSED)
                 raise
@@ -585,13 +842,23 @@ class PostgresSession(LeasedHandle, SessionLike):
         about: list[About] | None = None,
     ) -> Any:
         check_about(about)
-        self.require()
         self.space.require_here(scope, coverage)
-        search = self.space.new_search(template, many, limit, self._seen, self.id)
-        found = await self.space.find(search, wait, limit, None, self)
+        found = await self.space.find(self.search(template, many, limit), wait, limit, None, self)
         note_about(found, about)
         values = [entry.value for entry in found]
         return values if many else values[0] if values else None
+
+    def search(self, template: object, many: bool, limit: int | None) -> Search:
+        """The search of a read in this session."""
+        self.require()
+        return self.space.new_search(template, many, limit, self._seen, self.id)
+
+    def unsee(self, entries: list[Entry]) -> None:
+        """Forget entries that did not reach the reader."""
+        for entry in entries:
+            self._seen.discard_number(entry.origin, entry.n)
+            self._entries.pop(entry.arrival, None)
+        self.space.database.listener.tell(self.space.id)
 
     async def look(self, search: Search) -> list[Entry]:
         """The matches that it has not seen, each for one caller."""
@@ -628,7 +895,7 @@ class PostgresSession(LeasedHandle, SessionLike):
         return len(self._seen)
 
 
-class PostgresMatchSet(LeasedHandle):
+class PostgresMatchSet(LeasedHandle, Fetching):
     """The entries that matched, in order of arrival. Iterate (`async for` on the async API), or
     call `next` until it returns None."""
 
@@ -650,6 +917,14 @@ class PostgresMatchSet(LeasedHandle):
     @dual_api
     async def next(self) -> Any:
         """The next entry, or None at the end. MatchSetInvalid if one of its entries was taken."""
+        return await self.fetch_next()
+
+    async def fetch_next(self) -> Any:
+        entry = await self.next_entry(True)
+        return None if entry is None else entry.value
+
+    async def next_entry(self, known: bool) -> Entry | None:
+        """The next entry; with `known`, those of unknown classes are left out."""
         self.space.require_open()
         if not self._left and not self._invalid:
             return None
@@ -664,11 +939,16 @@ class PostgresMatchSet(LeasedHandle):
         while self._left:
             entry = self._left.popleft()
             try:
-                require_known(entry)
-                return entry.value
+                if known:
+                    require_known(entry)
+                return entry
             except UnknownType as error:
                 self._skipped.append(Skipped((entry.origin, entry.n), str(error)))
         return None
+
+    async def cancelled(self) -> None:
+        self._invalid = self._invalid or "its lease was cancelled"
+        self.finish()
 
     async def _look(self) -> None:
         """Which of the entries that are left are gone, and how."""
@@ -705,21 +985,11 @@ class PostgresMatchSet(LeasedHandle):
         """The entries that were left out so far, with the reasons."""
         return list(self._skipped)
 
-    def __iter__(self) -> Iterator[Any]:
-        self.require_door(False, "'async for'")
-        while (entry := self.next()) is not None:
-            yield entry
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        self.require_door(True, "'for'")
-        while (entry := await self.next()) is not None:
-            yield entry
-
 
 # Subscriptions, reactions
 
 
-class PostgresSubscription(LeasedHandle):
+class PostgresSubscription(LeasedHandle, FetchingSubscription):
     """Notices in order, from the log of the space. Iterate (`async for` on the async API), or call
     `get`. It ends with its lease, its space, or `close()`."""
 
@@ -747,8 +1017,11 @@ class PostgresSubscription(LeasedHandle):
         templates."""
         return self.event.id
 
-    def add(self, kind: Any, entry: Entry) -> None:
-        """Add a notice; if the backlog is full, the oldest is dropped."""
+    def add(self, kind: Any, entry: Entry, time: float) -> None:
+        """Add a notice of a change at this time, unless the lease had ended; if the backlog is
+        full, the oldest is dropped."""
+        if self.expires is not None and self.expires <= time:
+            return
         if len(self.backlog) >= self._backlog_max:
             self.backlog.popleft()
             self._missed += 1
@@ -778,6 +1051,16 @@ class PostgresSubscription(LeasedHandle):
             return self._next()
         return found
 
+    def give_back(self, notices: list[Notice]) -> None:
+        """Return notices that did not reach the receiver."""
+        for notice in reversed(notices):
+            self.miss(notice.missed)
+            self.backlog.appendleft(msgspec.structs.replace(notice, missed=0))
+
+    def miss(self, count: int) -> None:
+        """The next notice tells that so many are missing."""
+        self._missed += count
+
     def _next(self) -> Notice | None:
         if not self.backlog:
             return None
@@ -787,29 +1070,8 @@ class PostgresSubscription(LeasedHandle):
             self._missed = 0
         return notice
 
-    def __iter__(self) -> Iterator[Notice]:
-        self.require_door(False, "'async for'")
-        while (notice := run_sync(partial(self.next, None))) is not None:
-            yield notice
-
-    async def __aiter__(self) -> AsyncIterator[Notice]:
-        self.require_door(True, "'for'")
-        while (notice := await self.next(None)) is not None:
-            yield notice
-
-    async def call(self, callback: Callable[[Notice], object]) -> None:
-        """Call `callback` with each notice; an exception of the callback ends the subscription."""
-        try:
-            while (notice := await self.next(None)) is not None:
-                result = callback(notice)
-                if self.is_async and isawaitable(result):
-                    await result
-        except Exception as error:
-            logger.exception("a subscription's callback raised; the subscription is closed")
-            self.fail(error)
-        except BaseException as error:
-            self.fail(ListenerFailed(repr(error)))
-            raise
+    async def fetch_next(self) -> Notice | None:
+        return await self.next(None)
 
     def fail(self, error: Exception) -> None:
         """End it with an error."""
@@ -869,83 +1131,3 @@ class PostgresSubscription(LeasedHandle):
 
     async def expired(self) -> None:
         await self.leave(None)
-
-
-class PostgresReaction:
-    """A reaction: this program calls the function once for every entry, after it is committed."""
-
-    def __init__(
-        self,
-        space: PostgresSpace,
-        subscription: PostgresSubscription,
-        function: Any,
-        once: bool,
-    ) -> None:
-        self._space = space
-        self._subscription = subscription
-        self._function = function
-        self._once = once
-        self._seen = Seen()
-        self._active = True
-        self._error: Exception | None = None
-        self.is_async = space.is_async
-
-    def __repr__(self) -> str:
-        return f"<a reaction in the space {self._space.name!r} at {self._space.database.where}>"
-
-    @property
-    def active(self) -> bool:
-        """Will the function be called again?"""
-        return self._active
-
-    @property
-    def error(self) -> Exception | None:
-        """The last exception of the function, or the error that ended the reaction."""
-        return self._error
-
-    @dual_api
-    async def cancel(self) -> None:
-        """End the reaction."""
-        self._active = False
-        await self._subscription.leave(None)
-
-    async def run(self, existing: list[Entry]) -> None:
-        """React to the entries that are there, then to those that come."""
-        try:
-            for entry in existing:
-                await self._react(entry)
-            while self._active and (notice := await self._subscription.next(None)):
-                await self._react(notice.subject)
-        except SpaceClosed:
-            pass
-        except (PeerLost, JournalError) as error:
-            self._error = error
-            logger.warning("a reaction in the space %r ended: %s", self._space.name, error)
-        finally:
-            self._active = False
-        with suppress(SpaceClosed):
-            await self._subscription.leave(None)
-
-    async def _react(self, entry: Entry) -> None:
-        if not self._active or entry in self._seen:
-            return
-        self._seen.add(entry)
-        try:
-            txn = await self._space.begin(None)
-            try:
-                step = WeakStep(self._space, txn)
-                result = self._function(thaw(entry.shape, entry.fields), step)
-                if self.is_async and isawaitable(result):
-                    await result
-            except BaseException as error:
-                await txn.leave(error)
-                raise
-            await txn.leave(None)
-        except (PeerLost, SpaceClosed):
-            raise
-        except Exception as error:
-            logger.exception("a reaction's function raised; what it did is undone")
-            self._error = error
-        else:
-            if self._once:
-                self._active = False

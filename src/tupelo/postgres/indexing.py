@@ -8,19 +8,40 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import TupeloError
+from tupelo.postgres.statements import ARRIVAL_IN_KEYS, Rank, rank_of
 
 if TYPE_CHECKING:
+    from tupelo.postgres.driver import Database
     from tupelo.postgres.matching import Group
     from tupelo.postgres.space import PostgresSpace
 
 logger = logging.getLogger("tupelo")
 
+NAME = "entries_by_key_"
+"""The name of an index, with the place of the field behind it."""
+RANK_NAMES = ("entries_by_rank_", "entries_by_rank_down_")
+"""The same of an index for the order by a number, from the smallest or from the largest."""
 USES_MIN = 32
 """A place gets an index when it was asked for so often,"""
+USES_AGAIN = 256
+"""or a multiple of this,"""
 ENTRIES_MIN = 1_000
 """and a shape has so many entries."""
 POSITIONS_MAX = 16
 """Fields at later places get none."""
+
+
+async def existing(database: Database, link: Any) -> frozenset[int]:
+    """The places that have an index."""
+    rows = await database.run(
+        link,
+        "SELECT substr(relname, length(%(name)s::text) + 1)::int FROM pg_index "
+        "JOIN pg_class ON pg_class.oid = indexrelid "
+        "WHERE indrelid = 'tupelo.entries'::regclass AND indisvalid "
+        "AND starts_with(relname, %(name)s::text)",
+        {"name": NAME},
+    )
+    return frozenset(place for (place,) in rows)
 
 
 class Indexing:
@@ -29,60 +50,89 @@ class Indexing:
 
     def __init__(self, space: PostgresSpace) -> None:
         self._space = space
-        self._uses: Counter[int] = Counter()
+        self._uses: Counter[int | Rank] = Counter()
+        self._one_by_one = space.database.new_lock()
 
     def note(self, group: Group) -> None:
         """A template asks for these places."""
-        database = self._space.database
         for position in group.positions:
-            self._uses[position] += 1
-            is_often = self._uses[position] % USES_MIN == 0
-            if is_often and position < POSITIONS_MAX and position not in database.indexed:
-                work = partial(self._make, position, group.shapes[0])
-                database.start(work, "tupelo-index")
+            if position < POSITIONS_MAX:
+                self._note(position, group)
 
-    async def _make(self, position: int, shape: int) -> None:
+    def note_rank(self, group: Group, rank: Rank) -> None:
+        """An operation asks for the first entries by a number."""
+        if rank.position < POSITIONS_MAX:
+            self._note(rank, group)
+
+    def _note(self, what: int | Rank, group: Group) -> None:
+        database = self._space.database
+        if what in (database.ranked if isinstance(what, Rank) else database.indexed):
+            return
+        self._uses[what] += 1
+        uses = self._uses[what]
+        if uses == USES_MIN or uses % USES_AGAIN == 0:
+            database.start(partial(self._make, what, group.shapes[0]), "tupelo-index")
+
+    async def _make(self, what: int | Rank, shape: int) -> None:
         space, database = self._space, self._space.database
-        name = f"entries_key_{int(position)}"
+        if isinstance(what, Rank):
+            name = f"{RANK_NAMES[what.reverse]}{int(what.position)}"
+            columns = f"{rank_of(what)} NULLS FIRST, arrival"
+        else:
+            name = f"{NAME}{int(what)}"
+            columns = f"(keys[{int(what) + 1}]), {ARRIVAL_IN_KEYS}"
         try:
-            async with database.connection() as link:
-                ((count,),) = await space.run(
-                    link,
-                    "SELECT count(*) FROM (SELECT FROM tupelo.entries "
-                    "WHERE space = %(space)s AND shape = %(shape)s LIMIT %(most)s) AS found",
-                    shape=shape,
-                    most=ENTRIES_MIN,
-                )
-                if count < ENTRIES_MIN or position in database.indexed:
-                    return
-                database.indexed.add(position)
-                await self._create(link, name, position)
+            # One at a time: two would wait for each other. A connection that does not count: the
+            # index waits for all transactions, so none of them may have to wait for it.
+            async with self._one_by_one:
+                link = await database.acquire()
+                try:
+                    ((count,),) = await space.run(
+                        link,
+                        "SELECT count(*) FROM (SELECT FROM tupelo.entries "
+                        "WHERE space = %(space)s AND shape = %(shape)s LIMIT %(most)s) AS found",
+                        shape=shape,
+                        most=ENTRIES_MIN,
+                    )
+                    if count < ENTRIES_MIN or what in database.indexed or what in database.ranked:
+                        return
+                    if not await self._create(link, name, columns):
+                        return
+                    if isinstance(what, Rank):
+                        database.ranked |= {what}
+                    else:
+                        database.indexed |= {what}
+                finally:
+                    await database.give_back(link)
         except TupeloError as error:
-            logger.warning("no index for field %d of %r: %s", position, space, error)
+            logger.warning("no index %s of %r: %s", name, space, error)
 
-    async def _create(self, link: Any, name: str, position: int) -> None:
+    async def _create(self, link: Any, name: str, columns: str) -> bool:
+        """Make an index, unless another program does."""
         database = self._space.database
         ((mine,),) = await self._space.run(
-            link, "SELECT pg_try_advisory_lock(hashtext(%(name)s))", name=name
+            link, "SELECT pg_try_advisory_lock(hashtext(%(name)s))", name=NAME
         )
         if not mine:
-            return  # Another program makes it.
+            return False
         try:
             rows = await self._space.run(
                 link,
                 "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%(name)s)",
                 name=f"tupelo.{name}",
             )
-            if rows and not rows[0][0]:  # It was not completed.
+            if rows and rows[0][0]:  # Another program has made it.
+                return True
+            if rows:  # It was not completed.
                 await database.run(link, f"DROP INDEX CONCURRENTLY tupelo.{name}")
             await database.run(
                 link,
-                f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON tupelo.entries "
-                f"(space, shape, (keys[{int(position) + 1}]), arrival)",
+                f"CREATE INDEX CONCURRENTLY {name} ON tupelo.entries (space, shape, {columns})",
             )
             await database.run(link, "ANALYZE tupelo.entries")
+            return True
         finally:
             if not link.closed:
                 await self._space.run(
-                    link, "SELECT pg_advisory_unlock(hashtext(%(name)s))", name=name
+                    link, "SELECT pg_advisory_unlock(hashtext(%(name)s))", name=NAME
                 )

@@ -22,8 +22,10 @@ from tupelo.errors import CannotReach, SpaceClosed, TupeloError
 
 logger = logging.getLogger("tupelo")
 
-RECONNECT_SECONDS = 30.0
-"""So long the listener tries to connect again before the waiting operations are told."""
+CLOSE_SECONDS = 1.0
+"""So long `close` waits for the listener, which may be connecting to a server that is gone."""
+READ_ONLY = "25006"
+"""The state of the error of a standby, which may become the primary."""
 
 
 def channel_of(space: int) -> str:
@@ -32,19 +34,31 @@ def channel_of(space: int) -> str:
 
 
 class Waiter:
-    """A waiting operation. `shapes` are the numbers of the shapes that it waits for, None for all;
-    `asleep` while it has looked in vain."""
+    """A waiting operation. `shapes` are the numbers of the shapes that it waits for among the first
+    `known`, None for all; `asleep` while it has looked in vain; `saw_held` whether others had
+    entries in hand then. It is told after `reconnect` seconds without a connection, which began
+    at `lost`."""
 
     def __init__(self, event: Any, wake: Callable[[], object] | None = None) -> None:
         self.event = event
+        self.reconnect = 30.0
+        self.lost: float | None = None
         self.shapes: frozenset[int] | None = None
+        self.known = 0
         self.takes = False
         self.search: Any = None
         self.writes = False
         self.asleep = False
+        self.saw_held = False
         self.is_due = False
         self.error: TupeloError | None = None
         self._set = wake or event.set
+
+    def wants(self, shape: int | None) -> bool:
+        """Whether to look when an entry of this shape, or any, has come."""
+        if shape is None or self.shapes is None or shape > self.known:
+            return True
+        return shape in self.shapes
 
     def wake(self) -> None:
         with suppress(RuntimeError):  # Its loop is closed.
@@ -61,7 +75,7 @@ class _Channel:
 
     def tell(self, shape: int | None) -> None:
         for waiter in self.waiters:
-            if shape is None or waiter.shapes is None or shape in waiter.shapes:
+            if waiter.wants(shape):
                 waiter.is_due = True
         self.next()
 
@@ -160,7 +174,7 @@ class Listener:
             thread = self._thread
         self._wake_thread()
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(CLOSE_SECONDS)
 
     def _wake_thread(self) -> None:
         if self._poke is not None:
@@ -170,22 +184,17 @@ class Listener:
     # The thread
 
     def _run(self) -> None:
-        failing_since: float | None = None
         while not self._closed:
             try:
                 with psycopg.connect(self._conninfo, autocommit=True) as link:
-                    failing_since = None
                     self._listen(link)
             except (psycopg.Error, OSError) as error:
-                now = time.monotonic()
-                failing_since = failing_since or now
-                is_refused = not isinstance(error, psycopg.OperationalError)
-                with self._lock:
-                    for channel in self._channels.values():
-                        channel.is_listening = False
-                if is_refused or now - failing_since > RECONNECT_SECONDS:
-                    self._fail(CannotReach(self._where, str(error).strip()))
-                    failing_since = None
+                is_refused = (
+                    isinstance(error, psycopg.Error)
+                    and not isinstance(error, psycopg.OperationalError)
+                    and error.sqlstate != READ_ONLY
+                )
+                self._lost(CannotReach(self._where, str(error).strip()), is_refused)
                 self._pause(0.2)
         assert self._poke is not None and self._poked is not None
         self._poke.close()
@@ -198,12 +207,18 @@ class Listener:
             if selector.select(seconds):
                 self._poked.recv(4096)
 
-    def _fail(self, error: TupeloError) -> None:
+    def _lost(self, error: TupeloError, is_refused: bool) -> None:
+        """There is no connection: tell those who wait, if they have waited for one long enough or
+        there will be none."""
+        now = time.monotonic()
         with self._lock:
             for channel in self._channels.values():
+                channel.is_listening = False
                 for waiter in channel.waiters:
-                    waiter.error = error
-                    waiter.wake()
+                    waiter.lost = waiter.lost or now
+                    if is_refused or now - waiter.lost >= waiter.reconnect:
+                        waiter.error = error
+                        waiter.wake()
 
     def _listen(self, link: psycopg.Connection[Any]) -> None:
         assert self._poked is not None
@@ -237,6 +252,7 @@ class Listener:
                 if channel is not None:
                     channel.is_listening = True
                     for waiter in channel.waiters:
+                        waiter.lost = None
                         waiter.wake()
 
     def _heard(self, channel: str, payload: str) -> None:

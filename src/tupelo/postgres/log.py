@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tupelo.errors import BadTemplate, LogTrimmed
 from tupelo.postgres.handles import PostgresSubscription
 from tupelo.postgres.statements import NUMBERING
+from tupelo.space.subscription import template_key
 from tupelo.values.change import ENDINGS, Change
 from tupelo.values.codec import decode_entry
 from tupelo.values.entry import Entry
@@ -56,6 +57,11 @@ class LogReader:
         await self._number()
         return await self._fetch(since, EVERY if limit is None else limit)
 
+    async def bounds(self) -> tuple[int, int]:
+        """Number the changes; returns the first position that is kept, and the last."""
+        position, trimmed = await self._number()
+        return trimmed + 1, position
+
     async def _fetch(self, since: int, limit: int) -> list[Change]:
         """The numbered changes after a position. LogTrimmed if the first of them is gone."""
         space = self._space
@@ -85,7 +91,7 @@ class LogReader:
             lock = f"SELECT pg_advisory_xact_lock({NUMBERING}, %(space)s)"
             await space.run(link, lock)
             await space.run(link, space.sql.number)
-            return None, await space.xid(link)
+            return None, True
 
         fresh, position, trimmed = await space.reading(look)
         if fresh:
@@ -93,24 +99,37 @@ class LogReader:
             _, position, trimmed = await space.reading(look)
         return position, trimmed
 
+    async def position(self) -> int:
+        """The position of the last change."""
+        return (await self._number())[0]
+
     async def trim(self, before: int) -> None:
         """Delete the changes before a position."""
         space = self._space
         await self._number()
 
         async def trim(link: Any) -> tuple[None, Any]:
+            # The lock comes first, so that a trim sees what another one kept.
+            lock = "SELECT FROM tupelo.spaces WHERE id = %(space)s FOR NO KEY UPDATE"
+            await space.run(link, lock)
             await space.run(link, space.sql.trim, before=before)
-            return None, await space.xid(link)
+            return None, True
 
         await space.atomic(trim)
 
     async def trim_by_policy(self) -> None:
         """Delete what the space need not keep."""
-        keep = self._space.options.log_keep
-        if keep is not None:
-            position, trimmed = await self._number()
-            if position - trimmed > keep:
-                await self.trim(position - keep + 1)
+        space = self._space
+        keep = space.options.log_keep
+
+        async def length(link: Any) -> int:
+            ((found,),) = await space.run(link, space.sql.length)
+            return int(found)
+
+        # Numbers are given only if something is to go: they cost more than the changes did.
+        if keep is not None and await space.reading(length) > keep:
+            position, _ = await self._number()
+            await self.trim(position - keep + 1)
 
     # Subscriptions
 
@@ -133,7 +152,7 @@ class LogReader:
             if self._position is None:
                 await space.tidy()
                 self._position = (await self._number())[0]
-            key: Hashable = (template if isinstance(raw, Template) else raw, _types(raw), *flags)
+            key: Hashable = (template_key(raw), *flags)
             try:
                 event = self._events.get(key)
             except TypeError:  # a template with a list or a dict in it
@@ -155,7 +174,7 @@ class LogReader:
                 link,
                 "UPDATE tupelo.spaces SET removals = true WHERE id = %(space)s AND NOT removals",
             )
-            return None, await space.xid(link)
+            return None, True
 
         await space.atomic(ask)
 
@@ -225,12 +244,7 @@ class LogReader:
                 continue
             event.sequence += 1
             for subscription in list(event.subscriptions):
-                subscription.add(kind, entry)
-
-
-def _types(raw: object) -> Any:
-    """The types of a template's values: (1,) and (1.0,) are equal, and no equal templates."""
-    return tuple(_types(part) for part in raw) if type(raw) is tuple else type(raw)
+                subscription.add(kind, entry, change.time)
 
 
 def _change(row: Row) -> Change:

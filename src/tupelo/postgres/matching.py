@@ -8,7 +8,7 @@ a check in Python.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -21,10 +21,15 @@ import msgspec
 from tupelo.values.entry import Shape, Typed, shape_of
 from tupelo.values.kind import kind_named
 from tupelo.values.parts import INDEXABLE
-from tupelo.values.template import Check, Template
+from tupelo.values.template import Check, Template, as_template
 
 KEY_BYTES_MAX = 64
 """Longer keys are stored as their digest: an index holds short ones only."""
+
+KEPT_MAX = 256
+"""So many templates of plain values and types are kept in their compiled form."""
+
+_PLAIN = frozenset({NoneType, bool, int, float, str, bytes, type})
 
 _TYPES: dict[str, type] = {
     cls.__name__: cls
@@ -68,6 +73,26 @@ def key_of(value: Any) -> bytes:
     else:
         key = repr(value).encode()
     return b"=" + key if len(key) <= KEY_BYTES_MAX else b"#" + sha256(key).digest()
+
+
+def keys_of(fields: Sequence[Any]) -> str:
+    """The keys of all fields, as the server reads an array of bytes."""
+    return array_of([key_of(value) for value in fields])
+
+
+def array_of(values: Iterable[bytes | float | str | None]) -> str:
+    """An array as the server reads it. The driver would take longer to make it than the server to
+    store it."""
+    return "{" + ",".join([_ITEMS[type(value)](value) for value in values]) + "}"
+
+
+_ITEMS: dict[type, Callable[[Any], str]] = {
+    bytes: lambda value: "\\\\x" + value.hex(),
+    str: lambda value: '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"',
+    int: str,
+    float: str,
+    NoneType: lambda value: "null",
+}
 
 
 def _moment(value: datetime) -> str:
@@ -119,3 +144,37 @@ def targets_of(template: Template, shapes: Sequence[Shape]) -> Targets:
             checks[number] = binding.check
     found = tuple(Group(tuple(those), *asked) for asked, those in groups.items())
     return Targets(len(shapes), found, checks)
+
+
+class Question:
+    """A template, and what it asks of the shapes of a space."""
+
+    def __init__(self, template: object) -> None:
+        self.template = as_template(template)
+        self._targets: Targets | None = None
+
+    def targets(self, shapes: Sequence[Shape]) -> Targets:
+        found = self._targets
+        if found is None or found.known != len(shapes):
+            found = self._targets = targets_of(self.template, shapes)
+        return found
+
+
+class Questions:
+    """The questions of a space. Programs ask the same ones again and again, so some are kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, tuple[type, ...]], Question] = {}
+
+    def of(self, template: object) -> Question:
+        if type(template) is not tuple:
+            return Question(template)
+        types = tuple(map(type, template))  # (1,) and (1.0,) are equal.
+        if not _PLAIN.issuperset(types):
+            return Question(template)
+        found = self._kept.get((template, types))
+        if found is None:
+            if len(self._kept) >= KEPT_MAX:
+                self._kept.clear()
+            found = self._kept[template, types] = Question(template)
+        return found

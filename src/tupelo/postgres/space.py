@@ -6,12 +6,15 @@ Takes lock rows and skip those that others have locked, so that takers do not wa
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from inspect import iscoroutinefunction
+from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -21,17 +24,19 @@ from tupelo.errors import (
     BadArgument,
     CannotReach,
     CannotSend,
+    Deadlock,
+    JournalFailed,
+    LeaseLost,
     PeerLost,
     SpaceFull,
     TupeloError,
     UnknownSpace,
 )
 from tupelo.postgres import statements
-from tupelo.postgres.driver import Database, Row
+from tupelo.postgres.driver import IDLE, Database, Row, quoted, sqlstate
 from tupelo.postgres.handles import (
     PostgresLandlord,
     PostgresMatchSet,
-    PostgresReaction,
     PostgresSession,
     PostgresSubscription,
     PostgresTransaction,
@@ -40,12 +45,24 @@ from tupelo.postgres.handles import (
 from tupelo.postgres.indexing import Indexing
 from tupelo.postgres.listening import Waiter, channel_of, closed
 from tupelo.postgres.log import LogReader
-from tupelo.postgres.matching import Targets, key_of, read_signature, signature_of, targets_of
+from tupelo.postgres.matching import (
+    Question,
+    Questions,
+    Targets,
+    array_of,
+    keys_of,
+    read_signature,
+    signature_of,
+)
 from tupelo.postgres.options import SpaceOptions
+from tupelo.postgres.prepared import Backend
+from tupelo.postgres.statements import Rank
+from tupelo.postgres.voting import DatabaseCapable, DatabaseSpace, read_prepared_name
 from tupelo.space.capacity import full_text
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.dual_api import DualHandle, dual_api
-from tupelo.space.order import Fifo, Lifo, Order, arranged, needed
+from tupelo.space.fetching import FetchingReaction
+from tupelo.space.order import Fifo, Lifo, Order, arranged, by_field, needed
 from tupelo.space.port import Transactional, check_entries
 from tupelo.space.protocol import SpaceLike, names_of, takes_longer, takes_longer_to_write
 from tupelo.space.query import (
@@ -57,6 +74,7 @@ from tupelo.space.query import (
     check_wait,
 )
 from tupelo.space.session import Seen
+from tupelo.space.twophase import Outcome
 from tupelo.values.change import Change, Notice
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import (
@@ -81,12 +99,20 @@ Txn = PostgresTransaction | Transactional | None
 
 BATCH = 256
 """So many entries are fetched at once to be checked here."""
-COPY_MIN = 8
-"""From so many entries on, `write_all` uses COPY."""
+WRITE_MAX = 5_000
+"""So many entries are written by one statement,"""
+WRITE_BYTES_MAX = 8_000_000
+"""unless their bodies are longer than this."""
 LAST = (1 << 63) - 1
 HOLDER_POLL_SECONDS = 0.5
 """How often a waiting operation looks whether another program, which has its match in hand, is
 gone: the server does not tell that."""
+OUTCOME_SECONDS = 5.0
+"""So long a take that finds nothing waits for other takes, under way, of all that matches."""
+REACTION_BACKLOG_MAX = 10_000
+"""So many notices wait for a reaction at most."""
+NAME_BYTES_MAX = 2_000
+"""The index of the names of spaces takes longer ones only by chance."""
 TRIM_MIN = 1_000
 """After so many writes of this program, or a quarter of what the log keeps, the log is trimmed."""
 
@@ -96,7 +122,7 @@ class Search:
 
     def __init__(
         self,
-        template: object,
+        question: Question,
         take: bool,
         many: bool,
         limit: int | None,
@@ -105,7 +131,8 @@ class Search:
         seen: Seen | None = None,
         session: str | None = None,
     ) -> None:
-        self.template = as_template(template)
+        self.template = question.template
+        self.targets = question.targets
         self.take = take
         self.many = many
         self.limit = limit if many else 1
@@ -116,19 +143,16 @@ class Search:
         self.waited = 0.0
         self.known = True  # whether entries of classes that this program lacks are refused
         self.tidied = False
+        self.whole = False  # whether there are too many matches for one statement
+        self.unranked = False  # whether the order cannot be left to the server
         self.skipped = False  # whether others have entries in hand that it wants
         self.waiter: Waiter | None = None
         self.token: int | None = None  # of a take without a transaction, in the log
         self.link: Any = None  # where it takes, and its process in the server
-        self.backend: int | None = None
-        self.took = False  # within a transaction
+        self.backend: Backend | None = None
+        self.txn: PostgresTransaction | None = None
+        self.took = False  # within that transaction
         self.chances: set[tuple[int, int]] = set()
-        self._targets: Targets | None = None
-
-    def targets(self, shapes: list[Shape]) -> Targets:
-        if self._targets is None or self._targets.known != len(shapes):
-            self._targets = targets_of(self.template, shapes)
-        return self._targets
 
 
 class GiveWay(Exception):
@@ -144,7 +168,7 @@ class State(msgspec.Struct):
     held: bool
 
 
-class PostgresSpace(DualHandle, SpaceLike):
+class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     """A space in a PostgreSQL database, with the methods of `tupelo.Space`, or of
     `tupelo.aio.Space` on the async API, where transactions, sessions and subscriptions are awaited
     too or used with `async with`. Functions run in this program: a `Where` and an order that is a
@@ -153,13 +177,16 @@ class PostgresSpace(DualHandle, SpaceLike):
     _get_fast = staticmethod(takes_longer)
     _write_fast = staticmethod(takes_longer_to_write)
 
-    def __init__(self, database: Database, name: str, clock: Clock | None, label: str) -> None:
+    def __init__(
+        self, database: Database, name: str, clock: Clock | None, label: str, agent: str = ""
+    ) -> None:
         self.is_async = database.is_async
         self.database = database
         self.clock: Clock = clock or SystemClock()
         self.sql = statements.Statements(clock is not None)
         self.handles: set[Any] = set()
         self.id = 0
+        self._channel = ""
         self.options = SpaceOptions()
         self.shapes: list[Shape] = []  # replaced, never changed: searches hold it
         self._shapes_lock = threading.Lock()
@@ -167,10 +194,12 @@ class PostgresSpace(DualHandle, SpaceLike):
         self._order: Order = Fifo()
         self._numbers: dict[Shape, int] = {}
         self._name = name
-        self._agent = uuid4().hex
-        self._label = label
-        self._next_n = itertools.count(1)
-        self._next_token = itertools.count(1)
+        self._agent = agent or uuid4().hex
+        self.label = label
+        self._questions = Questions()
+        first = time.time_ns() // 1_000 if agent else 1  # The agent may have written before.
+        self._next_n = itertools.count(first)
+        self._next_token = itertools.count(first)
         self._writes = 0
         self._given_clock = clock
         self._closed = False
@@ -189,10 +218,11 @@ class PostgresSpace(DualHandle, SpaceLike):
         clock: Clock | None = None,
         label: str = "",
         reconnect: float = 30.0,
+        agent: str = "",
     ) -> PostgresSpace:
         """Open the space of this name; unless `create`, it must exist. The `options` are those of
-        a new space."""
-        space = cls(database, name, clock, label)
+        a new space. Without an `agent`, the program gets a new id."""
+        space = cls(database, name, clock, label, agent)
         space.reconnect = reconnect
         asked = options or SpaceOptions()
         async with database.connection() as link:
@@ -213,6 +243,7 @@ class PostgresSpace(DualHandle, SpaceLike):
                 )
                 found = await database.run(link, find, {"name": name})
             space.id, kept = found[0]
+            space._channel = channel_of(space.id)
             space.options = msgspec.json.decode(kept, type=SpaceOptions)
             if options is not None and options != space.options:
                 raise BadArgument("options", f"those that the space has: {space.options}", options)
@@ -232,6 +263,11 @@ class PostgresSpace(DualHandle, SpaceLike):
         return self._agent
 
     @property
+    def engine_id(self) -> str:
+        """The same for all programs that use the space."""
+        return f"{self.database.identity}/{self.id}"
+
+    @property
     def host(self) -> Any:
         """A description of the server, a dict; awaited on the async API."""
         return self.dual_call(self._describe)
@@ -239,7 +275,7 @@ class PostgresSpace(DualHandle, SpaceLike):
     def space(self, name: str, password: str | None = None, create: bool = True) -> Any:
         """Another space of the same database; unless `create`, it must exist."""
         if password is not None:
-            raise BadArgument("password", "left out: the database has its own users", "given")
+            raise BadArgument("password", "left out: the database has its own users")
         check_name(name)
         return self.dual_call(self._open_other, name, create)
 
@@ -247,7 +283,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         database = await Database.shared(self.database.conninfo, self.is_async)
         try:
             return await PostgresSpace.opened(
-                database, name, None, create, self._given_clock, self._label, self.reconnect
+                database, name, None, create, self._given_clock, self.label, self.reconnect
             )
         except BaseException:
             await database.release()
@@ -255,8 +291,14 @@ class PostgresSpace(DualHandle, SpaceLike):
 
     async def _describe(self) -> dict[str, Any]:
         async def describe(link: Any) -> dict[str, Any]:
-            rows = await self.run(link, f"SELECT version(), {self.sql.now}")
-            return {"name": self.database.where, "version": rows[0][0], "now": rows[0][1]}
+            ((version, now),) = await self.run(link, f"SELECT version(), {self.sql.now}")
+            prepared = await self.run(link, statements.ALL_PREPARED)
+            return {
+                "name": self.database.where,
+                "version": version,
+                "now": now,
+                "prepared": [{"name": row[0], "since": row[1], "user": row[2]} for row in prepared],
+            }
 
         found: dict[str, Any] = await self.reading(describe)
         return found
@@ -272,24 +314,32 @@ class PostgresSpace(DualHandle, SpaceLike):
     async def run(self, link: Any, statement: str, **values: Any) -> list[Row]:
         """Execute a statement about this space."""
         values["space"] = self.id
-        values["channel"] = channel_of(self.id)
+        values["channel"] = self._channel
         if self._given_clock is not None:
             values["now"] = self._given_clock.now()
         return await self.database.run(link, statement, values)
 
     def change(
-        self, kind: str, txn: str | None = None, search: Search | None = None
+        self,
+        kind: str,
+        txn: str | None = None,
+        search: Search | None = None,
+        token: int | None = None,
     ) -> dict[str, Any]:
         """The parameters of a change in the log."""
         return {
             "kind": kind,
             "agent": self._agent,
-            "agent_name": self._label,
+            "agent_name": self.label,
             "txn": txn,
             "waited": 0.0 if search is None else search.waited,
             "session": None if search is None else search.session,
-            "token": None if search is None else search.token,
+            "token": token if search is None else search.token,
         }
+
+    def new_token(self) -> int:
+        """A number for the changes of one operation of this object."""
+        return next(self._next_token)
 
     async def reading(self, body: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         """Run statements that may be run twice; they are repeated after a lost connection."""
@@ -304,18 +354,23 @@ class PostgresSpace(DualHandle, SpaceLike):
     async def atomic(
         self,
         body: Callable[[Any], Coroutine[Any, Any, tuple[Any, Any]]],
+        token: int | None = None,
         even_closed: bool = False,
     ) -> Any:
         """Run statements as one transaction and return the first part of their result. The second
-        is the id of the transaction in the database, or None to roll back. After a lost connection
-        the statements are repeated, unless they were committed."""
+        is None to roll back. After a lost connection the statements are repeated, unless the log
+        has changes with their `token`; without one they may be done twice.
+
+        The server cannot be asked for the outcome: after a crash it gives the id of a transaction
+        that was not committed to another one."""
 
         async def once() -> Any:
             async with self.database.connection() as link:
+                backend = link.backend
                 await self.database.run(link, "BEGIN")
                 try:
-                    value, xid = await body(link)
-                    if xid is None:
+                    value, changed = await body(link)
+                    if changed is None:
                         await self.database.run(link, "ROLLBACK")
                         return value
                 except BaseException:
@@ -323,8 +378,8 @@ class PostgresSpace(DualHandle, SpaceLike):
                     raise
                 try:
                     await self.database.run(link, "COMMIT")
-                except PeerLost as lost:
-                    if not await self.was_committed(link, xid, lost):
+                except PeerLost:
+                    if token is None or not await self._done(backend, token):
                         raise
             return value
 
@@ -338,11 +393,11 @@ class PostgresSpace(DualHandle, SpaceLike):
         """Execute one statement that is its own transaction, and logs its changes with a token. If
         its connection is lost, the log tells whether it was done; otherwise it is repeated."""
         self.require_open()
-        values["token"] = token = next(self._next_token) if search is None else search.token
+        values["token"] = token = self.new_token() if search is None else search.token
 
         async def once() -> list[Row]:
             async with self.database.connection() as link:
-                backend = link.info.backend_pid
+                backend = link.backend
                 if search is not None:
                     search.link, search.backend = link, backend
                 try:
@@ -356,22 +411,35 @@ class PostgresSpace(DualHandle, SpaceLike):
         rows: list[Row] = await self._patiently(once)
         return rows
 
-    async def _done(self, backend: int | None, token: int | None) -> list[Row]:
+    async def _done(self, backend: Backend | None, token: int | None) -> list[Row]:
         """The entries of the changes with a token, when the server has ended the connection."""
+
+        async def ask(link: Any) -> list[Row]:
+            return await self.run(link, self.sql.done, agent=self._agent, token=token)
+
+        found: list[Row] = await self.when_ended(backend, ask)
+        return found
+
+    async def when_ended(
+        self, backend: Backend | None, ask: Callable[[Any], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        """Ask the server for an outcome when it has ended a connection that was lost here."""
         give_up = time.monotonic() + self.reconnect
         while time.monotonic() < give_up:
-            try:
+            with suppress(PeerLost, CannotReach):
                 async with self.database.connection() as link:
-                    rows = await self.run(
-                        link, "SELECT FROM pg_stat_activity WHERE pid = %(pid)s", pid=backend
-                    )
-                    if not rows:
-                        values = {"agent": self._agent, "token": token}
-                        return await self.run(link, self.sql.done, **values)
-            except (PeerLost, CannotReach):
-                pass
+                    if backend is None or not await self._is_at_work(link, *backend):
+                        return await ask(link)
             await self.pause(0.05)
         raise self._in_doubt("an operation")
+
+    async def _is_at_work(self, link: Any, pid: int, began: float) -> bool:
+        """Whether a process of the server is still there."""
+        statement = (
+            "SELECT FROM pg_stat_activity WHERE pid = %(pid)s "
+            "AND extract(epoch FROM backend_start)::float8 = %(began)s"
+        )
+        return bool(await self.run(link, statement, pid=pid, began=began))
 
     def _in_doubt(self, during: str) -> PeerLost:
         peer = f"PostgreSQL at {self.database.where}"
@@ -386,12 +454,13 @@ class PostgresSpace(DualHandle, SpaceLike):
             return
 
     async def _patiently(self, once: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Repeat what was not done because of a lost connection, or because there is none now."""
+        """Repeat what was not done because of a lost connection, because there is none now, or
+        because of a deadlock in the server, which has ended with it."""
         give_up: float | None = None
         while True:
             try:
                 return await once()
-            except (PeerLost, CannotReach) as lost:
+            except (PeerLost, CannotReach, Deadlock) as lost:
                 now = time.monotonic()
                 give_up = give_up or now + self.reconnect
                 if getattr(lost, "in_doubt", False) or now >= give_up:
@@ -407,35 +476,38 @@ class PostgresSpace(DualHandle, SpaceLike):
         finally:
             cancel()
 
-    async def was_committed(self, link: Any, xid: str, lost: PeerLost) -> bool:
-        """Ask the server, over another connection, for the outcome of a transaction whose
-        connection was lost while it committed."""
-        give_up = time.monotonic() + self.reconnect
-        while time.monotonic() < give_up:
-            try:
-                async with self.database.connection() as other:
-                    rows = await self.run(other, "SELECT pg_xact_status(%(xid)s::xid8)", xid=xid)
-            except (PeerLost, CannotReach):
-                rows = [("in progress",)]
-            if rows[0][0] != "in progress":
-                return bool(rows[0][0] == "committed")
-            await self.pause(0.05)
-        raise self._in_doubt(lost.during) from lost
+    async def was_committed(self, backend: Backend | None, txns: list[str]) -> bool:
+        """Whether one of these transactions, whose connection was lost while it committed, has left
+        changes in the log, or decisions."""
 
-    async def within(self, txn: PostgresTransaction | None, body: Any, changes: bool) -> Any:
-        """Run statements in a transaction, or as one of their own."""
+        async def ask(link: Any) -> list[Row]:
+            return await self.run(link, statements.WAS_COMMITTED, txns=txns)
+
+        return bool((await self.when_ended(backend, ask))[0][0])
+
+    async def within(
+        self, txn: PostgresTransaction | None, body: Any, changes: bool, token: int | None = None
+    ) -> Any:
+        """Run statements in a transaction, or as one of their own, whose changes have a token."""
         if txn is not None:
             return await txn.run(body)
         if changes:
-            return await self.atomic(body)
+            return await self.atomic(body, token)
 
         async def value(link: Any) -> Any:
             return (await body(link))[0]
 
         return await self.reading(value)
 
-    def branch(self, txn: Txn) -> PostgresTransaction | None:
-        """The transaction for the argument `txn=`. BadArgument if it is of another space."""
+    async def branch(self, txn: Txn) -> PostgresTransaction | None:
+        """The transaction for the argument `txn=`; one over several spaces has a branch here.
+        BadArgument if it is of another space."""
+        self.require_open()
+        if isinstance(txn, DatabaseCapable):
+            txn = await txn.branch_in_database(self)
+        return self._own(txn)
+
+    def _own(self, txn: Txn) -> PostgresTransaction | None:
         self.require_open()
         if txn is None:
             return None
@@ -460,12 +532,9 @@ class PostgresSpace(DualHandle, SpaceLike):
                     self.shapes = [*self.shapes, shape]
                     self._numbers[shape] = number
 
-    async def number_of(self, shape: Shape) -> int:
-        """The number of a shape, which is registered if it is new. It has its own transaction: an
-        entry is never visible before its shape."""
-        number = self._numbers.get(shape)
-        if number is not None:
-            return number
+    async def _register(self, shape: Shape) -> int:
+        """The number of a new shape. It has its own transaction: an entry is never visible before
+        its shape."""
 
         async def register(link: Any) -> tuple[None, str]:
             await self.run(link, "SELECT FROM tupelo.spaces WHERE id = %(space)s FOR NO KEY UPDATE")
@@ -475,7 +544,7 @@ class PostgresSpace(DualHandle, SpaceLike):
                 WITH new AS (
                     INSERT INTO tupelo.shapes (space, number, signature)
                     SELECT id, shapes + 1, %(signature)s FROM tupelo.spaces WHERE id = %(space)s
-                    ON CONFLICT (space, signature) DO NOTHING RETURNING number
+                    ON CONFLICT DO NOTHING RETURNING number
                 ), counted AS (
                     UPDATE tupelo.spaces SET shapes = shapes + 1
                     WHERE id = %(space)s AND EXISTS (SELECT FROM new)
@@ -532,7 +601,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         if lease is not None:
             lease = check_lease(lease)
         places = None if at is None else [at]
-        return (await self._write_items([item], [lease], txn, places, wait, to, delay))[0]
+        return (await self.write_items([item], [lease], txn, places, wait, to, delay))[0]
 
     @dual_api
     async def _write_all(
@@ -547,9 +616,9 @@ class PostgresSpace(DualHandle, SpaceLike):
     ) -> list[Lease | AsyncLease]:
         items, leases = check_entries(entries, lease, at)
         each = leases if isinstance(leases, list) else [leases] * len(items)
-        return await self._write_items(items, each, txn, at, wait, to, delay)
+        return await self.write_items(items, each, txn, at, wait, to, delay)
 
-    async def _write_items(
+    async def write_items(
         self,
         items: list[tuple[Shape, tuple[Any, ...]]],
         leases: list[float | None],
@@ -559,6 +628,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         to: str | None,
         delay: float | None,
     ) -> list[Lease | AsyncLease]:
+        """Write entries, each with a shape and a lease."""
         check_wait(wait)
         if to is not None and (not isinstance(to, str) or not to):
             raise BadArgument("to", "the id of an agent, or None", to)
@@ -567,30 +637,23 @@ class PostgresSpace(DualHandle, SpaceLike):
         delay = check_delay(delay, to)
         if at is not None:
             raise BadArgument("at", f"left out: the order is {self._order!r}", at)
-        branch = self.branch(txn)
+        branch = await self.branch(txn)
         if not items:
             return []
         rows = []
         for (shape, fields), lease in zip(items, leases, strict=True):
-            if lease == ANY_LEASE:
-                lease = None
+            number = self._numbers.get(shape) or await self._register(shape)
             body = encode_entry(shape, fields)
-            keys = [key_of(value) for value in fields]
-            number = await self.number_of(shape)
-            rows.append((number, keys, body, next(self._next_n), lease, delay, to))
-
-        async def write(link: Any) -> tuple[list[WrittenEntry], str]:
-            if self.options.bounded:
-                await self._make_room(link, branch, [row[2] for row in rows])
-            written = await self._insert(link, rows, branch)
-            found = await self.run(link, "SELECT pg_current_xact_id()::text")
-            return written, found[0][0]
-
-        if len(rows) == 1 and branch is None and not self.options.bounded:
-            found = await self.at_once(self.sql.write, **self._written(rows[0], 0))
-            written = [WrittenEntry(found[0][0], found[0][6])]
+            leased = None if lease == ANY_LEASE else lease
+            rows.append((number, keys_of(fields), body, next(self._next_n), leased))
+        parts = [self._to_write(part, delay, to) for part in _parts(rows)]
+        if len(parts) == 1 and branch is None and not self.options.bounded:
+            statement = self.sql.write if len(rows) == 1 else self.sql.write_many
+            found = await self.at_once(statement, **parts[0])
+            written = [WrittenEntry(row[0], row[6], n=row[5]) for row in found]
         else:
-            written = await self._until_room(write, branch, wait)
+            bodies = [row[2] for row in rows] if self.options.bounded else []
+            written = await self._until_room(parts, bodies, branch, wait)
         self._writes += len(items)
         if self._writes >= max(TRIM_MIN, (self.options.log_keep or 0) // 4) and branch is None:
             self._writes = 0
@@ -601,76 +664,44 @@ class PostgresSpace(DualHandle, SpaceLike):
         return [self.lease_of(one) for one in written]
 
     async def _insert(
-        self, link: Any, rows: list[tuple[Any, ...]], txn: PostgresTransaction | None
+        self,
+        link: Any,
+        parts: list[dict[str, Any]],
+        txn: PostgresTransaction | None,
+        token: int,
     ) -> list[WrittenEntry]:
         """Write entries; in a transaction they are logged, and told, when it commits."""
-        later = 0 if txn is None else statements.UNCOMMITTED
-        written = []
+        sql, written = self.sql, []
         if txn is not None:
             await txn.hold(link)
-        for row in rows if len(rows) < COPY_MIN else ():
-            written += await self.run(link, self.sql.write, **self._written(row, later))
-        if len(rows) >= COPY_MIN:
-            written = await self._copy(link, rows, later)
+            one, many = sql.write_later, sql.write_many_later
+        else:
+            one, many = sql.write, sql.write_many
+        for part in parts:
+            written += await self.run(link, one if "n" in part else many, token=token, **part)
         if txn is not None:
             txn.wrote(written)
-        return [WrittenEntry(row[0], row[6], txn) for row in written]
+        return [WrittenEntry(row[0], row[6], txn, row[5]) for row in written]
 
-    def _written(self, row: tuple[Any, ...], later: int) -> dict[str, Any]:
-        """The parameters for writing one entry."""
-        number, keys, body, n, lease, delay, to = row
-        return {
-            "shape": number,
-            "keys": keys,
-            "body": body,
-            "origin": self._agent,
-            "n": n,
-            "lease": lease,
-            "delay": delay,
-            "to": to,
-            "later": later,
-            **self.change("written" if delay is None else "delayed"),
-        }
+    def _to_write(
+        self, rows: list[tuple[Any, ...]], delay: float | None, to: str | None
+    ) -> dict[str, Any]:
+        """The parameters for writing entries by one statement."""
+        given: dict[str, Any]
+        if len(rows) == 1:
+            given = dict(zip(("shape", "keys", "body", "n", "lease"), rows[0], strict=True))
+        else:
+            names = ("shapes", "keys", "bodies", "ns", "leases")
+            columns = zip(*rows, strict=True)
+            given = {name: array_of(column) for name, column in zip(names, columns, strict=True)}
+        return {**given, "delay": delay, "to": to, "agent": self._agent, "agent_name": self.label}
 
-    async def _copy(self, link: Any, rows: list[tuple[Any, ...]], later: int) -> list[Row]:
-        ((ids, now),) = await self.run(link, self.sql.numbers, count=len(rows))
-        us, label = self._agent, self._label
-        entries, changes, written = [], [], []
-        for id_, (number, keys, body, n, lease, delay, to) in zip(ids, rows, strict=True):
-            visible = None if delay is None else now + delay
-            expires = None if lease is None else (visible or now) + lease
-            place, kind = id_ + later, "written" if delay is None else "delayed"
-            leased = (expires, visible, lease, to)
-            entries.append((id_, self.id, number, place, keys, body, us, n, *leased))
-            written.append((id_, number, place, body, us, n, expires, visible, 0, to, lease))
-            made = (self.id, now, kind, id_, us, n, us, label)
-            changes.append((*made, expires, body, visible, to))
-        await self.database.copy(
-            link,
-            "COPY tupelo.entries (id, space, shape, arrival, keys, body, origin, n, expires, "
-            "visible, lease, addressee) FROM STDIN",
-            entries,
-        )
-        if not later:
-            await self.database.copy(
-                link,
-                "COPY tupelo.changes (space, time, kind, entry, origin, n, agent, agent_name, "
-                "expires, body, visible, addressee) FROM STDIN",
-                changes,
-            )
-            await self.run(
-                link,
-                "SELECT pg_notify(%(channel)s, number::text) FROM unnest(%(numbers)s::int[]) "
-                "AS told (number)",
-                numbers=sorted({row[0] for row in rows}),
-            )
-        return written
-
-    async def _make_room(
+    async def make_room(
         self, link: Any, txn: PostgresTransaction | None, bodies: list[bytes]
     ) -> None:
-        """Evict entries, or raise SpaceFull. Writers outside of transactions come one by one."""
-        if txn is None:
+        """Evict entries, or raise SpaceFull. Writers come one by one, each until it commits;
+        transactions only when they do, so that what others have written is counted then."""
+        if txn is None or not bodies:
             await self.run(link, f"SELECT pg_advisory_xact_lock({statements.ROOM}, %(space)s)")
         await self.tidy()
         options = self.options
@@ -692,20 +723,34 @@ class PostgresSpace(DualHandle, SpaceLike):
                 victims.append(id_)
                 count, size = count - 1, size - length
         if not fits(count, size):
+            coming = len(bodies) if bodies or txn is None else len(txn.written)
             raise SpaceFull(
-                full_text(options.entries, options.size_bytes, len(bodies)),
+                full_text(options.entries, options.size_bytes, coming),
                 hopeless=not fits(len(bodies), sum(map(len, bodies))),
             )
-        await self.run(link, self.sql.delete, ids=victims, logs=True, **self.change("evicted"))
+        evicted = self.change("evicted")
+        tells = txn is None  # otherwise at the commit
+        await self.run(link, self.sql.delete, ids=victims, logs=True, tells=tells, **evicted)
 
     async def _until_room(
-        self, write: Any, txn: PostgresTransaction | None, wait: float | None
+        self,
+        parts: list[dict[str, Any]],
+        bodies: list[bytes],
+        txn: PostgresTransaction | None,
+        wait: float | None,
     ) -> list[WrittenEntry]:
-        """Write, and wait for room in a full space."""
+        """Write, and wait for room for these bodies in a full space."""
+
+        token = self.new_token()
+
+        async def write(link: Any) -> tuple[list[WrittenEntry], bool]:
+            if self.options.bounded:
+                await self.make_room(link, txn, bodies)
+            return await self._insert(link, parts, txn, token), True
 
         async def attempt(waiter: Waiter | None) -> tuple[bool, Any]:
             try:
-                return True, await self.within(txn, write, True)
+                return True, await self.within(txn, write, True, token)
             except SpaceFull as full:
                 if wait == 0 or full.hopeless:
                     raise
@@ -737,6 +782,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         waiter = self.database.new_waiter()
         waiter.takes = search is not None and search.take
         waiter.search = search
+        waiter.reconnect = self.reconnect
         if search is not None:
             search.waiter = waiter
         waiter.writes = writes
@@ -762,6 +808,9 @@ class PostgresSpace(DualHandle, SpaceLike):
                     raise waiter.error
                 if search is not None:
                     search.waited = max(0.0, self.clock.now() - began)
+                    targets = search.targets(self.shapes)
+                    waiter.known = targets.known
+                    waiter.shapes = frozenset(n for group in targets.groups for n in group.shapes)
                 done, result = await attempt(waiter)
                 if done or (deadline is not None and self.clock.now() >= deadline):
                     return done, result
@@ -797,6 +846,8 @@ class PostgresSpace(DualHandle, SpaceLike):
             return (await self.run(link, self.sql.state))[0]
 
         _, late, held, seconds = await self.reading(ask)
+        # A prepared transaction may have been committed since the look, and nobody been told.
+        held, waiter.saw_held = held or waiter.saw_held, held
         now = self.clock.now()
         due = None if seconds is None else now + seconds
         if self._given_clock is not None:
@@ -830,14 +881,11 @@ class PostgresSpace(DualHandle, SpaceLike):
         about: list[About] | None = None,
     ) -> Any:
         check_about(about)
-        if order is not None:
-            check_order(order)
-            if order.head_only:
-                raise CannotSend(f"a space in a database has no head, as {order!r} needs")
         self.require_here(scope, coverage)
-        search = Search(template, take, many, limit, order, bool(if_exists))
+        question = self._questions.of(template)
+        search = Search(question, take, many, limit, _offered(order), bool(if_exists))
         if take and txn is None:
-            search.token = next(self._next_token)
+            search.token = self.new_token()
         try:
             found = await self.find(search, wait, limit, txn)
             note_about(found, about)
@@ -846,23 +894,179 @@ class PostgresSpace(DualHandle, SpaceLike):
         except (TupeloError, GeneratorExit):
             raise
         except BaseException:  # cancelled, KeyboardInterrupt: nobody gets the answer
-            try:
-                await self.database.to_the_end(lambda: self._give_back(search, txn))
-            except TupeloError as failure:
-                logger.error("a take that was interrupted may be done: %s", failure)
+            await self._undo_interrupted(search)
             raise
 
-    async def _give_back(self, search: Search, txn: Txn) -> None:
+    async def _undo_interrupted(self, search: Search) -> None:
+        try:
+            await self.database.to_the_end(lambda: self._give_back(search))
+        except TupeloError as failure:
+            logger.error("a take that was interrupted may be done: %s", failure)
+
+    # For a host that serves the space
+
+    async def fetch(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        many: bool,
+        limit: int | None,
+        txn: PostgresTransaction | None,
+        order: Order | None,
+        if_exists: bool,
+        session: PostgresSession | None,
+    ) -> list[Entry]:
+        """The entries of a read, or of a take in a transaction, also those of classes that this
+        program does not have."""
+        if session is not None:
+            search = session.search(template, many, limit)
+        else:
+            question = self._questions.of(template)
+            search = Search(question, take, many, limit, _offered(order), if_exists)
+        search.known = False
+        try:
+            while True:
+                found = await self.find(search, wait, limit, txn, session)
+                if txn is not None or await self._are_there(found):
+                    return found
+        except asyncio.CancelledError:
+            await self._undo_interrupted(search)
+            raise
+
+    async def _are_there(self, entries: list[Entry]) -> bool:
+        """Whether these are still there. A take of a host is answered before it is committed, and a
+        look that begins meanwhile may see the entry, and not the transaction any more."""
+        ids = [entry.arrival for entry in entries]
+
+        async def look(link: Any) -> list[Row]:
+            statement = "SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])"
+            return await self.run(link, statement, ids=ids)
+
+        return not ids or len(await self.reading(look)) == len(ids)
+
+    async def reserve(
+        self,
+        template: object,
+        wait: float | None,
+        many: bool,
+        limit: int | None,
+        order: Order | None,
+        if_exists: bool,
+    ) -> tuple[PostgresTransaction, list[Entry]] | None:
+        """Take entries in a transaction that begins when there are any: who waits needs no
+        connection. Whoever gets it commits or aborts it."""
+        question = self._questions.of(template)
+        search = Search(question, True, many, limit, _offered(order), if_exists)
+        search.known = False
+        check_wait(wait)
+        check_limit(limit)
+        gathers = if_exists and many and wait != 0
+
+        async def look() -> Any:
+            txn = await self.begin(None)
+            try:
+                found = await self.look(search, txn)
+            except BaseException:
+                await self.database.to_the_end(txn.dismiss)
+                raise
+            if not found:
+                await txn.dismiss()
+            return (txn, found) if found else None
+
+        async def once(in_the_end: bool = False) -> tuple[bool, Any]:
+            found = None if gathers else await look()
+            if found is not None or not if_exists:
+                return found is not None, found
+            may_come = await self._may_come(search, None)
+            if gathers and may_come and not in_the_end:
+                return False, None
+            found = await look()
+            return found is not None or not may_come, found
+
+        async def attempt(waiter: Waiter | None) -> tuple[bool, Any]:
+            done: tuple[bool, Any] = await self._patiently(once)
+            return done
+
+        _, reserved = await self.until(attempt, wait, None, search)
+        if reserved is None and gathers:
+            _, reserved = await self._patiently(partial(once, True))
+        answer: tuple[PostgresTransaction, list[Entry]] | None = reserved
+        return answer
+
+    async def settle(self, rows: list[Row]) -> int:
+        """Remove entries whose taker has them, after their transaction was lost and gave them back.
+        Returns how many were still there."""
+
+        token = self.new_token()
+
+        async def remove(link: Any) -> tuple[int, Any]:
+            ids = [row[0] for row in rows]
+            change = self.change("taken", token=token)
+            gone = await self.run(link, self.sql.delete, ids=ids, logs=True, tells=True, **change)
+            return len(gone), True if gone else None
+
+        count: int = await self.atomic(remove, token, even_closed=True)
+        return count
+
+    async def put_back(self, rows: list[Row]) -> None:
+        """Return entries that were taken for good, each to its place."""
+        token = self.new_token()
+
+        async def insert(link: Any) -> tuple[None, bool]:
+            for id_, shape, arrival, body, origin, n, expires, _, count, to, _ in (
+                row[:11] for row in rows
+            ):
+                await self.run(
+                    link,
+                    self.sql.put_back,
+                    id=id_,
+                    shape=shape,
+                    arrival=arrival,
+                    keys=keys_of(decode_entry(bytes(body))[1]),
+                    body=body,
+                    origin=origin,
+                    n=n,
+                    expires=expires,
+                    deliveries=count,
+                    to=to,
+                    **self.change("returned", token=token),
+                )
+            return None, True
+
+        await self.atomic(insert, token, even_closed=True)
+
+    async def written_entry(self, n: int, id_: int) -> WrittenEntry:
+        """An entry that this agent has written. LeaseLost if it is gone."""
+
+        async def look(link: Any) -> list[Row]:
+            return await self.run(
+                link,
+                "SELECT expires FROM tupelo.entries WHERE id = %(id)s AND space = %(space)s "
+                "AND origin = %(agent)s AND n = %(n)s",
+                id=id_,
+                agent=self._agent,
+                n=n,
+            )
+
+        rows = await self.reading(look)
+        if not rows:
+            raise LeaseLost("the entry is gone: it was taken, cancelled or has expired")
+        return WrittenEntry(id_, rows[0][0], n=n)
+
+    async def _give_back(self, search: Search) -> None:
         """Undo a take whose caller is gone, even if the space was closed here. A transaction that
         has taken something is aborted."""
-        if isinstance(txn, PostgresTransaction) and search.took:
-            await txn.interrupted()
+        if search.txn is not None and search.took:
+            await search.txn.interrupted()
         if search.token is None or search.link is None:
             return
         backend = search.backend if search.link.closed else None
         rows = await self._done(backend, search.token)
 
-        async def insert(link: Any) -> tuple[None, str]:
+        token = self.new_token()
+
+        async def insert(link: Any) -> tuple[None, bool]:
             for row in rows:
                 shape, fields = decode_entry(bytes(row[3]))
                 await self.run(
@@ -870,13 +1074,14 @@ class PostgresSpace(DualHandle, SpaceLike):
                     self.sql.give_back,
                     id=row[0],
                     shape=self._numbers[shape],
-                    keys=[key_of(value) for value in fields],
-                    **{**self.change("returned"), "token": search.token},
+                    keys=keys_of(fields),
+                    taken=search.token,
+                    **self.change("returned", token=token),
                 )
-            return None, (await self.run(link, "SELECT pg_current_xact_id()::text"))[0][0]
+            return None, True
 
         if rows:
-            await self.atomic(insert, even_closed=True)
+            await self.atomic(insert, token, even_closed=True)
 
     async def find(
         self,
@@ -889,25 +1094,50 @@ class PostgresSpace(DualHandle, SpaceLike):
         """The entries of a read or take, when there are any."""
         check_wait(wait)
         check_limit(limit)
-        branch = self.branch(txn)
+        branch = search.txn = await self.branch(txn)
+
+        async def look() -> list[Entry]:
+            if session is not None:
+                return await session.look(search)
+            return await self.look(search, branch)
 
         async def attempt(waiter: Waiter | None) -> tuple[bool, list[Entry] | None]:
-            # Before the look: what is committed in between is found.
-            may_come = search.if_exists and await self._may_come(search, branch)
+            found = [] if gathers else await look()
+            if found or not search.if_exists:
+                return bool(found), found
+            # Before another look: what is committed in between is found.
+            may_come = await self._may_come(search, branch)
             if gathers and may_come:
                 return False, None
-            if session is not None:
-                found = await session.look(search)
-            else:
-                found = await self.look(search, branch)
-            return bool(found) or (search.if_exists and not may_come), found
+            found = await look()
+            return bool(found) or not may_come, found
 
         # A read_all or take_all that waits for transactions answers with all matches in the end.
         gathers = search.if_exists and search.many and wait != 0
         _, found = await self.until(attempt, wait, branch, search)
         if found is None:
             found = await self.look(search, branch)
+        if not found and search.take and search.skipped:
+            found = await self._look_again(search, branch)
         return list(found)
+
+    async def _look_again(self, search: Search, txn: PostgresTransaction | None) -> list[Entry]:
+        """Look when others are done, whose takes had all matches locked: until then the matches can
+        be read, so there is no moment without one. For transactions nobody waits."""
+
+        async def is_held(link: Any) -> tuple[bool, None]:
+            ours = [link.backend[0]]
+            return (await self.run(link, self.sql.is_held, ours=ours))[0][0], None
+
+        seconds, give_up = 0.001, time.monotonic() + OUTCOME_SECONDS
+        found: list[Entry] = []
+        while not found and search.skipped and time.monotonic() < give_up:
+            if await self.within(txn, is_held, False):
+                break
+            await self.pause(seconds)
+            seconds = min(2 * seconds, 0.05)
+            found = await self.look(search, txn)
+        return found
 
     def require_here(self, scope: Scope | None, coverage: Coverage | None = None) -> None:
         """Check a scope: the space is in one place."""
@@ -934,8 +1164,9 @@ class PostgresSpace(DualHandle, SpaceLike):
                 return await self._search(link, search, targets, order, txn)
 
             try:
-                found = await self.within(txn, body, search.take)
+                found = await self.within(txn, body, search.take, search.token)
             except GiveWay:
+                search.skipped = True
                 return []
             if found is not None:
                 entries: list[Entry] = found
@@ -991,26 +1222,27 @@ class PostgresSpace(DualHandle, SpaceLike):
         group = targets.sole
         assert group is not None
         self.indexing.note(group)
+        indexed = self.database.indexed
+        wanted: dict[str, Any] = {"shape": group.shapes[0], "known": targets.known}
+        wanted.update({f"key0_{i}": key for i, key in enumerate(group.keys)})
+        if search.limit == 1:
+            statement = self.sql.take(group, indexed)
+        else:
+            statement = self.sql.take_many(group, indexed)
+            wanted["limit"] = LAST if search.limit is None else min(search.limit, LAST)
         rows = await self.at_once(
-            self.sql.take(group),
-            search,
-            shape=group.shapes[0],
-            known=targets.known,
-            limit=LAST if search.limit is None else search.limit,
-            **{f"key0_{i}": key for i, key in enumerate(group.keys)},
-            **self.change("taken", search=search),
+            statement, search, **wanted, **self.change("taken", search=search)
         )
-        *_, is_fresh, skipped = rows[0]
-        if rows[0][0] is None:
-            search.skipped = skipped
-            return [] if is_fresh else None
-        return [self.entry_of(row) for row in rows]
+        if not rows:
 
-    async def xid(self, link: Any) -> str | None:
-        """The id of the transaction in the database, if it changed something."""
-        rows = await self.run(link, "SELECT pg_current_xact_id_if_assigned()::text")
-        xid: str | None = rows[0][0]
-        return xid
+            async def ask(link: Any) -> Row:
+                return (await self.run(link, self.sql.missed(group), **wanted))[0]
+
+            is_fresh, search.skipped = await self.reading(ask)
+            # One that takes many does not if something is late, which another may have ended since.
+            is_over = is_fresh and (search.limit == 1 or not search.skipped)
+            return [] if is_over else None
+        return [self.entry_of(row) for row in rows]
 
     def entry_of(self, row: Row, known: bool = True) -> Entry:
         """Build an entry. UnknownType if this program does not have its class."""
@@ -1028,7 +1260,7 @@ class PostgresSpace(DualHandle, SpaceLike):
         targets: Targets,
         order: Order,
         txn: PostgresTransaction | None,
-    ) -> tuple[list[Entry] | None, str | None]:
+    ) -> tuple[list[Entry] | None, Any]:
         """Find candidates without locks, check them here, then lock those that are wanted."""
         known = targets.known
         for group in targets.groups:
@@ -1037,14 +1269,31 @@ class PostgresSpace(DualHandle, SpaceLike):
             ((*now, _),) = await self.run(link, self.sql.state)
             stale = await self._is_stale(link, State(*now), known, search)
             return (None if stale else []), None
-        simple = type(order) in (Fifo, Lifo)
+        ranks = None if search.whole or search.unranked else self._ranks(order, search, targets)
+        simple = type(order) in (Fifo, Lifo) or ranks is not None
         limit = search.limit if simple else None
         found: list[tuple[Row, Entry]] = []
         state: State | None = None
-        async for rows, state in self._batches(link, targets, order.backwards, limit):
-            if await self._is_stale(link, state, known, search):
+        # A read of many looks again for all if one batch is not enough.
+        sure = targets.checks and search.many and not search.take
+        batches = self._batches(link, targets, order.backwards, None if sure else limit, ranks)
+        if search.whole:
+            batches = self._all_batches(link, targets, order.backwards)
+        count = 0
+        async for rows, state in batches:
+            count += 1
+            # A read of many is one snapshot. Takes lock what they find, and need none.
+            if count > 1 and search.many and not search.take and not search.whole:
+                search.whole = True
                 return None, None
-            passed = [(row, self.entry_of(row, False)) for row in self._checked(rows, targets)]
+            if await self._is_stale(link, state, known, search):
+                if search.whole:
+                    await self._close_cursor(link, txn)
+                return None, None
+            if ranks is not None and rows[0][14] is None:
+                search.unranked = True
+                return None, None
+            passed = self._checked(rows, targets)
             seen = search.seen
             matches = [one for one in passed if seen is None or one[1] not in seen]
             if simple:
@@ -1054,6 +1303,8 @@ class PostgresSpace(DualHandle, SpaceLike):
                     break
             else:
                 found += matches
+        if search.whole:
+            await self._close_cursor(link, txn)
         if state is None:
             ((*now, _),) = await self.run(link, self.sql.state)
             if await self._is_stale(link, State(*now), known, search):
@@ -1065,42 +1316,99 @@ class PostgresSpace(DualHandle, SpaceLike):
                 require_known(entry)
         if search.take:
             self._give_way(search, [entry for _, entry in found])
-        if txn is not None and search.take:
-            txn.took([row for row, _ in found])
-            search.took = bool(found)
+        if txn is not None and search.take and found:
+            rows = await txn.claim([row for row, _ in found])
+            found = [(row, self.entry_of(row, known=False)) for row in rows]
+            txn.took(rows)
+            search.took = True
         changed = search.take and txn is None and found
-        return [entry for _, entry in found], await self.xid(link) if changed else None
+        return [entry for _, entry in found], changed or None
 
-    def _checked(self, rows: list[Row], targets: Targets) -> list[Row]:
-        """Those of these rows that the checks in Python let pass."""
+    def _checked(self, rows: list[Row], targets: Targets) -> list[tuple[Row, Entry]]:
+        """Those of these rows that the checks in Python let pass, with their entries."""
+        pairs = [(row, self.entry_of(row, known=False)) for row in rows]
+        if not targets.checks:
+            return pairs
+        checks = targets.checks
         return [
-            row
-            for row in rows
-            if (check := targets.checks.get(row[1])) is None
-            or check(self.entry_of(row, known=False).fields)
+            (row, entry)
+            for row, entry in pairs
+            if (check := checks.get(row[1])) is None or check(entry.fields)
         ]
 
+    def _ranks(self, order: Order, search: Search, targets: Targets) -> tuple[Rank, ...] | None:
+        """For each group of shapes the place of the numbers by which the server can find the first
+        entries of an order; None if the order has to look at all matches."""
+        key = by_field(order)
+        if key is None or search.limit is None or search.limit > BATCH:
+            return None
+        shapes = [[self.shapes[n - 1] for n in group.shapes] for group in targets.groups]
+        places = [{key.position_in(shape) for shape in group} for group in shapes]
+        found = [place.pop() for place in places if len(place) == 1]
+        if len(found) < len(places) or None in found:
+            return None
+        types = {
+            shape.types[place]  # type: ignore[index]
+            for group, place in zip(shapes, found, strict=True)
+            for shape in group
+        }
+        if types not in ({int}, {float}):
+            return None
+        ranks = tuple([Rank(place, key.reverse) for place in found if place is not None])
+        for group, rank in zip(targets.groups, ranks, strict=True):
+            self.indexing.note_rank(group, rank)
+        return ranks
+
     async def _batches(
-        self, link: Any, targets: Targets, backwards: bool, limit: int | None
+        self,
+        link: Any,
+        targets: Targets,
+        backwards: bool,
+        limit: int | None,
+        ranks: tuple[Rank, ...] | None = None,
     ) -> Any:
-        """Candidates in order of arrival, in bounded batches, each with the state of the space."""
-        if not targets.groups:
+        """Candidates in order of arrival, or by their ranks, in bounded batches, each with the
+        state of the space."""
+        groups, indexed = targets.groups, self.database.indexed
+        if not groups:
             return  # No shape in the space can match.
-        statement = self.sql.candidates(targets.groups, backwards)
-        values = statements.values_of(targets.groups)
-        batch = BATCH if targets.checks or limit is None else min(limit + 4, BATCH)
-        after, until = -1, LAST
+        values = statements.values_of(groups)
+        batch = BATCH if limit is None else min(limit + 4, BATCH)
+        if ranks is not None:
+            batch = next(size for size in (8, 32, BATCH) if size >= batch)  # for few statements
+        bounds: dict[str, Any] = {} if ranks else {"after": -1, "until": LAST}
         while True:
-            rows = await self.run(link, statement, **values, after=after, until=until, batch=batch)
+            if ranks is not None:
+                statement = self.sql.ranked(groups, ranks, batch, not bounds)
+            else:
+                statement = self.sql.candidates(groups, backwards, indexed)
+                bounds["batch"] = batch
+            rows = await self.run(link, statement, **values, **bounds)
             if rows:
                 yield rows, State(*rows[0][11:14])
             if len(rows) < batch:
                 return
             batch = min(batch * 4, BATCH * 16)
-            if backwards:
-                until = rows[-1][2]
+            last = rows[-1]
+            if ranks is not None:
+                bounds = {"rank": last[14], "after": last[2]}
             else:
-                after = rows[-1][2]
+                bounds["until" if backwards else "after"] = last[2]
+
+    async def _all_batches(self, link: Any, targets: Targets, backwards: bool) -> Any:
+        """All candidates, in batches of one snapshot; `_close_cursor` afterwards."""
+        if link.pgconn.transaction_status == IDLE:
+            await self.database.run(link, "BEGIN")
+        groups, indexed = targets.groups, self.database.indexed
+        statement = self.sql.candidates(groups, backwards, indexed, whole=True)
+        values = statements.values_of(groups)
+        await self.run(link, f"DECLARE matches NO SCROLL CURSOR FOR {statement}", **values)
+        fetch = f"FETCH {BATCH * 16} FROM matches"
+        while rows := await self.database.run(link, fetch):
+            yield rows, State(*rows[0][11:14])
+
+    async def _close_cursor(self, link: Any, txn: PostgresTransaction | None) -> None:
+        await self.database.run(link, "ROLLBACK" if txn is None else "CLOSE matches")
 
     async def _claim_some(
         self,
@@ -1164,23 +1472,27 @@ class PostgresSpace(DualHandle, SpaceLike):
         if search.take and not glance:
             if txn is not None:
                 await txn.hold(link)
-            search.link, search.backend = link, link.info.backend_pid
+            search.link, search.backend = link, link.backend
             change = self.change("taken", search=search)
-            rows = await self.run(link, self.sql.delete, ids=ids, logs=txn is None, **change)
+            is_done = txn is None
+            rows = await self.run(
+                link, self.sql.delete, ids=ids, logs=is_done, tells=is_done, **change
+            )
         elif txn is not None and not glance:
             await txn.hold(link)
             rows = await self.run(link, self.sql.hold, ids=ids)
             txn.read.update(row[0] for row in rows)
         elif state.held:
-            rows = await self._glance(link, ids, txn is not None or search.take)
+            rows = await self._glance(link, ids)
         else:
             return chosen
         got = {row[0] for row in rows}
         search.skipped = search.skipped or len(got) < len(ids)
         return [one for one in chosen if one[0][0] in got]
 
-    async def _glance(self, link: Any, ids: list[int], inside: bool) -> list[Row]:
+    async def _glance(self, link: Any, ids: list[int]) -> list[Row]:
         """Which of these are not in the hands of others; leaves no locks."""
+        inside = link.pgconn.transaction_status != IDLE
         begin, end = ("SAVEPOINT glance", "ROLLBACK TO glance") if inside else ("BEGIN", "ROLLBACK")
         await self.database.run(link, begin)
         try:
@@ -1200,27 +1512,21 @@ class PostgresSpace(DualHandle, SpaceLike):
                     if search.template.admits(entry.shape, entry.fields):
                         return True
         ours = [
-            one.backend
+            one.backend[0]
             for one in list(self.handles)
-            if isinstance(one, PostgresTransaction) and one.is_root
+            if isinstance(one, PostgresTransaction) and one.is_root and one.backend is not None
         ]
         targets = search.targets(self.shapes)
 
         async def ask(link: Any) -> bool:
-            ((others,),) = await self.run(
-                link,
-                "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = "
-                f"{statements.HELD}::oid AND objid = %(space)s::int::oid "
-                "AND NOT coalesce(pid = ANY(%(ours)s::int[]), false))",
-                ours=ours,
-            )
+            ((others,),) = await self.run(link, self.sql.is_held, ours=ours)
             if others:
                 return True
             if not targets.groups or not search.take:
                 return False
             # Read locks of our own transactions hinder a take, too.
             async for rows, _ in self._batches(link, targets, False, None):
-                ids = [row[0] for row in self._checked(rows, targets)]
+                ids = [row[0] for row, _ in self._checked(rows, targets)]
                 await self.database.run(link, "BEGIN")
                 free = await self.run(link, self.sql.free, ids=ids)
                 await self.database.run(link, "ROLLBACK")
@@ -1235,8 +1541,8 @@ class PostgresSpace(DualHandle, SpaceLike):
         self, template: object, txn: Txn, scope: Scope | None, coverage: Coverage | None
     ) -> int:
         self.require_here(scope, coverage)
-        search = Search(template, False, True, None)
-        branch = self.branch(txn)
+        search = Search(self._questions.of(template), False, True, None)
+        branch = await self.branch(txn)
         await self._end_expired()
         while True:
             targets = search.targets(self.shapes)
@@ -1250,13 +1556,15 @@ class PostgresSpace(DualHandle, SpaceLike):
                 if not targets.checks and not State(*state).held:
                     return found, None
                 total = 0
-                async for rows, now in self._batches(link, targets, False, None):
+                if not targets.groups:
+                    return total, None
+                async for rows, now in self._all_batches(link, targets, False):
                     matches = self._checked(rows, targets)
                     if now.held:
-                        ids = [row[0] for row in matches]
-                        total += len(await self._glance(link, ids, branch is not None))
+                        total += len(await self._glance(link, [row[0] for row, _ in matches]))
                     else:
                         total += len(matches)
+                await self._close_cursor(link, branch)
                 return total, None
 
             answer = await self.within(branch, count, False)
@@ -1271,17 +1579,18 @@ class PostgresSpace(DualHandle, SpaceLike):
     ) -> PostgresMatchSet:
         check_limit(limit)
         seconds = check_lease(lease)
-        branch = self.branch(txn)
-        search = Search(template, False, True, limit, Fifo())
+        branch = await self.branch(txn)
+        search = Search(self._questions.of(template), False, True, limit, Fifo())
         search.known = False
         return PostgresMatchSet(self, await self.look(search, branch), branch, seconds)
 
-    @staticmethod
     def new_search(
-        template: object, many: bool, limit: int | None, seen: Seen, session: str
+        self, template: object, many: bool, limit: int | None, seen: Seen, session: str
     ) -> Search:
         """The search of a session."""
-        return Search(template, False, many, limit, Fifo(), seen=seen, session=session)
+        return Search(
+            self._questions.of(template), False, many, limit, Fifo(), seen=seen, session=session
+        )
 
     # Transactions, sessions
 
@@ -1296,50 +1605,144 @@ class PostgresSpace(DualHandle, SpaceLike):
         seconds = check_lease(lease)
         return await PostgresTransaction.begun(self, seconds, parent)
 
+    async def begin_beside(self, other: PostgresTransaction | None) -> PostgresTransaction:
+        """Begin a transaction on the connection of another one, with which it will end."""
+        self.require_open()
+        return await PostgresTransaction.begun(self, None, None, other)
+
     @dual_api
     async def in_doubt(self) -> list[PostgresTransaction]:
         self.require_open()
-        return []
+        return await self.prepared()
+
+    async def prepared(self) -> list[PostgresTransaction]:
+        """The transactions that are prepared here, of all programs."""
+        rows = await self.reading(lambda link: self.run(link, statements.PREPARED))
+        ours = {
+            one.name: one
+            for one in list(self.handles)
+            if isinstance(one, PostgresTransaction) and one.state == "prepared"
+        }
+        return [
+            ours.get(name)
+            or PostgresTransaction.in_doubt(self, name, read_prepared_name(name)[1], xid)
+            for name, xid in rows
+        ]
+
+    async def is_prepared(self, name: str, backend: Backend | None) -> bool:
+        """Whether a transaction is prepared, whose connection was lost meanwhile."""
+
+        async def ask(link: Any) -> list[Row]:
+            found = "SELECT FROM pg_prepared_xacts WHERE gid = %(name)s"
+            return await self.run(link, found, name=name)
+
+        return bool(await self.when_ended(backend, ask))
+
+    async def settle_prepared(self, name: str, commits: bool, xid: str) -> bool:
+        """Commit or roll back what is prepared; it may be done already. Returns the outcome. (The
+        server can be asked for that: what was prepared keeps its id after a crash.)"""
+        give_up = time.monotonic() + self.reconnect
+        statement = f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED {quoted(name)}"
+        while True:
+            try:
+                async with self.database.connection() as link:
+                    try:
+                        await self.database.run(link, statement)
+                    except JournalFailed as error:
+                        if sqlstate(error) == "55000":  # It is being settled.
+                            raise PeerLost(repr(self), "a commit", str(error)) from error
+                        if sqlstate(error) != "42704":
+                            raise
+                        asked = "SELECT pg_xact_status(%(xid)s::xid8) = 'committed'"
+                        return bool((await self.run(link, asked, xid=xid))[0][0])
+                return commits
+            except (PeerLost, CannotReach) as lost:
+                if time.monotonic() >= give_up:
+                    raise self._in_doubt("the end of a transaction") from lost
+            await self.pause(0.05)
+
+    # The decisions that are recorded here, about transactions over several spaces
+
+    async def outcome(self, txn_id: str, branch: str) -> Outcome | None:
+        """What was decided for a branch; None while it is not decided."""
+
+        async def ask(link: Any) -> Outcome | None:
+            if not (await self.run(link, statements.IS_DECIDED, txn=txn_id))[0][0]:
+                return None
+            ((is_recorded,),) = await self.run(link, statements.HAS_DECISION, txn=branch)
+            return "committed" if is_recorded else "aborted"
+
+        answer: Outcome | None = await self.reading(ask)
+        return answer
+
+    async def forget_decision(self, branch: str, participant: str) -> None:
+        """This participant has committed."""
+        async with self.database.connection() as link:
+            forget = statements.FORGET_DECISION
+            await self.run(link, forget, txn=branch, participant=participant)
 
     @dual_api
     async def in_hand(self, template: object = ANY) -> list[InHand]:
-        """Those of this program: the server does not tell what others have locked."""
         self.require_open()
-        wanted, found = as_template(template), []
+        wanted, found, ours = as_template(template), [], set()
         for one in list(self.handles):
             if isinstance(one, PostgresTransaction) and one.is_root:
+                ours.add(one.id)
                 taken = [self.entry_of(row, known=False) for row in one.taken.values()]
                 count = sum(wanted.admits(entry.shape, entry.fields) for entry in taken)
                 if count:
-                    found.append(InHand(self._agent, self._label, count, one.id))
-        return found
+                    found.append(InHand(self._agent, self.label, count, one.id))
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for row in await self.reading(self._claimed):
+            entry = self.entry_of(row, known=False)
+            txn, agent, label = row[11:]
+            if txn not in ours and wanted.admits(entry.shape, entry.fields):
+                counts[agent, label, txn] += 1
+        return found + [InHand(agent, label, n, txn) for (agent, label, txn), n in counts.items()]
+
+    async def _claimed(self, link: Any) -> list[Row]:
+        """The entries that transactions of all programs have, with these; those of programs that
+        are gone are free."""
+        rows = await self.run(link, self.sql.claimed)
+        free = {row[0] for row in await self._glance(link, [row[0] for row in rows])}
+        return [row for row in rows if row[0] not in free]
 
     @dual_api
     async def delayed(
         self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
     ) -> Delayed:
+        count, found = await self.delayed_entries(template, limit, cancel)
+        return Delayed(count, [(at, entry.value) for at, entry in found])
+
+    async def delayed_entries(
+        self, template: object, limit: int | None, cancel: bool
+    ) -> tuple[int, list[tuple[float, Entry]]]:
+        """`delayed`, with the entries themselves."""
         check_limit(limit)
         wanted = as_template(template)
         self.require_open()
         await self.tidy()
+        token = self.new_token()
 
-        async def look(link: Any) -> tuple[Delayed, Any]:
+        async def look(link: Any) -> tuple[tuple[int, list[tuple[float, Entry]]], Any]:
             rows = await self.run(link, self.sql.delayed)
             entries = [(row[7], row[0], self.entry_of(row, known=False)) for row in rows]
             found = [one for one in entries if wanted.admits(one[2].shape, one[2].fields)]
             first = found[:limit]
             if not cancel:
-                return Delayed(len(found), [(at, entry.value) for at, _, entry in first]), None
+                return (len(found), [(at, entry) for at, _, entry in first]), None
             gone = await self.run(
                 link,
                 self.sql.delete,
                 ids=[id_ for _, id_, _ in first],
                 logs=True,
-                **self.change("cancelled"),
+                tells=True,
+                **self.change("cancelled", token=token),
             )
-            return Delayed(len(gone), []), gone[0][1] if gone else None
+            return (len(gone), []), True
 
-        answer: Delayed = await self.within(None, look, bool(cancel))
+        answer: tuple[int, list[tuple[float, Entry]]]
+        answer = await self.within(None, look, bool(cancel), token)
         return answer
 
     def session(self, *, lease: float | None = None) -> Any:
@@ -1368,14 +1771,12 @@ class PostgresSpace(DualHandle, SpaceLike):
         removed: bool,
         scope: Scope | None,
     ) -> Any:
-        if callback is not None and not callable(callback):
-            raise BadArgument("callback", "a function of a notice", callback)
-        if iscoroutinefunction(callback) and not self.is_async:
-            raise BadArgument("callback", "a plain function, or use tupelo.aio", callback)
+        if callback is not None:
+            self.require_function("callback", callback, "a notice")
         check_count(backlog_max, "backlog_max")
         self.require_here(scope)
         seconds = check_lease(lease)
-        if self.branch(txn) is not None:
+        if isinstance(txn, DatabaseCapable) or self._own(txn) is not None:
             raise BadArgument("txn", "None: notices come from the log of committed changes", txn)
         what = (template, available, returned, removed)
         return self.dual_call(
@@ -1404,22 +1805,23 @@ class PostgresSpace(DualHandle, SpaceLike):
         existing: bool,
         scope: Scope | None,
     ) -> Any:
-        if not callable(function):
-            raise BadArgument("function", "a function of an entry and a step", function)
-        if iscoroutinefunction(function) and not self.is_async:
-            raise BadArgument("function", "a plain function, or use tupelo.aio", function)
+        self.require_function("function", function, "an entry and a step")
         self.require_here(scope)
         return self.dual_call(self._open_reaction, template, function, bool(once), bool(existing))
 
     async def _open_reaction(
         self, template: object, function: Any, once: bool, existing: bool
-    ) -> PostgresReaction:
+    ) -> FetchingReaction:
         what = (template, False, True, False)
-        subscription = await self.log.subscribed(what, None, None, 10_000)
-        entries = []
-        if existing:
-            entries = await self.look(Search(template, False, True, None, Fifo()), None)
-        reaction = PostgresReaction(self, subscription, function, once)
+        subscription = await self.log.subscribed(what, None, None, REACTION_BACKLOG_MAX)
+
+        async def read_matches() -> list[Entry]:
+            question = self._questions.of(template)
+            return await self.look(Search(question, False, True, None, Fifo()), None)
+
+        entries = await read_matches() if existing else []
+        where = self.database.where
+        reaction = FetchingReaction(self, where, subscription, read_matches, function, once)
         self.database.start(lambda: reaction.run(entries), "tupelo-reaction")
         return reaction
 
@@ -1468,11 +1870,36 @@ class PostgresSpace(DualHandle, SpaceLike):
         return f"{door}PostgresSpace({self._name!r}, {self.database.where!r})"
 
 
+def _offered(order: Order | None) -> Order | None:
+    """The order of an operation. CannotSend for one that needs the head of a space."""
+    if order is not None:
+        check_order(order)
+        if order.head_only:
+            raise CannotSend(f"a space in a database has no head, as {order!r} needs")
+    return order
+
+
+def _parts(rows: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+    """Rows for one statement each."""
+    parts, size = [rows[:1]], len(rows[0][2])
+    for row in rows[1:]:
+        size += len(row[2])
+        if len(parts[-1]) >= WRITE_MAX or size > WRITE_BYTES_MAX:
+            parts.append([])
+            size = len(row[2])
+        parts[-1].append(row)
+    return parts
+
+
 def check_name(name: object) -> str:
     """The name of a space."""
     if not isinstance(name, str) or not name:
         raise BadArgument("name", "the name of a space", name)
-    return check_text("name", "the name of a space", name)
+    check_text("name", "the name of a space", name)
+    if len(name.encode()) > NAME_BYTES_MAX:
+        found = f"{name[:20]!r}… of {len(name.encode())} bytes"
+        raise BadArgument("name", f"the name of a space, of at most {NAME_BYTES_MAX} bytes", found)
+    return name
 
 
 def check_text(argument: str, what: str, text: str) -> str:

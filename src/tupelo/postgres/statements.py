@@ -3,13 +3,49 @@ integer, and the expression for the time."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import NamedTuple
 
 from tupelo.postgres.matching import Group
+from tupelo.values.change import ENDINGS
 
-HELD, NUMBERING, ROOM = 0x7470_0001, 0x7470_0002, 0x7470_0003
+HELD, NUMBERING, ROOM, DECIDING = 0x7470_0001, 0x7470_0002, 0x7470_0003, 0x7470_0004
 """Classes of advisory locks, each with the number of a space: held shared by transactions with
-entries in hand; held while changes are numbered; held by writers while there is a capacity."""
+entries in hand; held while changes are numbered; held by writers while there is a capacity. The
+last, with the hash of a transaction over several spaces, is held while that may be decided."""
+
+LOCK_DECISION = f"SELECT pg_advisory_xact_lock_shared({DECIDING}, hashtext(%(txn)s))"
+IS_DECIDED = f"SELECT pg_try_advisory_xact_lock({DECIDING}, hashtext(%(txn)s))"
+# A decision must outlive the server, since others carry it out.
+RECORD_DECISION = """
+    WITH durable AS (
+        SELECT set_config('synchronous_commit', 'on', true)
+        WHERE current_setting('synchronous_commit') = 'off'
+    )
+    INSERT INTO tupelo.decisions (txn, participant)
+    SELECT * FROM unnest(%(txns)s::text[], %(participants)s::text[])
+    WHERE (SELECT count(*) FROM durable) >= 0
+"""
+WAS_COMMITTED = """
+    SELECT EXISTS (SELECT FROM tupelo.changes WHERE txn = ANY(%(txns)s::text[]))
+        OR EXISTS (SELECT FROM tupelo.decisions WHERE txn = ANY(%(txns)s::text[]))
+"""
+HAS_DECISION = "SELECT EXISTS (SELECT FROM tupelo.decisions WHERE txn = %(txn)s)"
+FORGET_DECISION = (
+    "DELETE FROM tupelo.decisions WHERE txn = %(txn)s AND participant = %(participant)s"
+)
+_PREPARED = "pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'tupelo:%%'"
+ALL_PREPARED = f"""
+    SELECT gid, extract(epoch FROM prepared)::float8, owner::text FROM {_PREPARED} ORDER BY prepared
+"""
+# With the whole id of the transaction, of which the view has the lower half.
+PREPARED = f"""
+    SELECT gid, (
+        here + ((transaction::text::bigint - here & 4294967295) # 2147483648) - 2147483648
+    )::text
+    FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS here) AS now, {_PREPARED}
+    AND %(space)s::text = ANY(string_to_array(split_part(gid, ':', 2), '+'))
+    ORDER BY prepared, gid
+"""
 
 UNCOMMITTED = 1 << 62
 """Added to the arrival of an entry until its transaction commits: it comes behind all others."""
@@ -17,7 +53,15 @@ UNCOMMITTED = 1 << 62
 TOKEN_SECONDS = 60
 """So long the log tells what became of an operation, even if it is trimmed."""
 
+ARRIVAL_IN_KEYS = "(arrival + 0)"
+"""The arrival, as the indexes of keys have it."""
+
+Indexed = frozenset[int]
+"""The places whose keys have an index."""
+
 COLUMNS = "id, shape, arrival, body, origin, n, expires, visible, deliveries, addressee, lease"
+LOGGED = "entry, 0, 0, body, origin, n, expires, visible, deliveries, addressee"
+"""The same of an entry in the log, as far as they are known there; without the lease."""
 
 SERVER_TIME = "extract(epoch FROM statement_timestamp())::float8"
 GIVEN_TIME = "%(now)s::float8"
@@ -26,6 +70,11 @@ _CHANGE = (
     "space, time, kind, entry, origin, n, agent, agent_name, txn, waited, expires, body, "
     "deliveries, visible, session, addressee, token"
 )
+_KEPT = ", ".join(
+    f"{'latest' if name in ('expires', 'deliveries') else 'changes'}.{name}"
+    for name in _CHANGE.split(", ")
+)
+_ENDINGS = "ARRAY[" + ", ".join(f"'{kind}'" for kind in ENDINGS) + "]"
 
 
 class Statements:
@@ -33,9 +82,11 @@ class Statements:
 
     def __init__(self, is_given: bool) -> None:
         now = self.now = GIVEN_TIME if is_given else SERVER_TIME
+        # Nobody else holds the lock, even shared, if it can be had; it is freed at once. Who tries
+        # at the same moment believes that somebody holds it, and looks closer.
         held = (
-            f"EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {HELD}::oid "
-            "AND objid = %(space)s::int::oid AND pid IS DISTINCT FROM pg_backend_pid())"
+            f"(SELECT CASE WHEN pg_try_advisory_lock({HELD}, %(space)s) "
+            f"THEN NOT pg_advisory_unlock({HELD}, %(space)s) ELSE true END)"
         )
         due = "coalesce(visible, expires)"
         # The first by the index. For EXISTS the server would read all entries, because it expects
@@ -45,20 +96,25 @@ class Statements:
             f"AND {due} IS NOT NULL ORDER BY {due} LIMIT 1) <= {now}, false)"
         )
         shapes = "(SELECT shapes FROM tupelo.spaces WHERE id = %(space)s)"
+        self._takes: dict[tuple[tuple[int, ...], Indexed], str] = {}
         self._is_there = f"visible IS NULL AND (expires IS NULL OR expires > {now})"
         self._state = f"{shapes}, {late}, {held}"
-        self._fresh = f"{shapes} = %(known)s AND NOT {late}"
-        logged = f"""
-            INSERT INTO tupelo.changes ({_CHANGE})
-            SELECT %(space)s, {now}, %(kind)s, id, origin, n, %(agent)s, %(agent_name)s,
-                %(txn)s::text, %(waited)s::float8, expires, body, deliveries, visible,
-                %(session)s::text, addressee, %(token)s::bigint
-        """
+        self._all_known = f"{shapes} = %(known)s"
+        self._fresh = f"{self._all_known} AND NOT {late}"
+        logged = self._log("%(kind)s", "%(txn)s::text", "%(waited)s::float8", "%(session)s::text")
         self._tell_removal = (
             "(SELECT pg_notify(%(channel)s, '') FROM tupelo.spaces "
             "WHERE id = %(space)s AND removals)"
         )
 
+        # Without a doubt, but this looks at all locks of the server.
+        self.is_held = f"""
+            SELECT EXISTS (
+                SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'
+                AND classid = {HELD}::oid AND objid = %(space)s::int::oid
+                AND NOT coalesce(pid = ANY(%(ours)s::int[]), false)
+            )
+        """
         self.state = f"""
             SELECT {self._state}, (
                 SELECT {due} - {now} FROM tupelo.entries
@@ -66,25 +122,25 @@ class Statements:
                 ORDER BY {due} LIMIT 1
             )
         """
-        self.write = f"""
-            WITH new AS (
-                INSERT INTO tupelo.entries (id, space, shape, arrival, keys, body, origin, n,
-                    expires, visible, lease, addressee)
-                SELECT id, %(space)s, %(shape)s, id + %(later)s, %(keys)s::bytea[], %(body)s,
-                    %(origin)s, %(n)s, {now} + coalesce(%(delay)s::float8, 0) + %(lease)s::float8,
-                    {now} + %(delay)s::float8, %(lease)s::float8, %(to)s::text
-                FROM (SELECT nextval('tupelo.arrivals') AS id) AS numbered
-                RETURNING {COLUMNS}
-            ), logged AS ({logged} FROM new WHERE %(later)s = 0)
-            SELECT {COLUMNS}, CASE WHEN %(later)s = 0 THEN
-                pg_notify(%(channel)s, %(shape)s::text) END
-            FROM new
+        # Few parameters: each costs about as much as a column.
+        one = """
+            SELECT nextval('tupelo.arrivals') AS id, %(shape)s::int AS shape,
+                %(keys)s::bytea[] AS keys, %(body)s::bytea AS body, %(n)s::bigint AS n,
+                %(lease)s::float8 AS lease
         """
-        self.numbers = f"""
-            SELECT array_agg(id), {now} FROM (
-                SELECT nextval('tupelo.arrivals') AS id FROM generate_series(1, %(count)s)
-            ) AS numbered
+        many = """
+            SELECT nextval('tupelo.arrivals') AS id, shape, keys::bytea[], body, n, lease
+            FROM unnest(%(shapes)s::int[], %(keys)s::text[], %(bodies)s::bytea[],
+                %(ns)s::bigint[], %(leases)s::float8[]) AS row (shape, keys, body, n, lease)
         """
+        tell_many = """
+            (SELECT count(pg_notify(%(channel)s, shape::text))
+            FROM (SELECT DISTINCT unnest(%(shapes)s::int[])) AS told (shape))
+        """
+        self.write = self._write(one, "pg_notify(%(channel)s, %(shape)s::text)")
+        self.write_later = self._insert(one, UNCOMMITTED)
+        self.write_many = self._write(many, tell_many)
+        self.write_many_later = self._insert(many, UNCOMMITTED)
         self.delete = f"""
             WITH found AS (
                 SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])
@@ -93,7 +149,9 @@ class Statements:
                 DELETE FROM tupelo.entries USING found WHERE entries.id = found.id
                 RETURNING entries.*
             ), logged AS ({logged} FROM gone WHERE %(logs)s ORDER BY arrival)
-            SELECT id, pg_current_xact_id()::text, {self._tell_removal} FROM gone
+            SELECT id, pg_current_xact_id()::text,
+                CASE WHEN %(tells)s THEN {self._tell_removal} END
+            FROM gone
         """
         self.hold = """
             SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[]) FOR SHARE SKIP LOCKED
@@ -149,7 +207,8 @@ class Statements:
         """
         self.commit_writes = f"""
             WITH numbered AS (
-                SELECT * FROM unnest(%(ids)s::bigint[], %(arrivals)s::bigint[]) AS a (id, arrival)
+                SELECT id, nextval('tupelo.arrivals') AS arrival
+                FROM unnest(%(ids)s::bigint[]) AS id
             ), shown AS (
                 UPDATE tupelo.entries SET arrival = numbered.arrival
                 FROM numbered WHERE entries.id = numbered.id RETURNING entries.*
@@ -160,7 +219,8 @@ class Statements:
                 deliveries, visible, NULL, addressee, NULL
             FROM shown ORDER BY arrival
         """
-        self.log_entries = f"""
+        self.commit_takes = f"""
+            WITH unclaimed AS (DELETE FROM tupelo.claims WHERE entry = ANY(%(ids)s::bigint[]))
             INSERT INTO tupelo.changes ({_CHANGE})
             SELECT %(space)s, {now}, %(kind)s, id, origin, n, %(agent)s, %(agent_name)s,
                 %(txn)s::text, 0, expires, body, deliveries, NULL, NULL, addressee, NULL
@@ -172,15 +232,42 @@ class Statements:
         """
         self.released = f"""
             WITH back AS (
-                UPDATE tupelo.entries SET deliveries = least(deliveries::bigint + 1, 2147483647)
+                UPDATE tupelo.entries SET deliveries = least(deliveries::bigint + 1 + coalesce(
+                    (SELECT losses FROM tupelo.claims WHERE entry = id AND claims.txn = %(txn)s), 0
+                ), 2147483647)
                 WHERE id = ANY(SELECT id FROM tupelo.entries
                     WHERE id = ANY(%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED)
                 RETURNING *
+            ), unclaimed AS (
+                DELETE FROM tupelo.claims WHERE entry = ANY(SELECT id FROM back)
             ), logged AS ({logged} FROM back ORDER BY arrival)
             SELECT count(*), pg_notify(%(channel)s, '') FROM back
         """
-        self.done = """
-            SELECT entry, 0, 0, body, origin, n, expires, visible, deliveries, addressee, NULL
+        # Whoever finds the claim of another has locked the entry, so that the other one is gone.
+        # Claims need not outlive a crash of the server, which ends all transactions.
+        self.claim = f"""
+            WITH soon AS (SELECT set_config('synchronous_commit', 'off', true))
+            INSERT INTO tupelo.claims AS claim (entry, space, txn, agent, agent_name, since)
+            SELECT id, %(space)s, %(txn)s, %(agent)s, %(agent_name)s, {now}
+            FROM unnest(%(ids)s::bigint[]) AS id, soon
+            ON CONFLICT (entry) DO UPDATE SET txn = excluded.txn, agent = excluded.agent,
+                agent_name = excluded.agent_name, since = excluded.since,
+                losses = least(claim.losses::bigint
+                    + (claim.txn NOT IN ('', excluded.txn))::int, 2147483647)
+            RETURNING entry, losses
+        """
+        self.unclaim = """
+            UPDATE tupelo.claims SET txn = '' WHERE entry = ANY(%(ids)s::bigint[])
+            AND txn = %(txn)s
+        """
+        self.claimed = f"""
+            SELECT {", ".join(f"entries.{name}" for name in COLUMNS.split(", "))},
+                txn, agent, agent_name
+            FROM tupelo.claims JOIN tupelo.entries ON entry = id
+            WHERE claims.space = %(space)s AND txn <> '' ORDER BY since, entry
+        """
+        self.done = f"""
+            SELECT {LOGGED}, NULL
             FROM tupelo.changes
             WHERE space = %(space)s AND agent = %(agent)s AND token = %(token)s ORDER BY seq
         """
@@ -196,7 +283,18 @@ class Statements:
                     ), entry), %(keys)s::bytea[], body, origin, n, expires,
                     least(deliveries::bigint + 1, 2147483647), addressee
                 FROM tupelo.changes WHERE space = %(space)s AND agent = %(agent)s
-                    AND token = %(token)s AND entry = %(id)s AND kind = 'taken'
+                    AND token = %(taken)s AND entry = %(id)s AND kind = 'taken'
+                RETURNING *
+            ), logged AS ({logged} FROM back)
+            SELECT pg_notify(%(channel)s, shape::text) FROM back
+        """
+        self.put_back = f"""
+            WITH back AS (
+                INSERT INTO tupelo.entries (id, space, shape, arrival, keys, body, origin, n,
+                    expires, deliveries, addressee)
+                VALUES (%(id)s, %(space)s, %(shape)s, %(arrival)s, %(keys)s::bytea[], %(body)s,
+                    %(origin)s, %(n)s, %(expires)s::float8,
+                    least(%(deliveries)s::bigint + 1, 2147483647), %(to)s::text)
                 RETURNING *
             ), logged AS ({logged} FROM back)
             SELECT pg_notify(%(channel)s, shape::text) FROM back
@@ -226,11 +324,49 @@ class Statements:
                 (SELECT trimmed FROM tupelo.spaces WHERE id = %(space)s))
             ORDER BY position LIMIT %(limit)s
         """
-        # What a program may still have to ask for by its token stays a while, unseen.
+        self.length = """
+            SELECT position - trimmed + (
+                SELECT count(*) FROM tupelo.changes WHERE space = %(space)s AND position IS NULL
+            ) FROM tupelo.spaces WHERE id = %(space)s
+        """
+        # What a program may still have to ask for stays a while, unseen. Of an entry that
+        # is there when the log begins, the change that wrote it is kept, with its present lease.
         self.trim = f"""
-            WITH gone AS (
+            WITH passing AS MATERIALIZED (
+                SELECT position, entry, kind, expires, deliveries FROM tupelo.changes
+                WHERE space = %(space)s AND position < %(before)s
+                    AND position > (SELECT trimmed FROM tupelo.spaces WHERE id = %(space)s)
+            ), latest AS (
+                SELECT DISTINCT ON (entry) entry, kind, expires, deliveries FROM passing
+                ORDER BY entry, position DESC
+            ), begun AS (
+                SELECT entry, max(position) AS position FROM passing
+                WHERE kind IN ('written', 'delayed') GROUP BY entry
+            ), ended AS (
+                DELETE FROM tupelo.arrived USING latest WHERE arrived.space = %(space)s
+                    AND arrived.entry = latest.entry AND latest.kind = ANY({_ENDINGS})
+            ), renewed AS (
+                UPDATE tupelo.arrived SET expires = latest.expires, deliveries = latest.deliveries
+                FROM latest LEFT JOIN begun USING (entry) WHERE arrived.space = %(space)s
+                    AND arrived.entry = latest.entry AND latest.kind <> ALL({_ENDINGS})
+                    AND begun.position IS NULL
+            ), kept AS (
+                INSERT INTO tupelo.arrived (position, seq, xid, {_CHANGE})
+                SELECT changes.position, seq, xid, {_KEPT}
+                FROM latest JOIN begun USING (entry) JOIN tupelo.changes
+                    ON changes.space = %(space)s AND changes.position = begun.position
+                WHERE latest.kind <> ALL({_ENDINGS})
+                ON CONFLICT (space, entry) DO UPDATE SET position = excluded.position,
+                    time = excluded.time, kind = excluded.kind, agent = excluded.agent,
+                    agent_name = excluded.agent_name, txn = excluded.txn,
+                    expires = excluded.expires, deliveries = excluded.deliveries,
+                    visible = excluded.visible
+            ), gone AS (
                 DELETE FROM tupelo.changes WHERE space = %(space)s AND position < %(before)s
-                AND (token IS NULL OR time < {now} - {TOKEN_SECONDS})
+                AND ((token IS NULL AND txn IS NULL) OR time < {now} - {TOKEN_SECONDS})
+            ), unclaimed AS (
+                DELETE FROM tupelo.claims WHERE space = %(space)s
+                AND NOT EXISTS (SELECT FROM tupelo.entries WHERE id = entry)
             )
             UPDATE tupelo.spaces SET trimmed = greatest(trimmed, least(%(before)s - 1, position))
             WHERE id = %(space)s
@@ -246,14 +382,135 @@ class Statements:
         """
         self.logged = logged
 
-    def candidates(self, groups: tuple[Group, ...], backwards: bool) -> str:
-        return _candidates(self._state, self._is_there, groups, backwards)
+    def _insert(self, given: str, later: int) -> str:
+        return f"""
+            INSERT INTO tupelo.entries (id, space, shape, arrival, keys, body, origin, n,
+                expires, visible, lease, addressee)
+            SELECT id, %(space)s, shape, id + {later}, keys, body, %(agent)s, n,
+                {self.now} + coalesce(%(delay)s::float8, 0) + lease,
+                {self.now} + %(delay)s::float8, lease, %(to)s::text
+            FROM ({given}) AS given
+            RETURNING {COLUMNS}
+        """
 
-    def take(self, group: Group) -> str:
+    def _write(self, given: str, tell: str) -> str:
+        kind = "CASE WHEN visible IS NULL THEN 'written' ELSE 'delayed' END"
+        return f"""
+            WITH new AS ({self._insert(given, 0)}) {self._log(kind, seq="id")} FROM new
+            RETURNING entry, 0, 0, NULL, NULL, n, expires, {tell}
+        """
+
+    def _log(
+        self,
+        kind: str,
+        txn: str = "NULL",
+        waited: str = "0",
+        session: str = "NULL",
+        seq: str = "nextval('tupelo.arrivals')",
+    ) -> str:
+        """Log a change of entries; a FROM follows."""
+        return f"""
+            INSERT INTO tupelo.changes (seq, {_CHANGE})
+            SELECT {seq}, %(space)s, {self.now}, {kind}, id, origin, n, %(agent)s, %(agent_name)s,
+                {txn}, {waited}, expires, body, deliveries, visible, {session}, addressee,
+                %(token)s::bigint
+        """
+
+    def candidates(
+        self, groups: tuple[Group, ...], backwards: bool, indexed: Indexed, whole: bool = False
+    ) -> str:
+        """The first entries of these groups between two arrivals, each with the state; or all."""
+        way = "DESC" if backwards else "ASC"
+        limit = "" if whole else "LIMIT %(batch)s"
+        parts = []
+        for i, group in enumerate(groups):
+            place = _place(group.positions, indexed)
+            bounds = "" if whole else f"AND {place} > %(after)s AND {place} < %(until)s"
+            parts.append(f"""
+                SELECT {COLUMNS} FROM unnest(%(shapes{i})s::int[]) AS asked (number)
+                CROSS JOIN LATERAL (
+                    SELECT {COLUMNS} FROM tupelo.entries
+                    WHERE space = %(space)s AND shape = asked.number {bounds}
+                        AND {self._is_there}{_keys(group.positions, i)}
+                    ORDER BY {place} {way} {limit}
+                ) AS found
+            """)
+        return (
+            f"SELECT {COLUMNS}, {self._state} FROM ({' UNION ALL '.join(parts)}) AS matches "
+            f"ORDER BY arrival {way} {limit}"
+        )
+
+    def ranked(
+        self, groups: tuple[Group, ...], ranks: tuple[Rank, ...], batch: int, first: bool
+    ) -> str:
+        """The first entries of these groups by the numbers at the place of each, each with the
+        state and its rank; or those after a rank and an arrival. One whose number has no rank comes
+        before all others."""
+        parts = []
+        for i, (group, rank) in enumerate(zip(groups, ranks, strict=True)):
+            after = "" if first else "AND (rank, arrival) > (%(rank)s::text::numeric, %(after)s)"
+            # The limit is no parameter: the server would expect to read a tenth of all entries.
+            parts.append(f"""
+                SELECT {COLUMNS}, rank FROM unnest(%(shapes{i})s::int[]) AS asked (number)
+                CROSS JOIN LATERAL (
+                    SELECT {COLUMNS}, rank FROM (
+                        SELECT *, {rank_of(rank)} AS rank FROM tupelo.entries
+                    ) AS entries
+                    WHERE space = %(space)s AND shape = asked.number {after}
+                        AND {self._is_there}{_keys(group.positions, i)}
+                    ORDER BY rank NULLS FIRST, arrival LIMIT {int(batch)}
+                ) AS found
+            """)
+        return (
+            f"SELECT {COLUMNS}, {self._state}, rank::text "
+            f"FROM ({' UNION ALL '.join(parts)}) AS matches "
+            f"ORDER BY matches.rank NULLS FIRST, arrival LIMIT {int(batch)}"
+        )
+
+    def take(self, group: Group, indexed: Indexed) -> str:
+        """Take the oldest entry of one shape with these keys, if all shapes are known."""
+        found = self._takes.get((group.positions, indexed))
+        if found is None:
+            found = self._takes[group.positions, indexed] = self._take(group, indexed)
+        return found
+
+    def _take(self, group: Group, indexed: Indexed) -> str:
+        place = _place(group.positions, indexed)
+        return f"""
+            WITH gone AS (
+                DELETE FROM tupelo.entries WHERE id = (
+                    SELECT id {self._matches(group)} AND {self._all_known}
+                    ORDER BY {place} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+                ) RETURNING {COLUMNS}
+            ) {self._log("'taken'", waited="%(waited)s::float8")} FROM gone
+            RETURNING {LOGGED}, {self._tell_removal}
+        """
+
+    def take_many(self, group: Group, indexed: Indexed) -> str:
         """Take the oldest entries of one shape with these keys, if all shapes are known and nothing
-        has to expire or appear before. Without entries there is a row of nulls, whose last columns
-        say whether that was so, and whether others have matches in hand."""
-        return _take(self._fresh, self._is_there, self.logged, self._tell_removal, group.positions)
+        has to expire or appear before."""
+        place = _place(group.positions, indexed)
+        return f"""
+            WITH found AS (
+                SELECT id {self._matches(group)} AND {self._fresh}
+                ORDER BY {place} LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+            ), gone AS (
+                DELETE FROM tupelo.entries USING found WHERE entries.id = found.id
+                RETURNING entries.*
+            ), logged AS ({self.logged} FROM gone ORDER BY arrival)
+            SELECT {COLUMNS}, {self._tell_removal} FROM gone ORDER BY arrival
+        """
+
+    def missed(self, group: Group) -> str:
+        """After a take without entries: whether all shapes are known and nothing has to expire or
+        appear, and whether there are matches, which others have in hand."""
+        return f"SELECT {self._fresh}, EXISTS (SELECT {self._matches(group)})"
+
+    def _matches(self, group: Group) -> str:
+        return (
+            "FROM tupelo.entries WHERE space = %(space)s AND shape = %(shape)s "
+            f"AND {self._is_there}{_keys(group.positions, 0)}"
+        )
 
     def count(self, groups: tuple[Group, ...]) -> str:
         """Count the matches of templates that SQL can say."""
@@ -265,6 +522,22 @@ class Statements:
             f"SELECT {self._state}, (SELECT count(*) FROM tupelo.entries "
             f"WHERE space = %(space)s AND ({wheres or 'false'}) AND {self._is_there})"
         )
+
+
+class Rank(NamedTuple):
+    """The order by the numbers at a place, the smallest or the largest first."""
+
+    position: int
+    reverse: bool
+
+
+def rank_of(rank: Rank) -> str:
+    """The rank of an entry: the number behind a key, as `matching.key_of` writes it. NULL for
+    other values, and for integers of more than 64 bits, infinities and NaN."""
+    text = f"encode(substr(keys[{int(rank.position) + 1}], 2), 'escape')"
+    number = r"^-?[0-9]{1,20}([.][0-9]+)?(e[-+][0-9]+)?$"
+    sign = "-" if rank.reverse else ""
+    return f"(CASE WHEN {text} ~ '{number}' THEN {sign}({text}::numeric) END)"
 
 
 def values_of(groups: tuple[Group, ...]) -> dict[str, object]:
@@ -280,42 +553,7 @@ def _keys(positions: tuple[int, ...], i: int) -> str:
     return "".join(f" AND keys[{int(p) + 1}] = %(key{i}_{j})s" for j, p in enumerate(positions))
 
 
-def _candidates(state: str, is_there: str, groups: tuple[Group, ...], backwards: bool) -> str:
-    way = "DESC" if backwards else "ASC"
-    parts = [
-        f"""
-        SELECT {COLUMNS} FROM unnest(%(shapes{i})s::int[]) AS asked (number)
-        CROSS JOIN LATERAL (
-            SELECT {COLUMNS} FROM tupelo.entries
-            WHERE space = %(space)s AND shape = asked.number AND arrival > %(after)s
-                AND arrival < %(until)s AND {is_there}{_keys(group.positions, i)}
-            ORDER BY arrival {way} LIMIT %(batch)s
-        ) AS found
-        """
-        for i, group in enumerate(groups)
-    ]
-    return (
-        f"SELECT {COLUMNS}, {state} FROM ({' UNION ALL '.join(parts)}) AS matches "
-        f"ORDER BY arrival {way} LIMIT %(batch)s"
-    )
-
-
-@lru_cache(1024)
-def _take(fresh: str, is_there: str, logged: str, tell: str, positions: tuple[int, ...]) -> str:
-    matches = (
-        "FROM tupelo.entries WHERE space = %(space)s AND shape = %(shape)s "
-        f"AND {is_there}{_keys(positions, 0)}"
-    )
-    return f"""
-        WITH state AS MATERIALIZED (SELECT {fresh} AS is_fresh),
-        found AS (
-            SELECT id {matches} AND (SELECT is_fresh FROM state)
-            ORDER BY arrival LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
-        ), gone AS (
-            DELETE FROM tupelo.entries USING found WHERE entries.id = found.id
-            RETURNING entries.*
-        ), logged AS ({logged} FROM gone ORDER BY arrival)
-        SELECT {COLUMNS}, CASE WHEN id IS NOT NULL THEN {tell} END, is_fresh,
-            id IS NULL AND EXISTS (SELECT {matches})
-        FROM state LEFT JOIN gone ON true ORDER BY arrival
-    """
+def _place(positions: tuple[int, ...], indexed: Indexed) -> str:
+    """The order of arrival. Where there is an index of a key it is written so that only such an
+    index has it: the planner might prefer to look through all entries by their arrival."""
+    return ARRIVAL_IN_KEYS if indexed.intersection(positions) else "arrival"
