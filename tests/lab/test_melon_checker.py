@@ -113,7 +113,8 @@ def vanished(message: Message) -> Callable[[Story], object]:
 def told(host: str, kind: Any, message: Message | str) -> Callable[[Story], object]:
     def change(story: Story) -> None:
         story.history.bounded |= {"a", "b"}
-        story.history.told.append(MelonResult(host, kind, message))
+        tick = story.history.tick()
+        story.history.told.append(MelonResult(host, kind, message, tick))
 
     return change
 
@@ -128,6 +129,26 @@ def ended(host: str, *owed: str) -> Callable[[Story], object]:
 
 
 TAKEN_AGAIN = act("take", "a1", MelonQuery("job"), messages=[JOB_1])
+
+
+def has_no_room(host: str) -> Callable[[Story], object]:
+    """The host has deleted its copy of NEWS_3, and b1 has read nothing."""
+    return both(
+        drop("read_3"),
+        drop("read_4"),
+        lambda story: story.history.given_way.update({NEWS_3: {host}}),
+    )
+
+
+def apart(story: Story) -> None:
+    """a is out of reach, and c has a copy of NEWS_3 that b can read."""
+    story.history.ending.near.update(a=set(), b={"c"})
+    story.history.ending.found = [
+        FoundMessage("a", "written", NEWS_3),
+        FoundMessage("a", "written", NEWS_4),
+        FoundMessage("c", "copies", NEWS_3),
+    ]
+
 
 WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     # what was answered
@@ -208,6 +229,14 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     "sent and kept": ("not delivered", both(drop("take_5"), found("a", "sealed", MAIL_5))),
     "taken and kept": ("not let go", found("a", "sealed", MAIL_5)),
     "never read": ("not read", drop("read_4")),
+    "never read, which its reader had no room for, but can read at the source": (
+        "not read",
+        has_no_room("b"),
+    ),
+    "never read from a copy, which another host had no room for": (
+        "not read",
+        both(apart, has_no_room("c")),
+    ),
     "never read from a copy": (
         "not read",
         both(
@@ -277,12 +306,18 @@ RIGHT: dict[str, Callable[[Story], object]] = {
         crashed("b", at="take_5"), act("take", "b1", MelonQuery("mail"), messages=[MAIL_5], life=2)
     ),
     "what was collected": both(drop("take_1"), told("a", "stored", JOB_1)),
+    "what was collected, but not on disk, when its host ended": both(
+        told("a", "stored", JOB_1), ended("a")
+    ),
     "what was pinned by nobody who is sure of it": both(
         put("store_1", pin=True, how="cancelled"), drop("take_1"), told("a", "stored", JOB_1)
     ),
     "what was directed and collected": both(drop("take_5"), told("a", "directed", "b")),
     "what is taken again, since its owner had not heard of it at the crash": both(
         ended("b", "a"), TAKEN_AGAIN
+    ),
+    "what its reader had no room for, when the source is out of reach": both(
+        apart, has_no_room("b")
     ),
     "what the log says was collected before the crash": both(
         drop("take_1"), crashed("a"), lambda story: story.history.evicted.add(JOB_1)

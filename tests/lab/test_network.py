@@ -339,11 +339,13 @@ def test_a_partition_parts_only_those_who_share_no_group():
     async def scene(network: VirtualNetwork) -> None:
         await network.place("b").listen("b", Listener)
         network.partition({"a", "relay"}, {"relay", "b"})
-        for near, far in (("a", "relay"), ("b", "relay"), ("a", "elsewhere"), ("b", "elsewhere")):
+        for near, far in (("a", "relay"), ("b", "relay"), ("elsewhere", "elsewhere")):
             one, other = await pair(network, near, far)
             one.link.send(b"word")
             await other.until(lambda other=other: other.frames == [b"word"])  # type: ignore[misc]
         assert await refused(network, "b") == DIAL_SECONDS
+        with pytest.raises(CannotReach, match="no answer"):  # A place in no group hears nobody.
+            await pair(network, "nowhere", "b2")
 
     play(scene)
 

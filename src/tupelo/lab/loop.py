@@ -51,6 +51,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.seed = seed
         self.rng = random.Random(seed)
         self.failures: list[BaseException] = []
+        self.jump: Callable[[float], float] = float
+        """Called when nothing is ready, with the moment of the next timer: how far time has gone. A
+        simulator outside of the loop may stop earlier, if it has called `call_soon`."""
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._cancelled = 0
@@ -98,7 +101,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not ready and not self._stopping:
             if not timers:
                 raise Stuck(self._describe_stuck())
-            self._now = max(self._now, timers[0][0])
+            self._now = max(self._now, self.jump(timers[0][0]))
         while timers and timers[0][0] <= self._now:
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
@@ -193,7 +196,9 @@ def _keep_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
     if loop.is_closed():
         loop.default_exception_handler(context)  # `failures` was read before.
     else:
-        loop.failures.append(context.get("exception") or LabError(context["message"]))
+        task = context.get("task")
+        said = context["message"] if task is None else f"{context['message']} {describe(task)}"
+        loop.failures.append(context.get("exception") or LabError(said))
 
 
 def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]], seed: int) -> T:

@@ -32,6 +32,8 @@ LINGER_SECONDS = 1.0
 WAITING_HIGH, WAITING_LOW = 256 * 1024, 64 * 1024
 """A link with more bytes waiting than the first calls `eased` when it has no more than the
 second."""
+RETRY_SECONDS = (0.2, 10.0)
+"""The first and the longest pause before a frame that could not be sent is tried again."""
 HEAD_BYTES = 4
 """The size of the header of a frame."""
 
@@ -42,7 +44,7 @@ class _State(Enum):
     OVER = 3
 
 
-class _Signal(Enum):
+class Signal(Enum):
     """What goes over a link besides frames."""
 
     DIAL = 1
@@ -73,7 +75,7 @@ class VirtualLink:
         self.name = name
         self.number = network.loop.number("link")
         self.other: VirtualLink
-        self.outgoing: _Direction
+        self.outgoing: Direction
         self.paused = False
         self.state = _State.OPEN
         self._network = network
@@ -89,7 +91,7 @@ class VirtualLink:
         self.other = other
         self.identity = self._network.identities.get(other.name)
         self.here = other.name == self.name
-        self.outgoing = _Direction(self._network, self, other)
+        self.outgoing = self._network.direction(self, other)
 
     # Called by the program
 
@@ -118,7 +120,7 @@ class VirtualLink:
         if self.state is _State.OPEN:
             self.state = _State.CLOSING
             self._receiver = None  # The end that closes is not told.
-            self.outgoing.push(_Signal.END)
+            self.outgoing.push(Signal.END)
             self._set_linger()
 
     def _set_linger(self) -> None:
@@ -134,7 +136,7 @@ class VirtualLink:
         if self.state is not _State.OVER:
             self._receiver = None
             self.end("hung up")
-            self.outgoing.push(_Signal.RESET)
+            self.outgoing.push(Signal.RESET)
 
     # Called by the network
 
@@ -142,7 +144,7 @@ class VirtualLink:
         """Ask the other end to open the link. The future ends with the answer."""
         opened = self._network.loop.create_future()
         self._dialling = _Dialling(address, answer, opened)
-        self.outgoing.push(_Signal.DIAL)
+        self.outgoing.push(Signal.DIAL)
         return opened
 
     def heard(self, contents: list[bytes]) -> None:
@@ -151,31 +153,31 @@ class VirtualLink:
                 self._network.note_frame(self.other.name, self.name, content)
             self._receiver.heard(contents)
 
-    def signalled(self, signal: _Signal) -> None:
+    def signalled(self, signal: Signal) -> None:
         if self.state is _State.OVER:
             return
         match signal:
-            case _Signal.DIAL:
+            case Signal.DIAL:
                 if self.other._dialling is not None:
                     self._accept(self.other._dialling.address)
-            case _Signal.OPENED:
+            case Signal.OPENED:
                 if self._dialling is not None:
                     self._opened(self._dialling)
-            case _Signal.REFUSED:
+            case Signal.REFUSED:
                 self.end("refused")
                 self.other.end("refused")
-            case _Signal.END:
+            case Signal.END:
                 self.end("closed by the other end")
                 self.other.end("hung up")
-            case _Signal.RESET:
+            case Signal.RESET:
                 self.end("reset")
 
     def _accept(self, address: str) -> None:
         listening = self._network.listening.get(address)
         if listening is None:
-            self.outgoing.push(_Signal.REFUSED)
+            self.outgoing.push(Signal.REFUSED)
             return
-        self.outgoing.push(_Signal.OPENED)
+        self.outgoing.push(Signal.OPENED)
         try:
             self._listen(listening.answer)
         except BaseException:
@@ -198,6 +200,11 @@ class VirtualLink:
         receiver = answer(self)
         if self.state is _State.OPEN:  # It may have been closed in `answer`.
             self._receiver = receiver
+
+    def never_opened(self) -> None:
+        """The other end has given up, and its reset was lost: an end without a program ends too."""
+        if self._receiver is None:
+            self.end("reset")
 
     def die(self) -> None:
         """Close this end without telling its program, which has crashed. An end that was not
@@ -237,40 +244,71 @@ class VirtualLink:
             self._network.forget(self)
 
 
-class _Direction:
+class Direction:
     """One direction of a link: a queue of the frames and signals under way, with the moments of
-    their arrival. None overtakes another; a partition or a pause stops the queue."""
+    their arrival. None overtakes another; a partition or a pause stops the queue. What the network
+    cannot transmit now is unsent, and tried again with back-off, as TCP does it."""
 
     def __init__(self, network: VirtualNetwork, source: VirtualLink, target: VirtualLink) -> None:
         self.waiting = 0
         self._network = network
         self._source = source
         self._target = target
-        self._under_way: deque[tuple[float, bytes | _Signal]] = deque()
+        self._under_way: deque[tuple[float, bytes | Signal]] = deque()
+        self._unsent: deque[bytes | Signal] = deque()
+        self._retry: asyncio.TimerHandle | None = None
+        self._retries = 0
         self._free_at = 0.0  # when the line has sent all that was pushed
         self._arrival = 0.0  # of the last frame: the next must not overtake it
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def empty(self) -> bool:
-        return not self._under_way
+        return not self._under_way and not self._unsent
 
-    def push(self, thing: bytes | _Signal) -> None:
-        network = self._network
-        size = len(thing) + HEAD_BYTES if isinstance(thing, bytes) else 0
-        self._free_at = max(self._free_at, network.loop.time()) + network.sending_seconds(size)
-        delay = network.delay(self._source.name, self._target.name)
-        self._arrival = max(self._arrival, self._free_at + delay)
-        self._under_way.append((self._arrival, thing))
-        self.waiting += size
+    def push(self, thing: bytes | Signal) -> None:
+        self._unsent.append(thing)
+        self.waiting += size_of(thing)
+        if self._retry is None:
+            self._transmit()
+
+    def _transmit(self) -> None:
+        """Send the unsent frames, until one of them cannot be sent now."""
+        network, unsent = self._network, self._unsent
+        self._retry = None
+        while unsent:
+            earliest = max(self._free_at, network.loop.time())
+            sent = network.transmit(
+                self._source.name, self._target.name, size_of(unsent[0]), earliest
+            )
+            if sent is None:
+                self._not_sent()
+                break
+            self._retries = 0
+            self._free_at, arrival = sent
+            self._arrival = max(self._arrival, arrival)
+            self._under_way.append((self._arrival, unsent.popleft()))
         self.schedule()
+
+    def _not_sent(self) -> None:
+        loop = self._network.loop
+        if self._unsent[0] is Signal.RESET:  # Nobody repeats a reset: the other end times out.
+            self._unsent.clear()
+            loop.call_soon(self._source.arrived)
+            self._target.never_opened()
+        else:
+            seconds = min(RETRY_SECONDS[1], RETRY_SECONDS[0] * 2**self._retries)
+            self._retries += 1
+            self._retry = loop.call_later(seconds, self._transmit)
 
     def clear(self) -> None:
         self._under_way.clear()
+        self._unsent.clear()
         self.waiting = 0
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._retry = None
 
     def schedule(self) -> None:
         if self._timer is None and self.moves:
@@ -289,7 +327,7 @@ class _Direction:
         if not self._under_way or self._network.parted(self._source.name, self._target.name):
             return False
         # A paused receiver does not notice the end of the link, but a reset.
-        return not self._target.paused or self._under_way[0][1] is _Signal.RESET
+        return not self._target.paused or self._under_way[0][1] is Signal.RESET
 
     def _arrive(self) -> None:
         self._timer = None
@@ -298,7 +336,7 @@ class _Direction:
         now = self._network.loop.time()
         thing = self._under_way[0][1]
         try:
-            if isinstance(thing, _Signal):
+            if isinstance(thing, Signal):
                 self._under_way.popleft()
                 self._target.signalled(thing)
             else:
@@ -311,7 +349,7 @@ class _Direction:
         frames = []
         while self._under_way and self._under_way[0][0] <= now:
             thing = self._under_way[0][1]
-            if isinstance(thing, _Signal):
+            if isinstance(thing, Signal):
                 break
             self._under_way.popleft()
             self.waiting -= len(thing) + HEAD_BYTES
@@ -319,11 +357,28 @@ class _Direction:
         return frames
 
 
+def size_of(thing: bytes | Signal) -> int:
+    """How many bytes of a link it takes."""
+    return len(thing) + HEAD_BYTES if isinstance(thing, bytes) else 0
+
+
 KEPT_BYTES_MAX = 4_096
 TEXT_MAX = 120
 
 
-class Trace:
+@dataclass(frozen=True)
+class Frame:
+    """A message that has arrived: when, from where to where, its size with the header, and the name
+    of its type."""
+
+    time: float
+    source: str
+    target: str
+    bytes: int
+    kind: str
+
+
+class FrameTrace:
     """The last `lines_max` frames and events of a network, and a digest of all of them.
 
     Two runs with the same digest had the same frames and events at the same moments.
@@ -351,8 +406,25 @@ class Trace:
         return [kept if isinstance(kept, str) else _format_frame(*kept) for kept in self._kept]
 
     @property
+    def frames(self) -> list[Frame]:
+        frames = (kept for kept in self._kept if not isinstance(kept, str))
+        return [
+            Frame(now, source, target, len(content) + HEAD_BYTES, _kind_of(content))
+            for now, source, target, content in frames
+        ]
+
+    @property
     def digest(self) -> str:
         return self._digest.hexdigest()
+
+
+def _kind_of(content: bytes) -> str:
+    """The type of the message in a frame; of a message for a part of a host, the inner one."""
+    try:
+        message = wire.decode(content)
+    except BadFrame:
+        return "unknown"
+    return type(getattr(message, "message", message)).__name__
 
 
 def _format_frame(now: float, source: str, target: str, content: bytes) -> str:
@@ -395,8 +467,8 @@ class VirtualNetwork:
         self.sent: dict[tuple[str, str], Traffic] = {}
         self._delay = delay
         self._bandwidth = bandwidth
-        self._trace = Trace(trace_max)
-        self._places: dict[str, Place] = {}
+        self._trace = FrameTrace(trace_max)
+        self._places: dict[str, HostNetwork] = {}
         self.identities: dict[str, str] = {}
         """The public keys of the programs, by place, if they have an identity."""
         self.listening: dict[str, VirtualListening] = {}
@@ -405,16 +477,21 @@ class VirtualNetwork:
         self._groups: tuple[frozenset[str], ...] = ()
         self._slowness: dict[frozenset[str], float] = {}
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> HostNetwork:
         """The place of this name; after a crash, a new one."""
         if name not in self._places:
-            self._places[name] = Place(self, name)
+            self._places[name] = HostNetwork(self, name)
         return self._places[name]
 
     @property
     def trace(self) -> list[str]:
         """The last frames and events, one line each."""
         return self._trace.lines
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The last frames of at most 4 KiB that have arrived."""
+        return self._trace.frames
 
     @property
     def digest(self) -> str:
@@ -424,8 +501,8 @@ class VirtualNetwork:
     # Faults
 
     def partition(self, *groups: Collection[str]) -> None:
-        """From now on two places reach each other only if they share a group. A place in no group
-        reaches all places. The partition before is replaced."""
+        """From now on two places reach each other only if they share a group; a place in no group
+        reaches nobody. The partition before is replaced."""
         self._groups = tuple(frozenset(group) for group in groups)
         names = " | ".join(",".join(sorted(group)) for group in self._groups)
         self.note(f"partition {names}" if groups else "heal")
@@ -464,17 +541,29 @@ class VirtualNetwork:
     def parted(self, a: str, b: str) -> bool:
         return (
             bool(self._groups)
-            and any(a in group for group in self._groups)
-            and any(b in group for group in self._groups)
+            and a != b
             and not any(a in group and b in group for group in self._groups)
         )
+
+    def transmit(
+        self, source: str, target: str, size: int, earliest: float
+    ) -> tuple[float, float] | None:
+        """Send so many bytes: the moments at which the line is free again, and at which they
+        arrive. None if they cannot be sent now, which a radio says."""
+        free = earliest + (size / self._bandwidth if self._bandwidth else 0.0)
+        return free, free + self.delay(source, target)
+
+    def direction(self, source: VirtualLink, target: VirtualLink) -> Direction:
+        """The way from one end of a new link to the other."""
+        return Direction(self, source, target)
+
+    def position(self, name: str) -> tuple[float, float]:
+        """Where the place of this name is, in metres, if the network knows places."""
+        return 0.0, 0.0
 
     def delay(self, a: str, b: str) -> float:
         drawn = self.loop.rng.uniform(*self._delay)
         return drawn * self._slowness.get(frozenset((a, b)), 1.0) if self._slowness else drawn
-
-    def sending_seconds(self, size: int) -> float:
-        return size / self._bandwidth if self._bandwidth else 0.0
 
     def note(self, text: str) -> None:
         self._trace.event(self.loop.time(), text)
@@ -501,7 +590,7 @@ class VirtualNetwork:
         self._links.pop(link.number, None)
 
 
-class Place:
+class HostNetwork:
     """The network as one program uses it: to listen and to dial."""
 
     def __init__(self, network: VirtualNetwork, name: str) -> None:
@@ -543,7 +632,7 @@ class VirtualListening:
     """An address at which a program listens."""
 
     network: VirtualNetwork
-    place: Place
+    place: HostNetwork
     address: str
     answer: Answering
 

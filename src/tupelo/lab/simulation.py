@@ -1,6 +1,6 @@
 """A simulation: a world with a workload, a nemesis that injects faults, and a history to check.
 
-All models are simulated alike. The seed decides on a plan (`Plan`). The programs of the workload
+All models are simulated alike. The seed determines a `SimulationPlan`. The programs of the workload
 run while the nemesis cuts links, partitions the network and crashes hosts. Then all faults end, all
 hosts come back, and pending operations are settled. At last a checker looks at the history and at
 what the hosts hold, and reports the broken invariants (`Fault`).
@@ -22,7 +22,7 @@ from tupelo.federation.identity.keys import Identity
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import ProgramLife, SlowFlusher, World, WorldHost
+from tupelo.lab.virtual_world import ProgramLife, SlowFlusher, VirtualWorld, WorldHost
 
 NAMES = "abcdefgh"
 DOUBT_SECONDS = 25.0
@@ -33,6 +33,9 @@ SERVED_SECONDS = 5.0
 TRACE_LINES_MAX = 100_000
 DELAYS = ((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))
 """The least and the longest delay of a frame: a plan chooses one of these pairs."""
+
+DISK_FAULTS = ("full disk", "full disk", "failed disk")
+"""Drawn as well if the disks of a simulation have faults."""
 
 Outcome = Literal["killed", "done", "cancelled", "failed"]
 """How an operation ended. Killed: its program ended before it knew."""
@@ -58,7 +61,12 @@ class Report:
     faults: tuple[Fault, ...]
     acts: int
     """How many operations the workload has called."""
+    seconds: float
+    """How long it lasted in virtual time."""
     trace: tuple[str, ...]
+    model: str
+    disks: bool
+    """Whether disks had faults as well."""
 
 
 # The history
@@ -130,7 +138,7 @@ def name_of(entry: Iterable[object]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class SimulationPlan:
     """What the seed decides before a simulation begins."""
 
     hosts: int
@@ -232,7 +240,7 @@ def left_behind(remains: Mapping[WorldHost, Mapping[str, Any]]) -> list[Fault]:
 Host = TypeVar("Host", bound=SimulatedHost)
 
 
-class Simulation(World[Host], Generic[Host]):
+class Simulation(VirtualWorld[Host], Generic[Host]):
     """A world, its workload and its nemesis. A model defines `nemesis`, `history`, `populate`,
     `end_load` and `settle`."""
 
@@ -240,13 +248,18 @@ class Simulation(World[Host], Generic[Host]):
     history: History[Any]
 
     def __init__(
-        self, loop: VirtualLoop, plan: Plan, network: type[VirtualNetwork] = VirtualNetwork
+        self,
+        loop: VirtualLoop,
+        plan: SimulationPlan,
+        network: type[VirtualNetwork] = VirtualNetwork,
     ) -> None:
         super().__init__(loop, network(loop, delay=plan.delay, trace_max=TRACE_LINES_MAX))
         self.plan = plan
         self.faults: list[Fault] = []
         self.rng = Random(f"{self.seed} trouble")
         """Draws the faults."""
+        self.disk_faults = False
+        """Whether disks fill and fail."""
 
     # What a model defines
 
@@ -315,7 +328,8 @@ class Simulation(World[Host], Generic[Host]):
         """Inject one fault."""
         network, rng = self.network, self.rng
         host, other = rng.sample(self.members, 2)
-        kind = rng.choice(self.nemesis.kinds)
+        kinds = self.nemesis.kinds + (DISK_FAULTS if self.disk_faults else ())
+        kind = rng.choice(kinds)
         match kind:
             case "partition":  # in two groups
                 names = [member.name for member in self.members]
@@ -342,6 +356,15 @@ class Simulation(World[Host], Generic[Host]):
                         break
             case "slow":
                 network.slow(host.name, other.name, rng.choice(self.nemesis.slower))
+            case "full disk":  # or one that has room again
+                if host.is_up and host.durable:
+                    if host.disk.full:
+                        host.disk.full = False
+                    else:
+                        host.fill_disk()
+            case "failed disk":
+                if host.is_up and host.durable:
+                    await host.fail_disk(rng.uniform(0.0, 0.3))
             case _:
                 await self.strike_model(kind, host)
 
@@ -350,9 +373,10 @@ class Simulation(World[Host], Generic[Host]):
         raise LabError(f"there is no fault {kind}")
 
     def end_faults(self) -> None:
-        """End the faults of the network."""
+        """End the faults of the network and of the disks."""
         self.network.heal()
         for host in self.members:
+            host.disk.full = False
             for other in self.members:
                 self.network.slow(host.name, other.name, 1)
 

@@ -1,387 +1,470 @@
-"""A world: hosts on a virtual network and a virtual clock, in one process.
+"""The public lab: a world of hosts in virtual time, on which ordinary async programs run.
 
-`World` has the loop, the network and the hosts; a `WorldHost` can crash, leave and start again. The
-simulations of the models build on it (`simulation`), and so do the tests that need several hosts.
+    from tupelo import lab
 
-All programs of a world share one process and one event loop. A `ProgramLife` is one program from
-its start to its end: its tasks, timers and callbacks run in a context of their own, so that all of
-them can be stopped at once, as if the process had been killed."""
+    async def program(host):
+        space = host.space("news")
+        await space.write(("hello", host.name))
+        while True:
+            entry = await space.take(("hello", str))
+            lab.record("received", of=entry[1])
+
+    world = lab.World(hosts=20, seed=1, network=lab.Radio(range=80))
+    result = world.run(program, seconds=60)
+
+A program gets a `tupelo.aio.Host`, and the models open on it as on any host. It must take time and
+randomness from asyncio and from `lab.random()`; then the same seed gives the same run.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextvars import Context, ContextVar, copy_context
-from functools import cached_property
+import csv
+import json
+import platform
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Literal, Protocol, TypeAlias
 
-from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.doors import AsyncHost
-from tupelo.federation.identity.keys import Identity, id_of
-from tupelo.federation.links.link import Answering, FrameReceiver, Link, Listener, Network
+from tupelo.errors import BadArgument
+from tupelo.federation.hosts.doors import RunningHost
 from tupelo.lab.loop import LabError, VirtualLoop, run
-from tupelo.lab.network import VirtualNetwork
-from tupelo.space.bridge import LoopBridge
-from tupelo.space.clock import LoopClock
-from tupelo.space.port import Port, port_of
-from tupelo.space.tasks import Flusher
+from tupelo.lab.network import Traffic, VirtualNetwork
+from tupelo.lab.ns3 import Ns3
+from tupelo.lab.radio import AirStatistics, Radio, RadioNetwork
+from tupelo.lab.virtual_world import VirtualWorld, WorldHost, address_of
 
-PORT = 7700
-HEARTBEAT_SECONDS = 0.5
-ANSWER_SECONDS = 2.0
-MEMORY_DISK = Path("/dev/shm")
-"""Folders of hosts are here, if the machine has it: a simulation does not measure the disk."""
+Program: TypeAlias = Callable[[RunningHost], Awaitable[Any]]
+"""What runs at a host: `async def program(host)`."""
+Discovery: TypeAlias = Literal["all", "beacons"]
+Row: TypeAlias = dict[str, Any]
 
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-_LIFE: ContextVar[ProgramLife | None] = ContextVar("life", default=None)
-_CANCEL_ROUNDS_MAX = 1_000
-"""A cancelled task may clean up, but not for ever."""
+BEACON_SECONDS = 1.0
+BEACON_BYTES = 100
+BEACONS_MISSED = 3
+"""A host that was not heard for so many beacons is not dialled any more."""
 
 
-class ProgramLife:
-    """One run of a program at a place of the network, until it ends or is killed.
+@dataclass(frozen=True, kw_only=True)
+class Wired:
+    """A network of cables: every host reaches every other. `delay` is the shortest and the longest
+    delay of a message in seconds, `bandwidth` of each direction of a connection in bytes a
+    second."""
 
-    It is also the network of the program: frames are received in the context of the life.
-    """
+    delay: tuple[float, float] = (0.0002, 0.001)
+    bandwidth: float | None = None
 
-    def __init__(self, loop: VirtualLoop, network: VirtualNetwork, name: str) -> None:
-        self.name = name
-        self.leaving = False
-        """The program is about to end: its pending operations may never return."""
-        self.over = False
-        self.killed = False
-        self._loop = loop
-        self._network = network
-        self._place = network.place(name)
-        self._context = copy_context()
-        self._context.run(_LIFE.set, self)
+    def __post_init__(self) -> None:
+        if not 0 <= self.delay[0] <= self.delay[1] < inf:
+            raise BadArgument("delay", "the shortest and the longest delay", self.delay)
+        if self.bandwidth is not None and not self.bandwidth > 0:
+            raise BadArgument("bandwidth", "a positive number, or None", self.bandwidth)
 
-    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a task of this program."""
-        return self._loop.create_task(work, name=name, context=self._context.copy())
-
-    async def listen(self, address: str, answer: Answering) -> Listener:
-        return await self._place.listen(address, self._answering(answer))
-
-    async def dial(self, address: str, answer: Answering) -> Link:
-        return await self._place.dial(address, self._answering(answer))
-
-    def _answering(self, answer: Answering) -> Answering:
-        return lambda link: _LivingReceiver(self, self.call(answer, link))
-
-    def call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call a function as part of this program."""
-        return self._context.copy().run(function, *args)
-
-    async def kill(self, ports: list[Port]) -> None:
-        """Stop the program as SIGKILL would: the disk keeps what was committed to the spaces of
-        these ports, frames that were sent still arrive, and nothing else happens."""
-        self.leaving = self.over = self.killed = True
-        for port in ports:
-            port.crash()
-        self._network.crash(self.name)
-        await self.end()
-
-    async def end(self) -> None:
-        """Cancel the remaining tasks, timers and callbacks. LabError if a task refuses to end."""
-        self.leaving = self.over = True
-        for _ in range(_CANCEL_ROUNDS_MAX):
-            tasks = self._loop.tasks_of(self._is_mine)
-            if not tasks:
-                await asyncio.sleep(0)  # for the callbacks of the tasks that are done
-                if self._loop.tasks_of(self._is_mine):  # which may have started other tasks
-                    continue
-                self._loop.drop(self._is_mine)
-                return
-            for task in tasks:
-                task.cancel()
-            await asyncio.sleep(0)
-        raise LabError(f"these tasks of {self.name} cannot be cancelled: {tasks}")
-
-    def _is_mine(self, context: Context) -> bool:
-        return context.get(_LIFE) is self
+    def build(self, loop: VirtualLoop, names: Sequence[str]) -> VirtualNetwork:
+        """The network of the hosts of these names."""
+        return VirtualNetwork(loop, delay=self.delay, bandwidth=self.bandwidth)
 
 
-class _LivingReceiver:
-    """Passes the events of a link to a program, in its context, until the program is over."""
+@dataclass
+class Result:
+    """What a run has given. `rows` are the records of the programs, in order of time."""
 
-    def __init__(self, life: ProgramLife, receiver: FrameReceiver) -> None:
-        self._life = life
-        self._receiver = receiver
+    parameters: Row
+    rows: list[Row]
+    traffic: dict[tuple[str, str], Traffic]
+    """Messages and bytes from host to host, as the programs' links sent them."""
+    air: AirStatistics | None
+    """What went through the air, if the network was a radio."""
+    digest: str
+    """Two runs with the same digest had the same messages and records at the same moments."""
+    seconds: float
+    real_seconds: float
+    versions: dict[str, str] = field(default_factory=dict)
 
-    def heard(self, contents: list[bytes]) -> None:
-        if not self._life.over:
-            self._life.call(self._receiver.heard, contents)
+    def values(self, name: str, key: str) -> list[Any]:
+        """The values of this key in the records of this name."""
+        return [row[key] for row in self.rows if row["name"] == name]
 
-    def eased(self) -> None:
-        if not self._life.over:
-            self._life.call(self._receiver.eased)
+    def count(self, name: str) -> int:
+        """How many records have this name."""
+        return sum(row["name"] == name for row in self.rows)
 
-    def lost(self, reason: str) -> None:
-        if not self._life.over:
-            self._life.call(self._receiver.lost, reason)
+    @property
+    def messages(self) -> int:
+        """How many messages all hosts have sent."""
+        return _total(self.traffic.values()).frames
 
+    @property
+    def bytes(self) -> int:
+        """How many bytes all hosts have sent, without the headers of the network."""
+        return _total(self.traffic.values()).bytes
 
-class SeededIdentity(Identity):
-    """An identity whose keys are drawn from a seed, so that a run can be repeated."""
+    def summary(self) -> Row:
+        """The run in one row: parameters, totals, versions."""
+        return {
+            **self.parameters,
+            "seconds": self.seconds,
+            "real_seconds": round(self.real_seconds, 3),
+            "messages": self.messages,
+            "bytes": self.bytes,
+            **{f"air_{name}": value for name, value in asdict(self.air or AirStatistics()).items()},
+            "digest": self.digest,
+            **self.versions,
+        }
 
-    rng: Random
-
-    @classmethod
-    def drawn(cls, rng: Random) -> SeededIdentity:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-        identity = cls(Ed25519PrivateKey.from_private_bytes(rng.randbytes(32)))
-        identity.rng = rng
-        return identity
-
-    def draw(self) -> bytes:
-        return self.rng.randbytes(32)
-
-
-class VirtualHost(AsyncHost):
-    """The async API of a host whose core exists already."""
-
-    def __init__(self, core: HostCore) -> None:
-        self._core = core
-        self._bridge = LoopBridge()
-        self._begin()
-
-
-class SlowFlusher(Flusher):
-    """A flusher whose commits take up to so many seconds, as on a slow disk."""
-
-    def __init__(self, port: Port, rng: Random, seconds: float) -> None:
-        super().__init__(port)
-        self._rng = rng
-        self._seconds = seconds
-
-    async def flush(self, position: int) -> None:
-        await asyncio.sleep(self._rng.uniform(0.0, self._seconds))
-        self._journaled.flush(position)
+    def save(self, folder: str | Path) -> None:
+        """Write `run.json`, `records.csv`, and `records.parquet` if pyarrow is there."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(self.summary(), indent=1, default=str) + "\n")
+        save_rows(self.rows, folder / "records")
 
 
-class WorldHost:
-    """A host of a world. `start` begins a life; `crash` and `leave` end it; with a `path` the next
-    life goes on with what is on disk.
+def save_rows(rows: list[Row], path: Path) -> None:
+    """Write a table to the path with `.csv` at its end, and with `.parquet` if pyarrow is there."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with path.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        return
+    table = {key: [row.get(key) for row in rows] for key in columns}
+    parquet.write_table(pyarrow.table(table), path.with_suffix(".parquet"))
 
-    `peers` are the names of the hosts that it dials; `options` go to `HostCore`. A subclass opens
-    its models in `prepare` (before the host listens) or in `open` (after).
+
+class World:
+    """Hosts in virtual time. `run` starts them anew each time, and may be called again.
+
+    - `hosts`: how many (they are called `h1`, `h2`, ...), or their names.
+    - `seed`: decides all that is random.
+    - `network`: a `Radio`, `Wired`, or `Ns3`.
+    - `discovery`: "all" hosts know each other's address and connect; by "beacons" a host connects
+      to those that it hears, which is usual for a radio without routes.
+    - `heartbeat`: seconds; a host is missed after three.
+    - `folder`: the hosts are durable, with their spaces and logs in `folder/NAME`, which a pipeline
+      can read; a folder that is not empty is refused. Otherwise they are in memory.
+    - `real`: the hosts are processes on this machine, with sockets, and the network is a radio of
+      `tupelo.lab.real`. Time is real, and the run cannot be repeated exactly.
     """
 
     def __init__(
         self,
-        world: World[Any],
-        name: str,
+        hosts: int | Sequence[str] = 3,
         *,
-        peers: Iterable[str] = (),
-        identity: Identity | None = None,
-        path: Path | None = None,
-        **options: Any,
+        seed: int = 1,
+        network: Radio | Wired | Ns3 | None = None,
+        discovery: Discovery | None = None,
+        heartbeat: float = 1.0,
+        folder: str | Path | None = None,
+        real: bool = False,
     ) -> None:
-        self.world = world
-        self.name = name
-        self.address = address_of(name)
-        self.peers = list(peers)
-        self.identity = identity
-        self.id = name
-        if identity is not None:
-            self.id = id_of(identity.key)
-            world.network.identities[name] = identity.key
-        self.path = path
-        self.options = options
-        self.lives = 0
-        self.life: ProgramLife | None = None
-        self.core: HostCore
-        self.api: VirtualHost
+        names = hosts
+        if isinstance(names, int):
+            names = [f"h{number + 1}" for number in range(names)]
+        if (
+            isinstance(names, str)
+            or not names
+            or len(set(names)) < len(names)
+            or not all(isinstance(name, str) and name and ":" not in name for name in names)
+        ):
+            raise BadArgument("hosts", "a number from 1, or different names without a colon", hosts)
+        if not _is_int(seed):
+            raise BadArgument("seed", "an int", seed)
+        if not isinstance(network, Radio | Wired | Ns3 | None):
+            raise BadArgument("network", "a Radio, Wired or Ns3", network)
+        if not 0 < heartbeat < inf:
+            raise BadArgument("heartbeat", "a number of seconds", heartbeat)
+        self.names = list(names)
+        self.seed = seed
+        self.network = network or Wired()
+        by_beacons = isinstance(self.network, Radio) and self.network.routing == "direct"
+        self.discovery: Discovery = discovery or ("beacons" if by_beacons else "all")
+        if self.discovery not in ("all", "beacons"):
+            raise BadArgument("discovery", "all or beacons", discovery)
+        if self.discovery == "beacons" and not isinstance(self.network, Radio):
+            raise BadArgument("discovery", "all, if the network is no radio", discovery)
+        if real and not isinstance(self.network, Radio):
+            raise BadArgument("network", "a Radio, if the world is real", network)
+        self.real = real
+        self.heartbeat = heartbeat
+        self.folder = None if folder is None else Path(folder)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}{'' if self.is_up else ', down'}>"
+    def run(
+        self,
+        program: Program | Mapping[str, Program] | None = None,
+        *,
+        seconds: float,
+        scene: Callable[[RunningWorld], Awaitable[Any]] | None = None,
+        progress: Callable[[float], object] | None = None,
+    ) -> Result:
+        """Start the hosts, run the program at each of them for so many virtual seconds, and end.
 
-    @property
-    def is_up(self) -> bool:
-        return self.life is not None
+        `program` may differ by host: a mapping from names to programs, `"*"` for all others. A
+        program that is still running at the end is cancelled. `scene(world)` runs beside them, to
+        part, crash and restart hosts. `progress` is called with each virtual second.
 
-    async def start(self) -> None:
-        """Begin a new life."""
-        self.lives += 1
-        life = self.life = ProgramLife(self.world.loop, self.world.network, self.name)
-        await life.start(self._start(life), f"{self.name} starts")
-        self.world.note(f"{self.name} has started, life {self.lives}")
+        Raises an ExceptionGroup of the errors of programs and scene, and LabError if the world is
+        real and this machine does not allow it.
+        """
+        if not 0 < seconds < inf:
+            raise BadArgument("seconds", "a positive number", seconds)
+        if self.folder is not None and self.folder.exists() and any(self.folder.iterdir()):
+            raise BadArgument("folder", "empty, or new", str(self.folder))
+        programs = program if isinstance(program, Mapping) else {"*": program} if program else {}
+        if unknown := set(programs) - {*self.names, "*"}:
+            raise BadArgument("program", f"names of hosts, not {sorted(unknown)}", programs)
+        if self.real:
+            from tupelo.lab.real import run_real
 
-    async def _start(self, life: ProgramLife) -> None:
-        peers = map(address_of, self.peers)
-        self.core = self.world.host_core(
-            self.name,
-            life,
-            self.lives,
-            host_id=self.id,
-            peers=peers,
-            path=self.path,
-            **self.options,
+            if scene is not None:
+                raise LabError("a scene parts and crashes hosts, which a real network does not do")
+            return run_real(self, programs, seconds, progress)
+        began = time.perf_counter()
+
+        async def main(loop: VirtualLoop) -> RunningWorld:
+            world = RunningWorld(self, loop)
+            try:
+                await world.play(programs, seconds, scene, progress)
+            finally:
+                world.clear()
+            return world
+
+        world = run(main, self.seed)
+        if world.errors:
+            raise ExceptionGroup("programs of the world have failed", world.errors)
+        return Result(
+            parameters=self.parameters(),
+            rows=world.rows,
+            traffic=world.network.sent,
+            air=getattr(world.network, "air", None),
+            digest=world.network.digest,
+            seconds=seconds,
+            real_seconds=time.perf_counter() - began,
+            versions=versions(),
         )
-        self.core.identity = self.identity
-        self.api = VirtualHost(self.core)
-        self.prepare()
-        await self.core.start()
-        await self.open()
+
+    def parameters(self) -> Row:
+        """The description of this world, in one row."""
+        parts = {key: value for key, value in vars(self.network).items() if key != "mobility"}
+        mobility = getattr(self.network, "mobility", None)
+        return {
+            "hosts": len(self.names),
+            "seed": self.seed,
+            "network": type(self.network).__name__,
+            **parts,
+            **({} if mobility is None else {"mobility": repr(mobility)}),
+            "discovery": self.discovery,
+            "heartbeat": self.heartbeat,
+            **({"real": True} if self.real else {}),
+        }
+
+
+class RunningWorld(VirtualWorld[WorldHost]):
+    """A world while it runs, for its scene."""
+
+    def __init__(self, described: World, loop: VirtualLoop) -> None:
+        super().__init__(loop, described.network.build(loop, described.names))
+        self.rows: list[Row] = []
+        self.errors: list[Exception] = []
+        self._programs: Mapping[str, Program] = {}
+        self._running: list[asyncio.Task[Any]] = []  # The loop itself keeps only weak references.
+        self._by_beacons = described.discovery == "beacons"
+        for number, name in enumerate(described.names):
+            self.members.append(
+                _ProgramHost(
+                    self,
+                    name,
+                    peers=() if self._by_beacons else described.names[:number],
+                    path=None if described.folder is None else described.folder / name,
+                    heartbeat=described.heartbeat,
+                )
+            )
+
+    def host(self, name: str) -> RunningHost:
+        """The host of this name, which is up."""
+        return self[name].api
+
+    async def play(
+        self,
+        programs: Mapping[str, Program],
+        seconds: float,
+        scene: Callable[[RunningWorld], Awaitable[Any]] | None,
+        progress: Callable[[float], object] | None,
+    ) -> None:
+        self._programs = programs
+        await asyncio.gather(*(member.start() for member in self.members))
+        beside: list[asyncio.Task[Any]] = []
+        if self._by_beacons:
+            beside += [asyncio.ensure_future(self._beacon(one)) for one in self.members]
+        if scene is not None:
+            beside.append(asyncio.ensure_future(self._guarded(self._direct(scene), "scene")))
+        try:
+            while (left := seconds - self.loop.time()) > 0:
+                await asyncio.sleep(min(1.0, left))
+                if progress is not None:
+                    progress(self.loop.time())
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            for member in self.members:
+                await member.crash()  # Nobody says goodbye: the run is over.
+
+    def program_at(self, member: WorldHost) -> None:
+        """Start the program of a host that has come up."""
+        program = self._programs.get(member.name) or self._programs.get("*")
+        if program is not None:
+            self._running.append(member.do(self._guarded(program(member.api), member.name)))
+
+    async def _direct(self, scene: Callable[[RunningWorld], Awaitable[Any]]) -> None:
+        PLACE.set(_VirtualPlace(self, "", Random(f"{self.seed} scene")))
+        await scene(self)
+
+    async def _guarded(self, work: Awaitable[Any], where: str) -> None:
+        try:
+            await work
+        except Exception as error:
+            error.add_note(f"in {where}, at {self.loop.time():.3f} s")
+            self.errors.append(error)
+
+    async def _beacon(self, member: WorldHost) -> None:
+        """Announce a host to those in its range, which connect to it, and let them forget it."""
+        network = self.network
+        assert isinstance(network, RadioNetwork)
+        number = network.names.index(member.name)
+        address = address_of(member.name)
+        heard: dict[int, float] = {}  # by whom, and when for the last time
+        rng = Random(f"{self.seed} {member.name} beacons")
+        while True:
+            await asyncio.sleep(BEACON_SECONDS * rng.uniform(0.9, 1.1))
+            now = self.loop.time()
+            if member.is_up:
+                for other in network.broadcast(number, BEACON_BYTES):
+                    if other > number:  # One of two connects.
+                        if other not in heard and self.members[other].is_up:
+                            self.members[other].dial(member.name)
+                        heard[other] = now
+            for other, when in list(heard.items()):
+                if now - when > BEACONS_MISSED * BEACON_SECONDS:
+                    del heard[other]
+                    if self.members[other].is_up:
+                        self.members[other].call(self.members[other].core.undial, address)
+
+
+class _ProgramHost(WorldHost):
+    world: RunningWorld
 
     def prepare(self) -> None:
-        """Called in each life, before the host listens and dials."""
+        """Whatever runs at the host, also a call from elsewhere, may record."""
+        rng = Random(f"{self.world.seed} {self.name} program {self.lives}")
+        place = _VirtualPlace(self.world, self.name, rng)
+        assert self.life is not None
+        self.life.set(PLACE, place)
+        PLACE.set(place)
 
     async def open(self) -> None:
-        """Called in each life, when the host listens."""
-
-    def ending(self, crashes: bool) -> None:
-        """Called right before the host crashes or leaves."""
-
-    def left(self) -> None:
-        """Called when the host has left."""
-
-    async def crash(self) -> None:
-        """End this life as a killed process does. Nothing happens to a host that is down."""
-        life = self.life
-        if life is not None:
-            self.world.note(f"{self.name} crashes")
-            life.leaving = True
-            self.ending(crashes=True)
-            self.life = None
-            spaces = [hosted.port for hosted in self.core.spaces.values()]
-            await life.kill([*spaces, port_of(self.core.deciding.space)])
-
-    async def leave(self) -> None:
-        """Say goodbye, close the spaces, and end. Nothing happens to a host that is down."""
-        life = self.life
-        if life is not None:
-            self.world.note(f"{self.name} leaves")
-            self.ending(crashes=False)
-            self.life = None
-            life.leaving = True
-            await life.start(self.core.stop("for a while"), f"{self.name} leaves")
-            await life.end()
-            self.world.network.crash(self.name)  # closes the links that are left
-            self.left()
-
-    def do(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task at this host."""
-        assert self.life is not None, f"{self.name} is down"
-        return self.life.start(work, f"at {self.name}")
-
-    def call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call a function as part of the program of this host."""
-        assert self.life is not None, f"{self.name} is down"
-        return self.life.call(function, *args)
-
-    def dial(self, name: str) -> None:
-        """From now on, connect to the host of this name."""
-        self.call(self.core.dial, address_of(name))
+        self.world.program_at(self)
 
 
-Member = TypeVar("Member", bound=WorldHost)
+class Place(Protocol):
+    """Where a program runs, for the functions below."""
+
+    rng: Random
+
+    def now(self) -> float: ...
+    def keep(self, name: str, values: Row) -> None: ...
+    def sent(self, by: str | None) -> Traffic: ...
+    def position(self) -> tuple[float, float]: ...
 
 
-class World(Generic[Member]):
-    """Hosts on one virtual network; the seed of the loop decides all that is random.
+@dataclass
+class _VirtualPlace:
+    """At a host of a world, or in its scene."""
 
-    `members` is filled by the subclass or by the test.
-    """
+    world: RunningWorld
+    host: str
+    rng: Random
 
-    def __init__(self, loop: VirtualLoop, network: VirtualNetwork | None = None) -> None:
-        self.loop = loop
-        self.seed = loop.seed
-        self.network = network or VirtualNetwork(loop)
-        self.clock = LoopClock(loop)
-        self.members: list[Member] = []
+    def now(self) -> float:
+        return self.world.loop.time()
 
-    def __getitem__(self, name: str) -> Member:
-        """The host of this name."""
-        return next(member for member in self.members if member.name == name)
+    def keep(self, name: str, values: Row) -> None:
+        row = {"time": self.now(), "host": self.host, "name": name, **values}
+        self.world.rows.append(row)
+        self.world.note(f"record {row!r}")
 
-    @cached_property
-    def folder(self) -> Path:
-        """A folder for the durable hosts; `clear` deletes it."""
-        root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
-        return Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+    def sent(self, by: str | None) -> Traffic:
+        sent = self.world.network.sent
+        return _total(one for (source, _), one in sent.items() if by in (None, source))
 
-    def clear(self) -> None:
-        if "folder" in self.__dict__:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def new_id(self) -> str:
-        return f"id{self.loop.number('id')}"
-
-    def new_identity(self, name: str) -> SeededIdentity:
-        """The identity of the host of this name: the same in every run of the seed."""
-        return SeededIdentity.drawn(Random(f"{self.seed} {name} identity"))
-
-    def host_core(
-        self, name: str, network: Network, lives: int = 1, *, host_id: str = "", **options: Any
-    ) -> HostCore:
-        """A host on the clock, the network and the randomness of this world, not yet started."""
-        defaults: dict[str, Any] = {
-            "heartbeat": HEARTBEAT_SECONDS,
-            "answer_seconds": ANSWER_SECONDS,
-            "commit_in_place": True,
-        }
-        return HostCore(
-            name,
-            host_id=host_id or name,
-            network=network,
-            clock=self.clock,
-            rng=Random(f"{self.seed} {name} {lives}"),
-            new_id=self.new_id,
-            listen=address_of(name),
-            **defaults | options,
-        )
-
-    def note(self, text: str) -> None:
-        """Add a line to the trace."""
-        self.network.note(text)
-
-    async def start(self) -> None:
-        for member in self.members:
-            await member.start()
-
-    async def stop(self) -> None:
-        for member in self.members:
-            await member.leave()
-
-    async def wait_for(self, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-        """Let virtual time pass until the condition holds. False if it does not within so long."""
-        end = self.loop.time() + seconds
-        while not condition():
-            if self.loop.time() >= end:
-                return False
-            await asyncio.sleep(0.05)
-        return True
+    def position(self) -> tuple[float, float]:
+        return self.world.network.position(self.host) if self.host else (0.0, 0.0)
 
 
-W = TypeVar("W", bound=World[Any])
+PLACE: ContextVar[Place] = ContextVar("place")
 
 
-def play(
-    build: Callable[[VirtualLoop], W], scene: Callable[[W], Awaitable[Any]], seed: int
-) -> None:
-    """Build a world, start its hosts, run the scene, and stop the hosts."""
-
-    async def main(loop: VirtualLoop) -> None:
-        world = build(loop)
-        try:
-            await world.start()
-            await scene(world)
-        finally:
-            await world.stop()
-            world.clear()
-
-    run(main, seed)
+def record(name: str, **values: Any) -> None:
+    """Keep a measurement of the program that calls it: a row with the time, the host, this name and
+    these values (texts, numbers, None). In a scene the host is "". Raises LabError outside of a
+    world."""
+    place = _place()
+    for key, value in values.items():
+        if key in ("time", "host") or not isinstance(value, str | int | float | None):
+            raise BadArgument(key, "another key than time and host, and a text or number", value)
+    place.keep(name, values)
 
 
-def address_of(name: str) -> str:
-    """The address at which the host of this name listens."""
-    return f"{name}:{PORT}"
+def now() -> float:
+    """The time of the world, in seconds from its start."""
+    return _place().now()
+
+
+def sent(by: str | None = None) -> Traffic:
+    """The messages and bytes that all hosts, or the host of this name, have sent so far."""
+    return _place().sent(by)
+
+
+def random() -> Random:
+    """The random numbers of this program: the same in every run of the seed."""
+    return _place().rng
+
+
+def position() -> tuple[float, float]:
+    """Where the host of this program is, in metres; (0, 0) in a wired network, and in a scene."""
+    return _place().position()
+
+
+def _place() -> Place:
+    try:
+        return PLACE.get()
+    except LookupError:
+        raise LabError("this is not called by a program that runs in a world") from None
+
+
+def _total(traffics: Iterable[Traffic]) -> Traffic:
+    total = Traffic()
+    for traffic in traffics:
+        total.frames += traffic.frames
+        total.bytes += traffic.bytes
+    return total
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def versions() -> dict[str, str]:
+    """Of Tupelo and Python."""
+    from tupelo import __version__
+
+    return {"tupelo": __version__, "python": platform.python_version()}

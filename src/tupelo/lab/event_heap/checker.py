@@ -177,7 +177,7 @@ def check_orders(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
             if not is_lost and not is_moved(read.number, reader.heap, history):
                 parts[read.view, read.asked].append(read)
         for (view, asked), reads in parts.items():
-            if view in final:
+            if view in final and view not in history.destroying:
                 yield from check_part(reader, view, reads, final[view])
                 if view not in remains.horizons:
                     yield from check_skipped(reader, view, asked, reads, final[view], history)

@@ -12,7 +12,7 @@ from math import inf
 from random import Random
 from typing import Any, Literal
 
-from tupelo.errors import PeerLost, TokenAway, TupeloError
+from tupelo.errors import DiskFull, PeerLost, TokenAway, TupeloError
 from tupelo.federation.names import companion_name
 from tupelo.federation.replication.feeds import Feed, FeedCursor, replication_of
 from tupelo.lab.loop import VirtualLoop
@@ -22,12 +22,12 @@ from tupelo.lab.simulation import (
     Fault,
     History,
     Nemesis,
-    Plan,
     SimulatedHost,
     Simulation,
+    SimulationPlan,
     raise_failures,
 )
-from tupelo.lab.world import ProgramLife
+from tupelo.lab.virtual_world import ProgramLife
 from tupelo.models.event_heap import Bridge, Event, EventHeap, Session, View, ViewCloned
 from tupelo.models.event_heap.ordering import Ordering, Place
 from tupelo.models.event_heap.records import Destroyed, Placed, read_places
@@ -190,6 +190,11 @@ class HeapHistory(History[Any]):
 # Artists
 
 
+def is_in_doubt(error: TupeloError) -> bool:
+    """Whether the operation that has failed may have been done."""
+    return isinstance(error, (PeerLost, DiskFull)) and error.in_doubt
+
+
 class Artist:
     """A program that works at a host until the host ends or the load is over."""
 
@@ -254,12 +259,14 @@ class Artist:
     async def _put(self, puts: list[Put], work: Awaitable[None]) -> None:
         try:
             await work
-        except TupeloError:
+        except TupeloError as error:
             for put in puts:
-                put.how = "killed" if self.life.leaving else "failed"
+                put.how = "killed" if self.life.leaving or is_in_doubt(error) else "failed"
             raise
         for put in puts:
-            put.how, put.ended = "done", self.history.tick()
+            # A host that leaves may have said goodbye to the others before.
+            put.how = "killed" if self.life.leaving else "done"
+            put.ended = self.history.tick()
             self.history.note(f"{self.name}: put {put.number} in {put.heap}")
 
     @property
@@ -514,8 +521,7 @@ class Artist:
             else:
                 found = await self.board.wait_to_remove(Event(kind), wait=1.0)
         except TupeloError as error:
-            in_doubt = isinstance(error, PeerLost) and error.in_doubt
-            removal.how = "killed" if in_doubt or self.life.leaving else "failed"
+            removal.how = "killed" if is_in_doubt(error) or self.life.leaving else "failed"
             raise
         removal.how = "done"
         if found is not None:
@@ -569,7 +575,9 @@ class HeapHost(SimulatedHost):
 
     @property
     def within_reach(self) -> frozenset[str]:
-        """The lives of the hosts in the membership of this host."""
+        """The lives of the hosts in the membership of this host; none if it is about to end."""
+        if BOARD not in self.replicas:
+            return frozenset()
         membership = self.replicas[BOARD].membership.id
         return frozenset(
             one.life_name
@@ -678,15 +686,16 @@ class HeapHost(SimulatedHost):
         for view, order in self.replicas[BOARD].orders.orders.items():
             lengths = [len(orders[view].ordering) for orders in known if view in orders]
             length = max(lengths, default=0)
-            for _, place in order.ordering.listed(length):
-                yield view, self.world.places.get((BOARD, *place), -1)
+            for position, place in self.world.complete(view, order.ordering).items():
+                if position >= length:
+                    yield view, self.world.places.get((BOARD, *place), -1)
 
 
 # The simulation
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeapPlan(Plan):
+class HeapPlan(SimulationPlan):
     agents: int
     """How many artists work at each host."""
     bridges: dict[int, str]
@@ -827,7 +836,7 @@ class HeapSimulation(Simulation[HeapHost]):
             remains.orders[host.name] = {
                 view: [
                     self.places.get((BOARD, *place), -1 - position)
-                    for position, place in sorted(self._complete(view, order.ordering).items())
+                    for position, place in sorted(self.complete(view, order.ordering).items())
                 ]
                 for view, order in replica.orders.orders.items()
             }
@@ -845,7 +854,7 @@ class HeapSimulation(Simulation[HeapHost]):
                 remains.open[host.name] = host.replicas[BRIEF].generation
                 remains.left[host.name] = host.held(BRIEF)
 
-    def _complete(self, view: str, ordering: Ordering) -> dict[int, Place]:
+    def complete(self, view: str, ordering: Ordering) -> dict[int, Place]:
         """An order, with the places that it had before it was folded."""
         before = self.positions.get(view, {})
         folded = {at: place for at, place in before.items() if at < ordering.base}

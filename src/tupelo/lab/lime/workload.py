@@ -29,12 +29,12 @@ from tupelo.lab.simulation import (
     Nemesis,
     Operation,
     Outcome,
-    Plan,
     SimulatedHost,
     Simulation,
+    SimulationPlan,
     name_of,
 )
-from tupelo.lab.world import ProgramLife
+from tupelo.lab.virtual_world import ProgramLife
 from tupelo.models import lime
 from tupelo.models.lime import (
     ONCE,
@@ -158,7 +158,7 @@ class LimeHistory(History[LimeAct]):
         self.unsettled: set[Tuple] = set()
         """Tuples that were on their way to a host that crashed before it could confirm them."""
         self.gone: set[str] = set()
-        """The agents that have ended, or were at a host that crashed."""
+        """The agents that have ended, or were at a host that crashed, or on their way to it."""
         self.claims: list[Callable[[], Fault | None]] = []
         """Checks that can only be made at the end."""
 
@@ -575,7 +575,7 @@ class LimeHost(SimulatedHost):
     def _watch_moves(self) -> None:
         """Keep a list of the tuples on their way to other hosts: they may be nowhere else."""
         self.moving: list[TupleBatch] = []
-        send = self.server.moving.send
+        send = self.server.transfer.send
 
         async def watched(batches: list[TupleBatch]) -> None:
             sent = list(batches)
@@ -585,7 +585,7 @@ class LimeHost(SimulatedHost):
             finally:
                 self.moving = [batch for batch in self.moving if batch not in sent]
 
-        self.server.moving.send = watched  # type: ignore[method-assign]
+        self.server.transfer.send = watched  # type: ignore[method-assign]
 
     def _watch_sharing(self) -> None:
         """Record which agents share which spaces here, in the step in which that changes."""
@@ -666,27 +666,24 @@ class LimeHost(SimulatedHost):
             self.server.group.crash()  # Its cancelled tasks must not vote any more.
 
     def _write_off(self) -> None:
-        """Record what is lost with this host: its tuples, its agents, and the agents that wait
-        elsewhere for its decision. Tuples that others have sent here, and whose confirmation is
-        missing, may exist twice."""
+        """Record what may be lost with this host: its tuples, its agents, those that wait here for
+        a decision (which may be on its way), and those that wait elsewhere for one of this host.
+        Tuples that others have sent here, and whose confirmation is missing, may exist twice."""
         history, life = self.world.history, self.life
         assert life is not None
         if self.server.tasks:
             history.lose_cancelled(life)
         history.sunk.update(self.tuples())
         history.gone.update(self.server.agents)
-        history.gone.update(
-            one.runtime.state.id
-            for one in self.host.migrations.parked.values()
-            if one.runtime.state.id not in self.world.agents_of(one.source)
-        )
+        parked = self.host.migrations.parked.values()
+        history.gone.update(one.runtime.state.id for one in parked)
         for other in self.world.members:
             if other is self or not other.is_up:
                 continue
-            for parked in other.host.migrations.parked.values():
-                if parked.source == self.name:
-                    history.gone.add(parked.runtime.state.id)
-                    history.sunk.update(_private(parked.runtime.state))
+            for one in other.host.migrations.parked.values():
+                if one.source == self.name:
+                    history.gone.add(one.runtime.state.id)
+                    history.sunk.update(_private(one.runtime.state))
             history.unsettled.update(other.given_to(self.name))
 
     async def leave(self) -> None:
@@ -704,7 +701,7 @@ def _private(agent: Any) -> Iterator[Tuple]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimePlan(Plan):
+class LimePlan(SimulationPlan):
     agents: int
     """How many agents each host begins with."""
     over: Literal["collect", "publish"]
@@ -750,14 +747,6 @@ class LimeSimulation(Simulation[LimeHost]):
         self.reunited = asyncio.Event()
         self._waiting: list[BlockedRead] = []
         WORLD.set(self)
-
-    def agents_of(self, name: str) -> list[str]:
-        return [
-            agent
-            for member in self.members
-            if member.name == name and member.is_up
-            for agent in member.server.agents
-        ]
 
     # Agents report where they are
 

@@ -98,14 +98,15 @@ class Case:
     def was_killed_unconfirmed(self, act: MelonAct, message: Message) -> bool:
         """Whether a taker was killed with its host before the message was confirmed. If another
         host has delivered the message, the `Doubt` of that host decides that the message returns. A
-        directed message is confirmed at the host of the taker, at once."""
+        directed message is confirmed at the host of the taker: at once, if its disk has room."""
         added = self.added[message]
-        if added.to is None:  # A host that leaves with a goodbye has confirmed everything.
-            ends = self.history.ends.get(act.host, ())
-            end = next((end for end in ends if end > act.begin), 0)
-            return added.host in self.history.owed.get((act.host, end), ())
+        ends = self.history.ends.get(act.host, ())
+        end = next((end for end in ends if end > act.begin), 0)
+        owed = self.history.owed.get((act.host, end), ())
+        if added.to is None:
+            return added.host != act.host and added.host in owed
         until = (act.end or act.begin) + UNDER_WAY_TICKS
-        return any(act.begin < end < until for end in self.history.ends.get(act.host, ()))
+        return act.host in owed or act.begin < end < until
 
     def may_have_lost(self, act: MelonAct) -> bool:
         """Whether an operation may have taken a message that it could neither return nor give
@@ -117,10 +118,12 @@ class Case:
 
 
 def check_failures(case: Case) -> Iterator[Fault]:
-    """No operation fails, unless a host is full of pinned messages; and none is pending."""
+    """No operation fails, unless a host is full of pinned messages or its disk is full; and none is
+    pending."""
     for act in case.history.acts:
         is_full = act.verb in ADDS and act.host in case.history.bounded
-        if act.how == "failed" and not (is_full and "SpaceFull" in act.error):
+        is_excused = (is_full and "SpaceFull" in act.error) or "DiskFull" in act.error
+        if act.how == "failed" and not is_excused:
             yield Fault("failed", str(act))
     for what, things in case.history.ending.remains.items():
         yield Fault("left behind", f"{what}: {things}")
@@ -269,8 +272,9 @@ def check_secrets(case: Case) -> Iterator[Fault]:
 
 def check_collected(case: Case) -> Iterator[Fault]:
     """A message reported as collected is gone, and was not pinned; only hosts with a bound
-    collect."""
+    collect. If the host ended soon after the report, it may not have been on disk."""
     kinds = {"store": "stored", "write": "written"}
+    ends = case.history.ends
     for one in case.history.told:
         if one.host not in case.history.bounded:
             yield Fault("collected", f"{one.host} has no bound, and says so of {one.message}")
@@ -282,6 +286,8 @@ def check_collected(case: Case) -> Iterator[Fault]:
             yield Fault("collected", f"{one.host} says of {name} that it was {one.kind}")
         elif adding.pin and adding.is_done and one.host == adding.host:
             yield Fault("collected", f"{name} was pinned, and collected at {one.host}")
+        elif any(0 < end - one.tick < UNDER_WAY_TICKS for end in ends.get(one.host, ())):
+            continue
         elif one.message in case.takers:
             yield Fault("collected", f"{name} was taken, and collected at {one.host}")
         elif one.host in case.found[one.kind].get(one.message, []):
@@ -361,8 +367,8 @@ def _may_stay(case: Case, message: Message) -> bool:
 
 def check_readers(case: Case) -> Iterator[Fault]:
     """A process that is there at the end has read all written messages that it reaches, at their
-    hosts or as copies. It may miss a message whose copy was deleted for lack of room, if it has
-    read a newer one of the same source."""
+    hosts or as copies. It may miss a message whose copy was deleted for lack of room: at its own
+    host, if the message is out of reach at its source; anywhere, if it has read a newer one."""
     ending = case.history.ending
     for melon, host in ending.melons.items():
         near = {host, *ending.near.get(host, ())}
@@ -376,8 +382,11 @@ def check_readers(case: Case) -> Iterator[Fault]:
         newest: dict[str, int] = {}
         for _, source, number, _ in case.read_by[melon]:
             newest[source] = max(number, newest.get(source, 0))
+        written = {one.message for one in places if one.where == "written"}
         unread -= {
-            message for message in case.history.given_way if message[2] < newest.get(message[1], 0)
+            message
+            for message, hosts in case.history.given_way.items()
+            if (host in hosts and message not in written) or message[2] < newest.get(message[1], 0)
         }
         for message in sorted(unread):
             if not message[0].startswith("late") and not case.is_collected(message):

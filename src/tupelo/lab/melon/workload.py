@@ -30,14 +30,14 @@ from tupelo.lab.simulation import (
     Nemesis,
     Operation,
     Outcome,
-    Plan,
     SimulatedHost,
     Simulation,
+    SimulationPlan,
     cancel_all,
     name_of,
     space_remains,
 )
-from tupelo.lab.world import ProgramLife, SeededIdentity
+from tupelo.lab.virtual_world import ProgramLife, SeededIdentity
 from tupelo.models.melon import Bound, Copies, Melon
 from tupelo.models.melon.message_store import MessageStore
 from tupelo.models.melon.sealed import Sealed, read_item
@@ -168,6 +168,7 @@ class MelonResult:
     host: str
     kind: Literal["stored", "written", "directed"]
     message: Message | str
+    tick: int = 0
 
 
 @dataclass(frozen=True)
@@ -217,8 +218,8 @@ class MelonHistory(History[MelonAct]):
         """The hosts with little room for copies."""
         self.told: list[MelonResult] = []
         """The reports of collected messages."""
-        self.given_way: set[Message] = set()
-        """Messages of which a host has deleted its copy, for lack of room."""
+        self.given_way: dict[Message, set[str]] = {}
+        """Messages whose copies were deleted for lack of room, with the hosts that did."""
         self.evicted: set[Message] = set()
         """Collected messages, as the logs on disk list them."""
         self.strays: set[FoundMessage] = set()
@@ -229,14 +230,13 @@ class MelonHistory(History[MelonAct]):
         self.ends: dict[str, list[int]] = {}
         """When each host crashed, or left."""
         self.owed: dict[tuple[str, int], frozenset[str]] = {}
-        """For each crash of a host: the hosts whose deliveries it had not confirmed yet."""
+        """For each end of a host: the hosts whose deliveries it had not confirmed."""
         self.fault_ticks: list[int] = []
         """When faults of the network began."""
         self.ending = Ending()
 
     def ended(self, host: str, owed: Iterable[str] = ()) -> None:
-        """A host ends. If it crashes, `owed` are the hosts whose deliveries it has not
-        confirmed."""
+        """A host ends. `owed` are the hosts whose deliveries it has not confirmed."""
         tick = self.tick()
         self.ends.setdefault(host, []).append(tick)
         self.owed[host, tick] = frozenset(owed)
@@ -398,21 +398,36 @@ class MelonHost(SimulatedHost):
             if one.kind == "copy":
                 if not isinstance(message, str):
                     self.world.note(f"{self.name} has no room for a copy of {message}")
-                    history.given_way.add(message)
+                    history.given_way.setdefault(message, set()).add(self.name)
                 continue
             if one.kind == "directed":
                 message = self.world.host_with(message).name
             self.world.note(f"{self.name} has collected {message}, {one.kind}")
-            history.told.append(MelonResult(self.name, one.kind, message))
+            history.told.append(MelonResult(self.name, one.kind, message, history.tick()))
 
     def ending(self, crashes: bool) -> None:
         self.inspect()
-        unsettled = self.core.federation.unsettled
-        owed = [one.name for one in self.world.members if crashes and unsettled(one.core.id)]
-        self.world.history.ended(self.name, owed)
+        self.world.history.ended(self.name, self._owed() if crashes else self._unreached())
 
     def left(self) -> None:
         self.world.history.ended(self.name)  # What came meanwhile has ended too.
+
+    def _owed(self) -> list[str]:
+        """The hosts whose deliveries are not confirmed to them; also this one, if it has not
+        recorded all directed messages that were taken."""
+        unsettled = self.core.federation.unsettled
+        own = self.messages.directed.is_settling
+        return [
+            one.name
+            for one in self.world.members
+            if unsettled(one.core.id) or (one is self and own)
+        ]
+
+    def _unreached(self) -> list[str]:
+        """Those of them that a goodbye does not reach."""
+        reaches = {one.name for one in self.core.peers.values()}
+        parted = self.world.network.parted
+        return [one for one in self._owed() if one not in reaches or parted(self.name, one)]
 
     # What lies here
 
@@ -490,7 +505,7 @@ def _message_of(entry: Entry) -> Message | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MelonPlan(Plan):
+class MelonPlan(SimulationPlan):
     melons: int
     """How many processes each host begins with."""
     bounds: tuple[Bound | None, ...]

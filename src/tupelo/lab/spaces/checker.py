@@ -32,7 +32,7 @@ from tupelo.lab.spaces.workload import (
     SpacesHost,
     SpacesSimulation,
 )
-from tupelo.lab.world import WorldHost
+from tupelo.lab.virtual_world import WorldHost
 
 MANY = 1_000
 """No `take_all` has returned more entries."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
 from typing import Any, Literal
 
-from tupelo.errors import TupeloError
+from tupelo.errors import DiskFull, JournalFailed, TupeloError
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.channel import ConnectionConfig
 from tupelo.federation.client.space import RemoteSpace
@@ -35,15 +35,16 @@ from tupelo.lab.simulation import (
     Nemesis,
     Operation,
     Outcome,
-    Plan,
     SimulatedHost,
     Simulation,
+    SimulationPlan,
     cancel_all,
     name_of,
 )
-from tupelo.lab.world import PORT, ProgramLife
+from tupelo.lab.virtual_world import PORT, ProgramLife
 from tupelo.space.asynchronous import Subscription
 from tupelo.space.dual_api import maybe_await
+from tupelo.values.change import Notice
 from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import freeze
 from tupelo.values.parts import ANY
@@ -413,6 +414,19 @@ class Trader:
 # The world
 
 
+async def notices_of(subscription: Any) -> AsyncIterator[Notice]:
+    """The notices of a subscription; a full disk holds them up, one that has failed ends them."""
+    while True:
+        try:
+            async for notice in subscription:
+                yield notice
+            return
+        except DiskFull:
+            await asyncio.sleep(0.1)
+        except JournalFailed:
+            return
+
+
 class SpacesHost(SimulatedHost):
     """A host with one space, which spans the hosts."""
 
@@ -440,7 +454,7 @@ class SpacesHost(SimulatedHost):
         subscription = Subscription(hosted.port, state, None)
 
         async def listen() -> None:
-            async for notice in subscription:
+            async for notice in notices_of(subscription):
                 self.world.sightings[notice.subject.fields] += 1
 
         self.watching = self.do(listen())
@@ -451,7 +465,7 @@ class SpacesHost(SimulatedHost):
         news = history.listeners.setdefault((self.name, self.lives), [])
         async with self.space.subscribe((NEWS, str, int), backlog_max=100_000) as notices:
             history.subscribed[self.name, self.lives] = history.tick()
-            async for notice in notices:
+            async for notice in notices_of(notices):
                 news.append(notice.subject.fields)
 
     def ending(self, crashes: bool) -> None:
@@ -462,7 +476,7 @@ class SpacesHost(SimulatedHost):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpacesPlan(Plan):
+class SpacesPlan(SimulationPlan):
     agents: int
     """How many agents run at each host."""
     clients: int

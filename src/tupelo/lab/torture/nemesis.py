@@ -42,7 +42,7 @@ class FaultRecord(msgspec.Struct):
 
 
 @dataclass
-class Nemesis:
+class ProcessNemesis:
     """Injects faults of links, hosts and client processes; each target has one at a time."""
 
     rng: Random

@@ -107,7 +107,7 @@ class RoundProcess(ABC):
             os.kill(self.pid, number)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """In the new process: be killed when the parent ends, also if the parent is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -139,7 +139,7 @@ class Command(RoundProcess):
                 stderr=errors,
                 env=environment,
                 pass_fds=files,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
                 limit=LINE_BYTES_MAX,
             )
         assert process.stdin is not None and process.stdout is not None
@@ -231,7 +231,7 @@ def serve(number: int, module: str) -> None:
             continue
         pid = os.fork()
         if pid == 0:
-            _end_with_parent()
+            end_with_parent()
             asked.close()
             for number in (0, 1):
                 os.dup2(files[0], number)

@@ -24,7 +24,7 @@ from tupelo.errors import TupeloError
 from tupelo.lab.torture import worker
 from tupelo.lab.torture.checker import DRAIN, NOT_SEEN, Anomaly, Facts, check, may_mend
 from tupelo.lab.torture.history import HistoryLog, TortureHistory, read_history
-from tupelo.lab.torture.nemesis import FAULTS, FaultRecord, Nemesis
+from tupelo.lab.torture.nemesis import FAULTS, FaultRecord, ProcessNemesis
 from tupelo.lab.torture.processes import (
     HOST_COMMAND,
     Command,
@@ -286,10 +286,10 @@ class Round:
     async def run(self) -> RoundResult:
         plan = self.plan
         plan.folder.mkdir(parents=True, exist_ok=True)
-        nemesis: Nemesis | None = None
+        nemesis: ProcessNemesis | None = None
         try:
             await self._begin()
-            nemesis = Nemesis(
+            nemesis = ProcessNemesis(
                 self._rng,
                 self._links,
                 self._nodes,

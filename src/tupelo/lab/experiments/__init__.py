@@ -1,0 +1,1 @@
+"""The experiments that come with Tupelo, each a file that `tupelo lab run` runs."""
