@@ -15,7 +15,13 @@ def spark():
         "spark.sql.shuffle.partitions": 2,
         "spark.default.parallelism": 2,
         "spark.sql.adaptive.enabled": False,
+        # To compile a query takes longer than to run it on a few rows.
+        "spark.sql.codegen.wholeStage": False,
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.memory": "1g",
+        # For the server of Spark Connect, if a test starts it.
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": 0,
     }
     made = session("local[2]", **options)
     yield made

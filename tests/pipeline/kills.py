@@ -43,12 +43,16 @@ class Outcome:
     misplaced: int
     restarts: int
     seconds: float
+    answer: dict[str, Any]
 
 
 class Scene:
-    """Two hosts and a driver, each in a process of its own, on a cluster."""
+    """Two hosts and a driver, each in a process of its own, on a cluster. The first driver may be
+    asked about a table before it begins."""
 
-    def __init__(self, cluster: Cluster, folder: Path, batch: int) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, batch: int, table: str | None = None
+    ) -> None:
         self._cluster = cluster
         self._folder = folder
         self._drivers = 0
@@ -62,7 +66,7 @@ class Scene:
             checkpoint = str(folder / "checkpoint")
             asked = {"master": cluster.url, "checkpoint": checkpoint, "rows": batch, **urls}
             self._asked = json.dumps(asked)
-            self.start_driver()
+            self.start_driver(json.dumps({**asked, "table": table}))
         except BaseException:
             self.close()
             raise
@@ -76,10 +80,10 @@ class Scene:
 
     # The driver
 
-    def start_driver(self) -> None:
+    def start_driver(self, asked: str | None = None) -> None:
         self._drivers += 1
         log = self._folder / f"driver-{self._drivers}.log"
-        self._driver = driver(CHILD, log, self._asked)
+        self._driver = driver(CHILD, log, asked or self._asked)
 
     @property
     def driver(self) -> Process:
@@ -142,16 +146,22 @@ def run(
     victims: Sequence[str],
     seed: int,
     tell: Callable[[str], object] = lambda line: None,
+    table: str | None = None,
 ) -> Outcome:
-    """Stream so many rows, and kill these in this order, at moments that the seed chooses."""
+    """Stream so many rows, and kill these in this order, at moments that the seed chooses. If the
+    address of a `table` is given, the first driver answers what it finds there; see
+    `kills_child`."""
     chance = random.Random(seed)
     moments = sorted(chance.randrange(1, rows) for _ in victims)
     begun = moved = time.monotonic()
     plan = list(zip(moments, victims, strict=True))
     sunk = restarts = 0
-    scene = Scene(cluster, folder, batch)
+    answer: dict[str, Any] = {}
+    scene = Scene(cluster, folder, batch, table)
     feeder = Feeder(scene, rows, 10 * batch)
     try:
+        if table is not None:
+            answer = json.loads(scene.driver.hear("answer: (.*)\n")[1])
         while plan or sunk < rows or not scene.is_drained:
             feeder.feed(sunk)
             if scene.driver.ended is not None:
@@ -171,7 +181,8 @@ def run(
             time.sleep(0.02)
     finally:
         scene.close()
-    return _judge(folder, rows, victims, restarts, time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    return _judge(folder, rows, victims, restarts, seconds, answer)
 
 
 def _count(scene: Scene, before: int) -> int:
@@ -189,7 +200,12 @@ def _last_words(process: Process) -> str:
 
 
 def _judge(
-    folder: Path, rows: int, victims: Sequence[str], restarts: int, seconds: float
+    folder: Path,
+    rows: int,
+    victims: Sequence[str],
+    restarts: int,
+    seconds: float,
+    answer: dict[str, Any],
 ) -> Outcome:
     """By what is in the file of the sink, whose host was killed as well."""
     (file,) = (folder / "sink").glob("jobs*.tupelo")
@@ -204,6 +220,7 @@ def _judge(
         misplaced=sum(position != n + 1 for n, position in found),
         restarts=restarts,
         seconds=seconds,
+        answer=answer,
     )
 
 

@@ -1,37 +1,29 @@
-"""On a real cluster, a master and two workers as processes: order, and each row exactly once."""
+"""On a real cluster, a master and two workers as processes: order, and each row exactly once.
+
+All of it is one run, with as few JVMs as it needs: each takes seconds to start.
+"""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from tests.conftest import until_true
 from tests.federation.company import Company
 from tests.pipeline import kills
-from tests.pipeline.cluster import Cluster, driver
-from tupelo.pipeline.sink import Sunk
+from tests.pipeline.cluster import Cluster
 
 ROWS = 600
-CHILD = Path(__file__).with_name("cluster_child.py")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    made = Cluster(tmp_path_factory.mktemp("spark"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def done(cluster, tmp_path_factory):
-    """What the driver has answered, and the hosts as they are after it."""
+def done(tmp_path_factory):
+    """What the driver has answered about a federation of two hosts, and what then became of its
+    stream, while a worker, a host and the driver were killed."""
     folder = tmp_path_factory.mktemp("hosts")
     company = Company()
-    child: Any = None
+    cluster = None
     try:
         ada = company.host("ada", path=folder / "ada", heartbeat=1.0)
         ben = company.host("ben", path=folder / "ben", heartbeat=1.0, peers=[ada.address])
@@ -39,20 +31,20 @@ def done(cluster, tmp_path_factory):
         for host, first in ((ada, 0), (ben, ROWS)):
             jobs = host.space("jobs").here
             jobs.write_all([("job", n) for n in range(first, first + ROWS)])
-        asked = {
-            "master": cluster.url,
-            "source": ada.url + "jobs",
-            "sink": ben.url + "done",
-            "checkpoint": str(folder / "checkpoint"),
-            "rows": 250,
-        }
-        sunk = ben.space("done")
-        child = driver(CHILD, folder / "driver.log", json.dumps(asked))
-        answer = json.loads(child.hear("answer: (.*)\n")[1])
-        yield SimpleNamespace(**answer, ada=ada, ben=ben, sunk=sunk)
+        cluster = Cluster(tmp_path_factory.mktemp("spark"))
+        outcome = kills.run(
+            cluster,
+            folder,
+            rows=1_200,
+            batch=300,
+            victims=["worker", "sink", "driver"],
+            seed=6,
+            table=ada.url + "jobs",
+        )
+        yield SimpleNamespace(**outcome.answer, ada=ada, ben=ben, outcome=outcome)
     finally:
-        if child is not None:
-            child.kill()
+        if cluster is not None:
+            cluster.close()
         company.close()
 
 
@@ -70,16 +62,6 @@ def test_a_federation_is_read_by_the_workers_and_has_an_order(done):
         assert done.order[host.id] == [[place, place, first + place - 1] for place in places]
 
 
-def test_a_stream_writes_each_row_once_also_if_a_batch_is_replayed(done):
-    entries = done.sunk.read_all(("sunk", int, int))
-    assert sorted(entries) == [("sunk", n, n + 1) for n in range(ROWS)]
-    batches = {sunk.batch for sunk in done.sunk.read_all(Sunk())}
-    assert max(batches) == 2
-
-
-def test_nothing_is_lost_or_repeated_if_a_worker_a_host_and_the_driver_are_killed(
-    cluster, tmp_path
-):
-    victims = ["worker", "sink", "driver"]
-    outcome = kills.run(cluster, tmp_path, rows=2_000, batch=400, victims=victims, seed=6)
+def test_nothing_is_lost_or_repeated_if_a_worker_a_host_and_the_driver_are_killed(done):
+    outcome = done.outcome
     assert (outcome.missing, outcome.repeated, outcome.misplaced) == (0, 0, 0)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import tupelo
 from tests.conftest import HandClock
@@ -273,8 +274,9 @@ def test_an_error_of_the_log_is_ours(logs, tmp_path):
         space.write_all([("job", n) for n in range(100)])
     seal(JournalLog(tmp_path / "jobs.tupelo"), tmp_path / "archive")
     (segment,) = (tmp_path / "archive").rglob("*.parquet")
+    column = parquet.read_metadata(segment).row_group(0).column(0)
     data = bytearray(segment.read_bytes())
-    data[len(data) // 4] ^= 255
+    data[column.data_page_offset + column.total_compressed_size - 1] ^= 255
     segment.write_bytes(data)
     duck = DuckDB()
     with pytest.raises(CorruptSegment):

@@ -120,7 +120,7 @@ def test_a_space_with_a_password_is_sealed_from_the_prompt(company, tmp_path):
         return CliRunner().invoke(app, [str(word) for word in words])
 
     refused = sealed()
-    assert refused.exit_code == 1 and "'locked' is protected" in refused.stderr
+    assert refused.exit_code == 1 and "'locked' has a password" in refused.stderr
     assert sealed("--space", "jobs").exit_code == 0
     told = sealed("--password", "secret")
     assert told.exit_code == 0 and "'locked' of" in told.stdout and "2 changes" in told.stdout

@@ -26,7 +26,7 @@ from tupelo.pipeline.jobs import JOBS
 from tupelo.pipeline.reports import report as reports
 from tupelo.pipeline.reports.names import Names
 from tupelo.pipeline.reports.page import page_of
-from tupelo.pipeline.reports.plots import bars, dots, lines, shortened, spans
+from tupelo.pipeline.reports.plots import bars, dots, graph, lines, shortened, spans
 from tupelo.pipeline.reports.report import MARK, PAGE, place_for
 from tupelo.pipeline.reports.sections import (
     BARS_MAX,
@@ -184,7 +184,17 @@ def test_the_page_says_what_the_tables_have(hosts, tmp_path):
     assert "://" not in page.text and len(page.ids) == len(set(page.ids))
     met = table(folder, "presence")
     names = Names(zip(met.column("peer").to_pylist(), met.column("name").to_pylist(), strict=True))
-    for name in ("turnaround", "delivery", "latency", "order", "overhead", "waiting", "presence"):
+    for name in (
+        "turnaround",
+        "delivery",
+        "latency",
+        "order",
+        "overhead",
+        "waiting",
+        "presence",
+        "spread",
+        "contacts",
+    ):
         answer = names.put(table(folder, name))
         heads, *rows = page.rows[f"{name}-1"]
         assert heads == [column.replace("_", " ") for column in answer.column_names]
@@ -219,9 +229,8 @@ def test_a_log_that_cannot_be_is_told_and_the_report_is_written(tmp_path, monkey
     assert page.rows["audit-1"] == [["fault", "times"], ["taken twice", "1"]]
     (fault,) = table(tmp_path / "report", "audit").to_pylist()
     assert (fault["fault"], fault["space"], fault["n"]) == ("taken twice", "jobs", 4)
-    assert page.rows["audit-2"][1:] == rows_of(
-        table(tmp_path / "report", "audit"), JOBS["audit"].order
-    )
+    shown = Names([]).put(table(tmp_path / "report", "audit"))
+    assert page.rows["audit-2"][1:] == rows_of(shown, JOBS["audit"].order)
 
 
 def test_the_logs_are_read_once(spark, tmp_path, monkeypatch):
@@ -371,6 +380,7 @@ def test_a_plot_has_the_colours_of_the_page_and_refers_to_nothing_else():
         dots("two", ["a"], {"p50": [0.1], "p99": [40.0]}, "seconds"),
         dots("two", ["a"], {"p50": [0.0], "p99": [0.0]}, "seconds"),
         lines("three", [NOON, later], {"written": [1.0, 2.0]}, "changes"),
+        graph("five", {("ada", "ben"): (3, "<job>"), ("ben", "ada"): (1, "$x$")}),
         spans("four", {"a": [(NOON, later), (later, later)]}),
     ):
         Page(svg.replace("<svg", '<svg role="img" aria-label=""', 1))

@@ -160,7 +160,7 @@ def test_a_host_that_vanishes_while_it_is_read_is_a_clear_error(spark, tmp_path,
     child = company.child("kitchen", path=str(tmp_path / "kitchen"))
     url = f"tupelo://{child.address}/jobs"
     with closing(tupelo.connect(url)) as there:
-        for _ in range(40):
+        for _ in range(80):  # More than what is read ahead.
             there.write_all([("job", b"x" * 100_000)] * 10)
     table = read(spark, url, columns="payload", reconnect="0.1", partitions="1")
     begun, gone = tmp_path / "begun", tmp_path / "gone"

@@ -17,12 +17,14 @@ from typer.testing import CliRunner
 
 import tupelo
 from tests.federation.company import Company
+from tupelo import pipeline
 from tupelo.apps import commands
 from tupelo.pipeline.commands import sqlprompt
 from tupelo.pipeline.commands.prompt import Format, show
 from tupelo.pipeline.commands.sqlprompt import sql
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.schema import MEANINGS
 from tupelo.pipeline.spark import in_a_line
 from tupelo.pipeline.sql.statements import is_question
 from tupelo.pipeline.sql.tables import Tables
@@ -135,14 +137,14 @@ def test_what_is_wrong_is_said_in_a_line(folder, engine):
     column = {"spark": "`nothing` cannot be resolved", "duckdb": '"nothing" not found'}
     dotted = {"spark": "is quoted: `tupelo.presence`", "duckdb": "no table 'tupelo.presence'"}
     for arguments, said in [
-        (["selec 1"], "STATEMENT= must be a question"),
+        (["selec 1"], "STATEMENT must be a question"),
         (["select count( from jobs"], syntax[engine]),
         (["select * from job"], "there is no table 'job': there are changes, entries, jobs, odd"),
         (["describe job"], "there is no table 'job': there are changes, entries, jobs, odd"),
         (["select * from tupelo.presence"], dotted[engine]),
         (["select nothing from jobs"], column[engine]),
-        (["select * from jobs", "--as-of", "99"], "asOf= must be at most 14"),
-        (["select * from jobs", "--as-of", "soon"], "asOf= must be a position"),
+        (["select * from jobs", "--as-of", "99"], "must be at most 14"),
+        (["select * from jobs", "--as-of", "soon"], "--as-of must be a position"),
         (["select * from jobs", "--entry", "what"], "entry"),
         (["select kind, kind from jobs", "--format", "json"], "two columns have one name"),
     ]:
@@ -240,3 +242,23 @@ def test_the_command_is_found_by_its_entry_point():
     listed = group.list_commands(click.Context(group))
     assert len(listed) == len(set(listed))
     assert {"lab", "pipeline", "sql", "read"} <= set(listed)
+
+
+def test_spaces_are_tables_of_a_notebook_with_comments(spark, tmp_path):
+    for name in ("jobs", "my notes"):
+        with tupelo.Space(name, path=tmp_path / f"{name}.tupelo", agent="me") as space:
+            space.write_all([("job", n) for n in range(3)])
+            space.take(("job", 0))
+    files = [str(file) for file in sorted(tmp_path.glob("*.tupelo"))]
+    assert pipeline.tables(spark, *files) == ["changes", "entries", "jobs", "my notes"]
+    try:
+        assert spark.table("changes").count() == 8
+        assert spark.table("`my notes`").count() == 4
+        rows = spark.sql("select f._2 from entries where space = 'jobs' order by 1").collect()
+        assert [row[0] for row in rows] == [1, 2]
+        for name in ("changes", "entries"):
+            comments = {c.name: c.description for c in spark.catalog.listColumns(name)}
+            assert comments["position"] == MEANINGS["position"]
+    finally:
+        for name in ("changes", "entries", "jobs", "my notes"):
+            spark.catalog.dropTempView(name)

@@ -163,4 +163,4 @@ def test_statements_in_a_pipe(file):
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "c\n10\nc\n4\n")
     done = piped("select 1 as a;\nselec 2;\nselect 3;\n", "--on", file, "--format", "csv")
     assert (done.returncode, done.stdout) == (1, "a\n1\n")
-    assert "STATEMENT= must be a question" in done.stderr
+    assert "STATEMENT must be a question" in done.stderr

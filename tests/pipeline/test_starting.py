@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import subprocess
 import sys
-from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 import tupelo
+from tests.conftest import until_true
 from tupelo import pipeline
 from tupelo.errors import PipelineError
 from tupelo.pipeline import spark
@@ -22,8 +25,35 @@ def test_what_spark_is_told():
     assert here["spark.ui.enabled"] == "false"
     assert int(here["spark.driver.memory"].removesuffix("m")) >= spark.MEMORY_MIN_MB
     assert spark.defaults("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
+    assert here["spark.python.daemon.module"] == "tupelo.pipeline.daemon"
     there = spark.defaults("spark://cluster:7077")
     assert "spark.driver.host" not in there and "spark.sql.shuffle.partitions" not in there
+
+
+def test_a_worker_whose_connection_spark_closes_ends_quietly():
+    """Spark does so with workers that were idle for a minute."""
+    environment = {
+        "PYTHON_WORKER_FACTORY_SECRET": "sesame",
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "true",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "tupelo.pipeline.daemon", "pyspark.worker"],
+        env=os.environ | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as daemon:
+        assert daemon.stdout is not None
+        (port,) = struct.unpack("!i", daemon.stdout.read(4))
+        with socket.create_connection(("127.0.0.1", port)) as link, link.makefile("rb") as said:
+            (worker,) = struct.unpack("!i", said.read(4))
+            link.sendall(struct.pack("!i", 6) + b"sesame")
+            assert said.read(6) == struct.pack("!i", 2) + b"ok"
+            at_once = struct.pack("ii", 1, 0)  # The worker cannot send anything after that.
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        until_true(lambda: not Path(f"/proc/{worker}").exists(), "the worker has ended")
+        assert daemon.communicate()[1] == b""
 
 
 @pytest.mark.parametrize(
@@ -64,12 +94,13 @@ def test_without_pyspark_it_is_said_what_to_install(monkeypatch):
         pipeline.session()
 
 
-@pytest.mark.skipif(find_spec("grpc") is not None, reason="pyspark[connect] is installed")
 def test_without_what_spark_connect_needs_it_is_said_what_to_install(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text("from tupelo import pipeline; pipeline.session('sc://127.0.0.1:1')")
+    without = "import sys; sys.modules['grpc'] = None"
+    asked = "from tupelo import pipeline; pipeline.session('sc://127.0.0.1:1')"
+    program.write_text(f"{without}\n{asked}\n")
     found = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
-    assert 'pip install "pyspark[connect]"' in found.stderr
+    assert 'pip install "tupelo[connect]"' in found.stderr
 
 
 def test_a_session_that_is_there_is_used(spark):

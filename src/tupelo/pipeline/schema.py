@@ -114,9 +114,14 @@ def check_columns(columns: Sequence[str] | None, entry: Declared | None = None) 
     return columns
 
 
-def ddl_of(schema: pa.Schema) -> str:
-    """The schema as Spark's DDL."""
-    return ", ".join(f"`{field.name}` {ddl_type(field.type)}" for field in schema)
+def ddl_of(schema: pa.Schema, comments: bool = False) -> str:
+    """The schema as Spark's DDL, with the meanings of the columns of changes on demand."""
+    parts = []
+    for field in schema:
+        meaning = MEANINGS.get(field.name) if comments else None
+        comment = f" COMMENT '{meaning}'" if meaning else ""
+        parts.append(f"`{field.name}` {ddl_type(field.type)}{comment}")
+    return ", ".join(parts)
 
 
 def ddl_type(kind: pa.DataType) -> str:

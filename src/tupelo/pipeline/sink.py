@@ -1,9 +1,11 @@
-"""The sink: rows become entries of a space at a host; each task writes in one transaction.
+"""The sink: rows become entries of a space at a host or in a database; each task writes in one
+transaction.
 
 Exactly once, also if tasks are repeated or a query is restarted: with its entries a task writes a
 record (query, batch, partition), and before it commits it checks for the record of another attempt.
 If another attempt is about to commit, it waits; if two wait for each other, the space detects the
-deadlock and one gives way. Only the record of the last batch is kept, one entry per partition.
+deadlock and one gives way. In a database, attempts at the same partition check one after another,
+under a lock until the commit. Only the record of the last batch is kept, one entry per partition.
 
 A replayed batch must have the same rows in the same partitions, as Spark guarantees for
 deterministic queries; a different number of rows is an error, not a loss.
@@ -13,15 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
+from hashlib import blake2b
 from itertools import repeat
 from time import monotonic
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 from uuid import UUID, uuid4
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import types as spark
@@ -32,19 +36,22 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tupelo.errors import BadArgument, CannotSink, Deadlock, PeerLost
-from tupelo.federation.client.handles import RemoteTransaction
-from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.links.address import parse_url
+from tupelo.errors import BadArgument, CannotSink, Deadlock, JournalFailed, PeerLost
+from tupelo.federation.links.address import is_database, parse_url
 from tupelo.pipeline.declared import imported, plain_type
+from tupelo.pipeline.logs.database import open_database
 from tupelo.pipeline.logs.remote import Way
 from tupelo.space.capacity import SUNK
 from tupelo.space.dual_api import run_sync
-from tupelo.values.entry import SCALARS, Shape, shape_of, types_of
+from tupelo.values.entry import SCALARS, Shape, shape_of, thaw, types_of
 from tupelo.values.kind import Kind, entry, kind_of
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import Between, Not
 from tupelo.values.scope import HERE
+
+if TYPE_CHECKING:
+    from tupelo.postgres.handles import PostgresTransaction
+    from tupelo.postgres.space import PostgresSpace
 
 Item = tuple[Shape, tuple[Any, ...]]
 """The stored form of an entry."""
@@ -214,7 +221,7 @@ class Sunk:
 class WriteOptions:
     """Where rows go, and as what.
 
-    path       tupelo://host:port/space
+    path       tupelo://host:port/space or postgresql://host/database?space=name
     entry      "module:Class", a dataclass whose fields are the columns; else entries are tuples
     lease      the seconds for which the entries live; else for ever
     writeId    of a batch: what is written once under this id is not written again
@@ -223,7 +230,8 @@ class WriteOptions:
     reconnect  the seconds for which a task waits for a host that is away: 10 if left out
     """
 
-    address: str
+    address: str = field(repr=False)  # With that of a database there may be a password.
+    is_database: bool
     space: str
     entry: str | None
     lease: float | None
@@ -241,17 +249,33 @@ class WriteOptions:
         if "://" not in path:
             expected = "tupelo://host:port/space: a space is written to at its host"
             raise BadArgument("path", expected, path or None)
-        address, space = parse_url(path)
-        if space is None:
-            raise BadArgument("path", "one that names a space: tupelo://host:port/space", path)
+        address, space = _database(path) if is_database(path) else _host(path)
         return cls(
-            str(address),
+            address,
+            is_database(path),
             space,
             given.get("entry"),
             _lease(given.get("lease")),
             given.get("writeid") or None,
             Way.read(given),
         )
+
+
+def _host(url: str) -> tuple[str, str]:
+    address, space = parse_url(url)
+    if space is None:
+        raise BadArgument("path", "one that names a space: tupelo://host:port/space", url)
+    return str(address), space
+
+
+def _database(url: str) -> tuple[str, str]:
+    from tupelo.postgres.connect import split_url
+
+    conninfo, space = split_url(url)
+    if space is None:
+        expected = "one that names a space: postgresql://host/database?space=jobs"
+        raise BadArgument("path", expected, url)
+    return conninfo, space
 
 
 def _lease(value: str | None) -> float | None:
@@ -370,22 +394,35 @@ class SinkTask:
                 txn.abort()
         return self._again(rival)
 
-    def _connect(self) -> RemoteSpace:
+    def _connect(self) -> Any:
         options = self._options
-        return options.way.connect(options.address, options.space, patiently=True)
+        if not options.is_database:
+            return options.way.connect(options.address, options.space, patiently=True)
+        space = open_database(options.address, options.space, options.way.reconnect, create=True)
+        if space.options.evict is not None:
+            space.close()
+            raise CannotSink(
+                f"the space {options.space!r} in the database makes room by removing entries, also"
+                " the records of what was written"
+            )
+        return space
 
-    def _write_rows(
-        self, space: RemoteSpace, txn: RemoteTransaction, batch: pa.RecordBatch
-    ) -> None:
+    def _write_rows(self, space: Any, txn: Any, batch: pa.RecordBatch) -> None:
         items = self._encoding.entries(batch)
         self._rows += len(items)
+        lease = self._options.lease
         for start in range(0, len(items), ROWS_AT_ONCE):
             some = items[start : start + ROWS_AT_ONCE]
-            lease = self._options.lease
-            run_sync(partial(space.write_items, some, lease, txn, None, 0, None, leases=False))
+            if self._options.is_database:
+                entries = [thaw(shape, fields) for shape, fields in some]
+                space.write_all(entries, lease=lease, txn=txn, wait=0)
+            else:
+                run_sync(partial(space.write_items, some, lease, txn, None, 0, None, leases=False))
 
-    def _seal(self, space: RemoteSpace, txn: RemoteTransaction) -> Sunk | None:
+    def _seal(self, space: Any, txn: Any) -> Sunk | None:
         """Write the record with the entries. Returns the record of an earlier attempt, if any."""
+        if self._options.is_database:
+            self._lock(space, txn)
         older = Sunk(self._query, self._partition, Between(-1, self._batch - 1))
         space.take_all(older, txn=txn)
         mine = Sunk(self._query, self._partition, self._batch, self._attempt, self._rows)
@@ -402,21 +439,44 @@ class SinkTask:
                 ) from None
         return rival
 
-    def _look(self, space: RemoteSpace, txn: RemoteTransaction | None = None) -> Sunk | None:
+    def _lock(self, space: PostgresSpace, txn: PostgresTransaction) -> None:
+        """Wait for other attempts to end, until this one does."""
+        name = msgspec.msgpack.encode((space.id, self._query, self._partition))
+        key = int.from_bytes(blake2b(name, digest_size=8).digest(), "big", signed=True)
+
+        async def lock(link: Any) -> tuple[None, None]:
+            limit = "SELECT set_config('lock_timeout', %(limit)s, true)"
+            await space.run(link, limit, limit=f"{RIVAL_SECONDS:.0f}s")
+            await space.run(link, "SELECT pg_advisory_xact_lock(%(key)s)", key=key)
+            await space.run(link, limit, limit="0")
+            return None, None
+
+        try:
+            run_sync(partial(txn.run, lock))
+        except JournalFailed as error:
+            raise self._endless() from error
+
+    def _endless(self) -> CannotSink:
+        return CannotSink(
+            f"another attempt to write partition {self._partition} of batch {self._batch} is"
+            " under way, and does not end"
+        )
+
+    def _look(self, space: Any, txn: Any = None) -> Sunk | None:
         """The record that another attempt wrote for this or a later batch. Waits for an attempt
         that is about to commit; raises CannotSink after a timeout."""
         theirs = Sunk(
             self._query, self._partition, Between(self._batch, _BATCH_MAX), Not(self._attempt)
         )
         where = {"scope": HERE} if txn is None else {"txn": txn}
+        if self._options.is_database:  # It is waited for by the lock.
+            there: Sunk | None = space.read(theirs, wait=0, **where)
+            return there
         begun = monotonic()
         found: Sunk | None = space.read(theirs, wait=RIVAL_SECONDS, if_exists=True, **where)
         # An immediate None is certain; after a long wait it may mean that it is not known.
         if found is None and monotonic() - begun > RIVAL_SECONDS / 2:
-            raise CannotSink(
-                f"another attempt to write partition {self._partition} of batch {self._batch} is"
-                " under way, and does not end"
-            )
+            raise self._endless()
         return found
 
     def _find_out(self, lost: PeerLost) -> Sunk:

@@ -27,7 +27,8 @@ from pyspark.errors import PySparkException
 import tupelo
 from tupelo.errors import NoJava, PipelineError
 from tupelo.federation.links.address import is_loopback
-from tupelo.pipeline.source.datasource import TupeloSource
+from tupelo.pipeline.source.datasource import PushingSource, TupeloSource
+from tupelo.pipeline.source.pushdown import is_right
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,7 +178,7 @@ def start(master: str | None, options: Mapping[str, str | int | bool]) -> SparkS
     """Start a Spark session with the format "tupelo"."""
     settings = {key: _encoded(value) for key, value in options.items()}
     made = _connected(master, settings) if _is_connect(master) else _own(master, settings)
-    made.dataSource.register(TupeloSource)
+    made.dataSource.register(PushingSource if is_right(made) else TupeloSource)
     return made
 
 
@@ -195,6 +196,8 @@ def defaults(master: str) -> dict[str, str]:
     }
     if is_local(master):
         chosen["spark.sql.shuffle.partitions"] = str(max(2, cores))
+        # Not for a cluster, whose workers get this package sent.
+        chosen["spark.python.daemon.module"] = "tupelo.pipeline.daemon"
     if is_here(master):
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
     return chosen
@@ -246,7 +249,7 @@ def _connected(address: str | None, options: dict[str, str]) -> SparkSession:
         made = builder.getOrCreate()
     except ImportError as error:
         raise PipelineError(
-            f'Spark Connect needs more packages: pip install "pyspark[connect]" ({error})'
+            f'Spark Connect needs more packages: pip install "tupelo[connect]" ({error})'
         ) from error
     folder = Path(mkdtemp(prefix="tupelo-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

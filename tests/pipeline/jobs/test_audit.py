@@ -25,7 +25,7 @@ from tests.federation.company import Company, await_space, meet
 from tests.models.lime.camp import Camp, play
 from tests.pipeline.jobs.recorded import RandomRun, Row, faults_in, rows_of, table_of
 from tupelo import ManualClock
-from tupelo.lab import world
+from tupelo.lab import virtual_world
 from tupelo.lab.simulate import simulate
 from tupelo.pipeline import jobs
 from tupelo.pipeline.commands.pipeline import app
@@ -57,7 +57,9 @@ def simulated(folder: Path) -> list[Row]:
     with pytest.MonkeyPatch.context() as patch:
         for seed in range(RUNS // 3):
             kept = folder / str(seed)
-            patch.setattr(world.World, "clear", lambda self, kept=kept: keep(self.folder, kept))
+            patch.setattr(
+                virtual_world.VirtualWorld, "clear", lambda self, kept=kept: keep(self.folder, kept)
+            )
             assert not simulate(seed).faults
             rows += rows_of(*kept.iterdir(), space=f"simulated {seed}")
     return rows
@@ -445,4 +447,4 @@ def test_the_command_by_duckdb(tmp_path):
     written = pq.read_table(tmp_path / "to" / "audit.parquet")
     assert set(written.column("fault").to_pylist()) == {"never taken"}
     done = CliRunner().invoke(app, ["audit", str(file), "--space", "other"])
-    assert done.exit_code == 1 and "space=" in done.stderr
+    assert done.exit_code == 1 and "--space must be" in done.stderr

@@ -17,6 +17,8 @@ from tupelo.errors import AuditFailed, BadArgument
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline import TITLES, jobs
 from tupelo.pipeline.commands.pipeline import app
+from tupelo.pipeline.jobs.named import names_in, with_names
+from tupelo.pipeline.reports.names import Names
 from tupelo.pipeline.schema import COLUMNS
 from tupelo.pipeline.sink import Sunk
 
@@ -245,7 +247,7 @@ def test_an_audit_of_nothing_fails(spark, file):
     for misspelt in ("jbos", "jobs,jbos", ","):
         failed = run("audit", file, "--space", misspelt)
         assert failed.exit_code == 1
-        assert "spaces of which there is a log here" in failed.stderr
+        assert "--space must be spaces with a log here: " in failed.stderr
 
 
 def test_a_command_writes_parquet_or_shows_a_table(spark, file, tmp_path):
@@ -259,3 +261,23 @@ def test_a_command_writes_parquet_or_shows_a_table(spark, file, tmp_path):
     assert shown.exit_code == 0
     assert "written" in shown.stdout or "taken" in shown.stdout
     assert "there are more than these 1 rows" in shown.stderr
+
+
+def test_names_stand_beside_ids(spark, logs, tmp_path):
+    entry = logs.write("a" * 32, 0, 1, agent_name="kitchen")
+    logs.add("a" * 32, 1, "taken", **{**entry, "agent": "b" * 32, "agent_name": "ann"})
+    changes = table_of(spark, logs.rows)
+    named = with_names(jobs.order(changes), names_in(changes))
+    assert named.columns[:6] == ["over", "host", "host_name", "space", "reader", "reader_name"]
+    (row,) = named.where("host is not null").collect()
+    assert (row["host_name"], row["reader_name"]) == ("kitchen", "ann")
+    (row,) = with_names(jobs.life(changes), Names([])).collect()
+    assert row["origin_name"] is None
+
+
+def test_laws_are_named_on_the_command_line(spark, file):
+    sound = run("conformance", file, "--law", "isolation", "--law", "total order")
+    assert sound.exit_code == 0, sound.stderr
+    refused = run("conformance", file, "--law", "gravity")
+    assert refused.exit_code == 1
+    assert "--law must be some of isolation, once per session" in refused.stderr

@@ -6,44 +6,18 @@ import json
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from random import Random
 from typing import Any
 
 import pytest
 
 import tupelo
 from tests.conftest import HandClock
-from tests.pipeline.jobs.recorded import RandomRun, Row, rows_of, table_of
+from tests.pipeline.jobs.recorded import Row, rows_of, table_of
 from tupelo.errors import BadArgument
 from tupelo.pipeline import jobs
 from tupelo.pipeline.jobs.owner import MOMENTS
 from tupelo.queue import JobQueue
 from tupelo.values.change import ENDINGS
-
-SEEDS = 12
-WORKERS = (("ann", "first"), ("ann", "second"), ("bob", None))
-
-
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
-    """The logs of some random runs, in which several workers took what was taken."""
-    folder = tmp_path_factory.mktemp("runs")
-    found: list[Row] = []
-    for seed in range(SEEDS):
-        RandomRun(folder / f"{seed}.tupelo", seed).play(120)
-        rng, named = Random(seed), dict[str, Any]()
-        for row in rows_of(folder / f"{seed}.tupelo", space=str(seed)):
-            if row["kind"] in ("taken", "released", "returned"):
-                worker = named.setdefault(row["txn"] or str(rng.random()), rng.choice(WORKERS))
-                row |= {"agent": worker[0], "agent_name": worker[1]}
-            found.append(row)
-    assert {"taken", "released", "returned", "expired", "delayed"} <= {row["kind"] for row in found}
-    return found
-
-
-@pytest.fixture(scope="module")
-def changes(spark: Any, rows: list[Row]) -> Any:
-    return table_of(spark, rows).persist()
 
 
 def answers(job: Any, *key: str) -> dict[Any, dict[str, Any]]:

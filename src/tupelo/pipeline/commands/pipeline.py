@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +26,7 @@ from rich.progress import (
 )
 
 from tupelo.apps.shell import clear_errors, complain
-from tupelo.errors import AuditFailed, BadArgument
+from tupelo.errors import AuditFailed, BadArgument, PipelineError
 from tupelo.pipeline import TITLES
 from tupelo.pipeline.commands.prompt import (
     Archive,
@@ -51,10 +53,12 @@ if TYPE_CHECKING:
 
 def report(
     logs: Logs,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Where the report shall be.")],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the report.")],
     skew: Annotated[
         float,
-        typer.Option(min=0.0, metavar="SECONDS", help="So much may the hosts' clocks differ."),
+        typer.Option(
+            min=0.0, metavar="SECONDS", help="Largest difference between the clocks of the hosts."
+        ),
     ] = 0.0,
     archive: Archive = None,
     federation: Federation = False,
@@ -62,9 +66,9 @@ def report(
     password: Password = None,
     tls: Tls = None,
 ) -> None:
-    """Write what all jobs answer: Parquet tables, and one page with plots.
+    """Run all jobs, and write Parquet tables and one page with plots.
 
-    Ends with code 1 if the audit finds a fault; the report is written all the same.
+    If the audit finds a fault, the exit code is 1, and the report is still written.
     """
     with clear_errors(), packages():
         from tupelo.pipeline import session
@@ -104,16 +108,16 @@ SHOWN_MAX = 100
 
 To = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Write all rows there, as NAME.parquet, and show none."),
+    typer.Option(metavar="FOLDER", help="Write all rows to FOLDER/NAME.parquet, and print none."),
 ]
 Space = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Only the logs of this space; several with commas between."),
+    typer.Option(metavar="NAME", help="Only the logs of this space; separate several by commas."),
 ]
-Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show at most so many rows.")]
-How = Annotated[Format, typer.Option("--format", help="How rows are shown.")]
+Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Print at most N rows.")]
+How = Annotated[Format, typer.Option("--format", help="Output format of the rows.")]
 
-app = typer.Typer(no_args_is_help=True, help="The log of what happened, as tables.")
+app = typer.Typer(no_args_is_help=True, help="Archive and analyse the log of changes.")
 
 
 @app.command()
@@ -122,7 +126,8 @@ def archive(
         list[str],
         typer.Argument(
             metavar="LOG...",
-            help="The file of a durable space, the folder of a host, or the address of one.",
+            help="The file of a durable space, the folder or the address of a host, or the URL of a"
+            " database.",
         ),
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="The archive.")],
@@ -131,7 +136,7 @@ def archive(
     password: Password = None,
     tls: Tls = None,
 ) -> None:
-    """Seal logs into an archive of Parquet files; their spaces may be in use meanwhile."""
+    """Seal logs (copy them to an archive of Parquet files). Their spaces may be in use."""
     with clear_errors(), packages():
         from tupelo.pipeline.logs.segments import ArchivedLog, Segment, seal, sealed_upto
         from tupelo.pipeline.source.locations import resolve
@@ -140,7 +145,7 @@ def archive(
         options = reading(None, federation, password, tls, space=space)
         found = resolve(ReadOptions.read({**options, "paths": json.dumps(logs)}))
         if any(isinstance(log, ArchivedLog) for log in found):
-            raise BadArgument("LOG", "a log that lives (what an archive has is sealed)", logs)
+            raise BadArgument("LOG", "a log that lives (what an archive has is sealed)")
         console = Console(highlight=False, soft_wrap=True)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             for log in found:
@@ -158,6 +163,126 @@ def archive(
                     f" sealed up to {upto}",
                     markup=False,
                 )
+
+
+@app.command()
+def compact(
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A folder of sealed logs.")],
+) -> None:
+    """Join small segments of an archive. Other programs may seal and read at the same time."""
+    with clear_errors(), packages():
+        from tupelo.pipeline.logs import segments
+
+        console = Console(highlight=False, soft_wrap=True)
+        logs = segments.Archive(archive).logs()
+        if not logs:
+            raise BadArgument("ARCHIVE", "a folder of sealed logs", str(archive))
+        for log in logs:
+            before = len(log.segments)
+            made = segments.compact(log)
+            after = len(segments.ArchivedLog(log.folder).segments)
+            told = f"{before} segments, now {after}" if made else f"{before} segments, as before"
+            console.print(f"{log.space!r} of {log.host}: {told}", markup=False)
+
+
+class ExportFormat(Enum):
+    """Formats of a copy."""
+
+    DELTA = "delta"
+
+
+@app.command()
+def export(
+    logs: Logs,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="The table.")],
+    how: Annotated[
+        ExportFormat, typer.Option("--format", help="The format of the table.")
+    ] = ExportFormat.DELTA,
+    space: Space = None,
+    archive: Archive = None,
+    federation: Federation = False,
+    password: Password = None,
+    tls: Tls = None,
+) -> None:
+    """Copy logs to a table for other engines, or add the new changes to the table."""
+    with clear_errors(), packages():
+        if find_spec("deltalake") is None:
+            raise PipelineError('this needs deltalake: pip install "tupelo[delta]"')
+        from tupelo.pipeline.logs import delta
+
+        options = reading(archive, federation, password, tls, space=space)
+        found, _ = PipelineCommand(logs, options, None, None, 1, Format.TABLE).logs()
+        console = Console(highlight=False, soft_wrap=True)
+        for log in found:
+            added = delta.export(log, to)
+            console.print(f"{log.space!r} of {log.host}: {added} changes added", markup=False)
+
+
+@app.command()
+def watch(
+    logs: Logs,
+    to: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Space to write the anomalies to: tupelo://host/space."),
+    ],
+    checkpoint: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="Folder for the state; use the same folder when you start again."
+        ),
+    ],
+    every: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Length of a window.")] = 60,
+    grows: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Report a backlog that grows by N entries in a window."
+        ),
+    ] = 1_000,
+    quiet: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="SECONDS", help="Report a worker without a take for this time."
+        ),
+    ] = 300,
+    slow: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, metavar="SECONDS", help="Report if one of ten entries waits this long."
+        ),
+    ] = None,
+    lease: Annotated[
+        float | None, typer.Option(min=0.0, metavar="SECONDS", help="Lease of the anomalies.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Check the present changes, and end.")
+    ] = False,
+    space: Space = None,
+    archive: Archive = None,
+    federation: Federation = False,
+    master: Master = None,
+    password: Password = None,
+    tls: Tls = None,
+) -> None:
+    """Write an entry (an anomaly) to a space when a backlog grows, a worker takes nothing, or
+    latency is high."""
+    with clear_errors(), packages():
+        from tupelo.pipeline import anomalies, session
+        from tupelo.pipeline.spark import complaints
+
+        options = reading(archive, federation, password, tls, space=space)
+        PipelineCommand(logs, options, master, None, 1, Format.TABLE).logs()
+        limits = anomalies.Limits(seconds=every, grows=grows, quiet=quiet, slow=slow)
+        spark = session(master, **{"spark.sql.shuffle.partitions": 2})
+        with complaints():
+            stream = spark.readStream.format("tupelo").options(**options, paths=json.dumps(logs))
+            place = str(checkpoint.resolve())
+            of_sink: dict[str, str] = {
+                name: options[name] for name in ("password", "tls") if name in options
+            }
+            if lease is not None:
+                of_sink["lease"] = str(lease)
+            query = anomalies.watch(stream.load(), to, place, limits, once=once, **of_sink)
+            query.awaitTermination()
 
 
 app.command()(report)
@@ -186,6 +311,8 @@ class PipelineCommand:
         """Run a job on Spark, and show its result or write it."""
         from tupelo.pipeline import changes, session
         from tupelo.pipeline.jobs import JOBS
+        from tupelo.pipeline.jobs.named import names_in, with_names
+        from tupelo.pipeline.reports.names import without_names
         from tupelo.pipeline.spark import complaints
 
         file = self._file(name)
@@ -195,6 +322,8 @@ class PipelineCommand:
             # Read once: a log that grows would have a different end at each use.
             read = changes(spark, *self._logs, **self._options).drop("payload").persist()
             table = run(read)
+            if without_names(table.columns):
+                table = with_names(table, names_in(read))
             if file is not None:
                 table.write.parquet(str(file.resolve()))
                 return
@@ -213,8 +342,8 @@ class PipelineCommand:
             pq.write_table(rows, file)
 
     def logs(self) -> tuple[list[LogLike], ReadOptions]:
-        """The logs. Raises BadArgument for a space without a log here: its empty result would look
-        fine."""
+        """The logs. Raises BadArgument for a named space without a log, because its empty result
+        would look correct."""
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
@@ -222,10 +351,12 @@ class PipelineCommand:
         found = resolve(parsed)
         if parsed.spaces is not None:
             existing = {log.space for log in found}
-            missing = [repr(name) for name in parsed.spaces if name not in existing]
+            missing = [name for name in parsed.spaces if name not in existing]
             if missing or not existing:
-                expected = "spaces of which there is a log here"
-                raise BadArgument("space", expected, ", ".join(missing) or None)
+                expected = (
+                    f"spaces with a log here: {', '.join(sorted(existing)) or 'there is none'}"
+                )
+                raise BadArgument("space", expected, ",".join(missing or parsed.spaces))
         return found, parsed
 
     def _file(self, name: str) -> Path | None:
@@ -240,15 +371,17 @@ class PipelineCommand:
             complain(f"there are more than these {self._limit} rows; see --limit and --to")
 
 
-@app.command(help=f"{TITLES['audit']}. Ends with code 1 if there is a fault.")
+@app.command(help=f"{TITLES['audit']}. The exit code is 1 if there is a fault.")
 def audit(
     logs: Logs,
     drained: Annotated[
-        bool, typer.Option("--drained", help="Nothing should be left: what is there is a fault.")
+        bool, typer.Option("--drained", help="Report every entry that is left as a fault.")
     ] = False,
     skew: Annotated[
         float,
-        typer.Option(min=0.0, metavar="SECONDS", help="So much may the hosts' clocks differ."),
+        typer.Option(
+            min=0.0, metavar="SECONDS", help="Largest difference between the clocks of the hosts."
+        ),
     ] = 0.0,
     space: Space = None,
     archive: Archive = None,
@@ -269,12 +402,14 @@ def audit(
         found, parsed = command.logs()
         rows = sum(last - first + 1 for first, last in (log.bounds() for log in found))
         if chosen(engine, master, rows) is EngineName.DUCKDB:
+            from tupelo.pipeline.reports.names import names_of
             from tupelo.pipeline.sql.audit import FAULTS, audited
             from tupelo.pipeline.sql.duck import LogTable
 
             read = LogTable(found, parsed)
             table, seen = audited(read, drained=drained, skew_seconds=skew)
-            command.give("audit", table)
+            names = names_of(found if table.num_rows else [])
+            command.give("audit", names.beside(table))
             counts = Counter(table.column("fault").to_pylist())
             faults = {name: counts[name] for name in FAULTS if counts[name]}
         else:
@@ -293,7 +428,7 @@ def audit(
 def _audit_on_spark(
     command: PipelineCommand, drained: bool, skew: float
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """How many entries there are, and how many faults of each kind."""
+    """The number of entries, and the number of faults of each kind."""
     from pyspark.sql import Observation
 
     from tupelo.pipeline import jobs
@@ -312,7 +447,7 @@ def _audit_on_spark(
 def throughput(
     logs: Logs,
     every: Annotated[
-        int, typer.Option(min=1, metavar="SECONDS", help="Count what is in so many seconds.")
+        int, typer.Option(min=1, metavar="SECONDS", help="Length of an interval.")
     ] = 1,
     space: Space = None,
     archive: Archive = None,
@@ -333,8 +468,57 @@ def throughput(
         )
 
 
+@app.command(help=f"{TITLES['conformance']}. The exit code is 1 if a law is broken.")
+def conformance(
+    logs: Logs,
+    law: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAW",
+            help="Check this law; repeatable. Laws: isolation, once per session, atomic engagement"
+            " (the default is these three), fifo per source, total order.",
+        ),
+    ] = None,
+    skew: Annotated[
+        float,
+        typer.Option(
+            min=0.0, metavar="SECONDS", help="Largest difference between the clocks of the hosts."
+        ),
+    ] = 1.0,
+    space: Space = None,
+    archive: Archive = None,
+    federation: Federation = False,
+    to: To = None,
+    limit: Limit = SHOWN_MAX,
+    how: How = Format.TABLE,
+    master: Master = None,
+    password: Password = None,
+    tls: Tls = None,
+) -> None:
+    with clear_errors(), packages():
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        from tupelo.pipeline import jobs
+
+        options = reading(archive, federation, password, tls, space=space)
+        broken = Observation("broken")
+        tally = [f.count(f.when(f.col("law") == name, 1)).alias(name) for name in jobs.LAWS]
+        if law and not {*law} <= jobs.LAWS.keys():  # before Spark is started
+            raise BadArgument("law", f"some of {', '.join(jobs.LAWS)}", ", ".join(law))
+
+        def run(changes: DataFrame) -> DataFrame:
+            found = jobs.conformance(changes, laws=law or None, skew_seconds=skew)
+            return found.observe(broken, *tally)
+
+        PipelineCommand(logs, options, master, to, limit, how).answer("conformance", run)
+        counts = {name: count for name, count in broken.get.items() if count}
+        if counts:
+            raise AuditFailed(counts)
+
+
 def _add(name: str, title: str) -> None:
-    """Add the command of a job without options of its own."""
+    """Add the command of a job that has no special options."""
 
     def command(
         logs: Logs,
@@ -358,7 +542,7 @@ def _add(name: str, title: str) -> None:
 
 
 for _name, _title in TITLES.items():
-    if _name not in ("audit", "throughput"):
+    if _name not in ("audit", "conformance", "throughput"):
         _add(_name, _title)
 
 
@@ -367,8 +551,8 @@ LOOK_SECONDS = 0.2
 
 @contextmanager
 def spark_progress(spark: SparkSession, what: str) -> Iterator[None]:
-    """Shows a progress bar on a terminal while Spark works. With Spark Connect the progress is not
-    known."""
+    """Shows a progress bar on a terminal while Spark works. Spark Connect does not report its
+    progress."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(

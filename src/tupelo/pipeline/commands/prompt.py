@@ -27,33 +27,37 @@ Logs = Annotated[
     list[str],
     typer.Argument(
         metavar="LOG...",
-        help="The file of a durable space, the folder or the address of a host, or an archive.",
+        help="The file of a durable space, the folder or the address of a host, the URL of a"
+        " database, or the folder of an archive.",
     ),
 ]
 Archive = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Where the past of these logs is sealed.")
+    str | None, typer.Option(metavar="DIR", help="Archive with the sealed part of these logs.")
 ]
 Federation = Annotated[
-    bool, typer.Option("--federation", help="At the hosts that this one is engaged with, too.")
+    bool, typer.Option("--federation", help="Also read all hosts that this host is connected to.")
 ]
 Master = Annotated[
     str | None,
     typer.Option(
-        metavar="ADDRESS", help="Spark's master, or sc://... for Spark Connect; else this machine."
+        metavar="ADDRESS",
+        help="Master of Spark, or sc://... for Spark Connect. Default: this machine.",
     ),
 ]
 Engine = Annotated[
     EngineName,
     typer.Option(
-        help=f"Who answers; auto is DuckDB up to {ROWS_MAX:,} changes, and Spark beyond or with"
-        " --master."
+        help=f"Engine of the query; auto is DuckDB up to {ROWS_MAX:,} changes, and Spark above or"
+        " with --master."
     ),
 ]
 Password = Annotated[
     str | None,
-    typer.Option(metavar="WORD", envvar="TUPELO_PASSWORD", help="Of the spaces at a host."),
+    typer.Option(
+        metavar="WORD", envvar="TUPELO_PASSWORD", help="Password of the spaces at a host."
+    ),
 ]
-Tls = Annotated[bool | None, typer.Option(help="Whether hosts are met under TLS.")]
+Tls = Annotated[bool | None, typer.Option(help="Connect to hosts with or without TLS.")]
 
 
 def reading(
@@ -63,7 +67,7 @@ def reading(
     tls: bool | None = None,
     **others: str | None,
 ) -> dict[str, str]:
-    """The options that were given."""
+    """The given options, without those that are None."""
     given: Mapping[str, str | None] = {
         "archive": archive,
         "federation": "true" if federation else None,
@@ -76,7 +80,7 @@ def reading(
 
 @contextmanager
 def packages() -> Iterator[None]:
-    """Names a package that is not installed, and how to install it."""
+    """Reports a package that is not installed, with the command to install it."""
     try:
         yield
     except ModuleNotFoundError as error:

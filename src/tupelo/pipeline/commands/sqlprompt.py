@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from tupelo.apps.hosting import LISTEN
-from tupelo.apps.shell import clear_errors, complain
+from tupelo.apps.shell import clear_errors, complain, in_words
 from tupelo.errors import BadArgument, CannotReach, PipelineError, TupeloError
 from tupelo.pipeline.commands.prompt import (
     Archive,
@@ -49,10 +49,10 @@ HISTORY_MAX = 1_000
 
 _HELP = """\
 A statement ends with a semicolon, and may have several lines.
-.tables          the tables
-.schema [TABLE]  the columns of a table, or of all of them
-.help            this
-.quit            ends, as Ctrl-D does; Ctrl-C drops what was typed
+.tables          list the tables
+.schema [TABLE]  list the columns of a table, or of all tables
+.help            print this help
+.quit            end the prompt, as Ctrl-D does; Ctrl-C clears the line
 """
 
 
@@ -61,7 +61,7 @@ def sql(
         str | None,
         typer.Argument(
             metavar="STATEMENT",
-            help="SQL; each space is a table by its name. If not given, a prompt.",
+            help="A SQL statement; each space is a table with its name. Default: a prompt.",
             show_default=False,
         ),
     ] = None,
@@ -69,8 +69,9 @@ def sql(
         list[str] | None,
         typer.Option(
             metavar="LOG",
-            help="The file of a durable space, the folder or the address of a host, or an archive;"
-            f" repeatable. If not given, the host at {LISTEN}.",
+            help="The file of a durable space, the folder or the address of a host, the URL of a"
+            " database, or the folder of an archive;"
+            f" repeatable. Default: the host at {LISTEN}.",
         ),
     ] = None,
     archive: Archive = None,
@@ -78,28 +79,31 @@ def sql(
     as_of: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN", help="The entries at this position or time, instead of changes."
+            metavar="WHEN", help="Query the entries at this position or time, not the changes."
         ),
     ] = None,
     entry: Annotated[
         str | None,
         typer.Option(
-            metavar="SHAPE", help='Entries such as "name string, size long" have columns f.name.'
+            metavar="SHAPE",
+            help='Field types such as "name string, size long"; adds columns such as f.name.',
         ),
     ] = None,
     engine: Engine = EngineName.AUTO,
     master: Master = None,
-    how: Annotated[Format, typer.Option("--format", help="How rows are shown.")] = Format.TABLE,
+    how: Annotated[
+        Format, typer.Option("--format", help="Output format of the rows.")
+    ] = Format.TABLE,
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help=f"At most N rows; of a table {SHOWN_MAX} if not given."
+            min=1, metavar="N", help=f"At most N rows; the default for a table is {SHOWN_MAX}."
         ),
     ] = None,
     password: Password = None,
     tls: Tls = None,
 ) -> None:
-    """Ask in SQL what has happened, and what is there, at a host or in an archive."""
+    """Query changes and present entries in SQL, at a host or in an archive."""
     with clear_errors(), packages():
         if engine is not EngineName.SPARK:
             keep_pandas_out()
@@ -138,8 +142,8 @@ def _plain_interrupts() -> Iterator[None]:
 
 
 class Questions:
-    """Answers statements on the logs at some locations, by an engine that is started with the
-    first statement that needs one."""
+    """Answers statements on the logs at some locations. The engine starts with the first statement
+    that needs it."""
 
     def __init__(
         self,
@@ -207,7 +211,7 @@ class Questions:
 
 
 class Conversation:
-    """Statements that are typed, or read from a pipe. An error ends it in a pipe only."""
+    """Reads statements from a terminal or a pipe. In a pipe the first error ends it."""
 
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
@@ -215,7 +219,7 @@ class Conversation:
         self._begun = ""
 
     def hold(self) -> None:
-        """Answer until the input ends."""
+        """Answer statements until the input ends."""
         if self._typed:
             tables = self._questions.tables()
             engine = self._questions.engine(tables)
@@ -260,7 +264,7 @@ class Conversation:
         try:
             self._answer(text)
         except TupeloError as error:
-            complain(str(error))
+            complain(in_words(error))
         except KeyboardInterrupt:
             complain("stopped")
 
@@ -283,7 +287,7 @@ class Conversation:
 
 @contextmanager
 def history() -> Iterator[None]:
-    """Lines can be edited, and those of earlier conversations come back."""
+    """Make lines editable, with the history of earlier prompts."""
     import readline
 
     state = Path(os.environ.get("XDG_STATE_HOME", ""))

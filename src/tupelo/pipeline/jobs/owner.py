@@ -129,9 +129,10 @@ def _at_moments(
 
 
 def attempts(changes: DataFrame) -> DataFrame:
-    """One row per take: its worker, the entry and its kind, since when the entry was visible, when
-    the work began (`since`) and ended (`until`), and the outcome: "taken", "returned" or
-    "released". Outside a transaction the work begins and ends with the take."""
+    """One row per take: its worker, the entry and its kind, since when the entry was visible and
+    could be taken (`there`: again, where it came back), when the work began (`since`) and ended
+    (`until`), and the outcome: "taken", "returned" or "released". Outside a transaction the work
+    begins and ends with the take."""
     stay = Window.partitionBy(*STAY).orderBy("position")
     before = stay.rowsBetween(Window.unboundedPreceding, -1)
     there = f.when(of_kind("written", *_BACK), f.col("time"))
@@ -161,7 +162,8 @@ def attempts(changes: DataFrame) -> DataFrame:
     began = f.least("time", f.coalesce(f.greatest("there", "free"), "time"))
     outcome = f.when(f.col("next") == "returned", "returned").otherwise(f.col("kind"))
     return takes.join(ended, ["worker", "txn"], "left").select(
-        *("space", "entry_kind", "origin", "n", *WORKER, "in_transaction", "visible"),
+        *("space", "entry_kind", "origin", "n", *WORKER, "txn", "in_transaction"),
+        *("visible", "there"),
         f.when(f.col("in_transaction"), began).otherwise(f.col("time")).alias("since"),
         f.col("time").alias("until"),
         outcome.alias("outcome"),

@@ -1,1 +1,1 @@
-"""Logs in files, sealed in archives, and at other hosts."""
+"""Logs in files, sealed in archives, in databases, and at other hosts."""

@@ -4,6 +4,7 @@ files do not need it, and it takes as long to import as a short query."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -124,9 +125,14 @@ class RemoteLog:
         kept, or are trimmed during the iteration."""
         columns = check_columns(columns, entry)
         names = sorted(needed_for(columns) | {"arrival", "position"})
-        with closing(self.way.connect(self.address, self.space, patiently=True)) as there:
+        with (
+            closing(self.way.connect(self.address, self.space, patiently=True)) as there,
+            ThreadPoolExecutor(1, "tupelo-log") as ahead,
+        ):
+            # The next answer is on its way while the rows of this one are used.
+            asked = ahead.submit(_ask, there, self.space, names, first, last)
             while first <= last:
-                _, life, _, end, found = _ask(there, self.space, names, first, last)
+                _, life, _, end, found = asked.result()
                 if life != self.id:
                     raise PipelineError(
                         f"the log of {self.space!r} at {self.address} is another one now"
@@ -137,8 +143,10 @@ class RemoteLog:
                         f"the log of {self.space!r} at {self.address} ends at {end}; the change at"
                         f" {first} was asked for"
                     )
-                yield self._batch(dict(zip(names, found, strict=True)), first, columns, entry)
-                first += count
+                begin, first = first, first + count
+                if first <= last:
+                    asked = ahead.submit(_ask, there, self.space, names, first, last)
+                yield self._batch(dict(zip(names, found, strict=True)), begin, columns, entry)
 
     def _batch(
         self, raw: dict[str, Any], first: int, columns: Sequence[str], entry: Declared | None

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote
@@ -73,6 +74,9 @@ class Manifest(msgspec.Struct, kw_only=True):
     first: int
     sealed: int
     segments: list[Segment]
+    replaced: dict[str, float] = {}
+    """Files that were joined to larger ones, and when (seconds since 1970): who has begun to read
+    them may finish."""
 
 
 def folder_of(archive: Path, host: str, space: str) -> Path:
@@ -124,6 +128,8 @@ def damage_of(path: Path) -> Iterator[None]:
 
 ROWS_MAX = 262_144
 """The default largest number of changes in a segment."""
+REPLACED_SECONDS = 3_600.0
+"""How long files stay that were joined to larger ones."""
 GROUP_ROWS, GROUP_BYTES = 65_536, 64 * 2**20
 LOCK = "_seal.lock"
 DRAFT = ".new"
@@ -328,17 +334,24 @@ def seal(
     are no longer kept.
     """
     folder = Archive(archive).folder_of(log.host, log.space)
+    with _writing(folder):
+        segments = []
+        for segment in _seal(log, folder, upto, rows_max):
+            segments.append(segment)
+            completed(segment)
+        return segments
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """For the only program that writes to the folder of this log."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK)
         if not lock.acquire():
             raise PipelineError(f"{folder} is being sealed by another program")
         try:
-            segments = []
-            for segment in _seal(log, folder, upto, rows_max):
-                segments.append(segment)
-                completed(segment)
-            return segments
+            yield
         finally:
             lock.release()
     except OSError as error:
@@ -508,6 +521,8 @@ class _Draft:
         )
 
     def abandon(self) -> None:
+        with suppress(Exception):
+            self._writer.close()
         self._file.close()
         self._path.unlink(missing_ok=True)
 
@@ -525,6 +540,12 @@ def _publish(folder: Path, manifest: Manifest, draft: _Draft) -> Segment:
         raise
     manifest.segments.append(segment)
     manifest.sealed = segment.last
+    _save(folder, manifest)
+    return segment
+
+
+def _save(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest, for readers."""
     manifest.schema = SCHEMA_VERSION
     path = folder / (MANIFEST + DRAFT)
     with path.open("wb") as file:
@@ -533,12 +554,84 @@ def _publish(folder: Path, manifest: Manifest, draft: _Draft) -> Segment:
         os.fsync(file.fileno())
     path.replace(folder / MANIFEST)
     sync_folder(folder)
-    return segment
 
 
 def _sweep(folder: Path, manifest: Manifest) -> None:
-    """Remove files of an interrupted sealing, which no manifest names."""
+    """Remove files that no manifest names, of an interrupted sealing, and replaced ones after a
+    time. The manifest forgets these when it is saved the next time."""
+    until = time.time() - REPLACED_SECONDS
+    manifest.replaced = {file: at for file, at in manifest.replaced.items() if at > until}
     named = {folder / segment.file for segment in manifest.segments}
+    named |= {folder / file for file in manifest.replaced}
     for file in [*folder.glob("day=*/*.parquet"), *folder.glob(f"day=*/.*{DRAFT}")]:
         if file not in named:
             file.unlink()
+
+
+# Compaction
+
+
+def compact(
+    log: ArchivedLog,
+    *,
+    rows_max: int = ROWS_MAX,
+    completed: Callable[[Segment], object] = lambda segment: None,
+) -> list[Segment]:
+    """Join small segments of one day that follow each other to segments of at most so many changes.
+    Returns the new ones; `completed` is called with each. The files of the joined ones are removed
+    by the next sealing or compaction that comes an hour later, so that readers may finish.
+
+    Raises PipelineError if another program is sealing the log, and CorruptSegment if a segment is
+    damaged, which then stays as it is.
+    """
+    folder = log.folder
+    with _writing(folder):
+        log = ArchivedLog(folder)  # as it is now
+        manifest = load(folder)
+        assert manifest is not None
+        _sweep(folder, manifest)
+        joined = []
+        for group in _small(manifest.segments, rows_max):
+            segment = _join(log, group, rows_max)
+            place = manifest.segments.index(group[0])
+            manifest.segments[place : place + len(group)] = [segment]
+            now = time.time()
+            manifest.replaced |= {old.file: now for old in group}
+            _save(folder, manifest)
+            joined.append(segment)
+            completed(segment)
+        return joined
+
+
+def _small(segments: Sequence[Segment], rows_max: int) -> list[list[Segment]]:
+    """Small segments that follow each other, in groups."""
+    groups: list[list[Segment]] = []
+    rows, day = rows_max + 1, ""
+    for segment in segments:
+        if segment.rows * 2 > rows_max:
+            rows = rows_max + 1  # It is large enough, and parts those before from those behind.
+        elif rows + segment.rows <= rows_max and Path(segment.file).parts[0] == day:
+            groups[-1].append(segment)
+            rows += segment.rows
+        else:
+            groups.append([segment])
+            rows, day = segment.rows, Path(segment.file).parts[0]
+    return [group for group in groups if len(group) > 1]
+
+
+def _join(log: ArchivedLog, group: Sequence[Segment], rows_max: int) -> Segment:
+    draft: _Draft | None = None
+    try:
+        for segment in group:
+            for batch in log.read(segment):
+                if draft is None:
+                    draft = _Draft(log.folder, batch, rows_max)
+                if draft.add(batch) < batch.num_rows:
+                    path = str(log.folder / segment.file)
+                    raise CorruptSegment(path, "it has changes of another day")
+        assert draft is not None
+        return draft.finish()
+    except BaseException:
+        if draft is not None:
+            draft.abandon()
+        raise

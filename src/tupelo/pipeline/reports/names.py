@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_WHO = ("host", "peer", "writer", "reader", "worker", "origin")
+from tupelo.federation.names import PRESENCE
+
+if TYPE_CHECKING:
+    from tupelo.pipeline.source.locations import LogLike
+
+WHO = ("host", "peer", "writer", "reader", "worker", "origin", "who")
+"""Columns of ids."""
 _ID = re.compile(r"[0-9a-f]{32}")
 _SHOWN = 8
 """So many digits of an id are shown."""
@@ -32,14 +40,27 @@ class Names:
             ]
             self._known[id] = ", ".join(shown[:_NAMES]) + ("…" if len(shown) > _NAMES else "")
 
+    @property
+    def known(self) -> dict[str, str]:
+        """The names by id."""
+        return self._known
+
     def of(self, id: str) -> str:
         """The name; without one, the id with its parts named or shortened."""
         known = self._known.get(id)
         return known or _ID.sub(lambda part: self._known.get(part[0]) or _short(part[0]), id)
 
+    def beside(self, table: pa.Table) -> pa.Table:
+        """The table with a column of names behind each column of ids that has none."""
+        for column in without_names(table.column_names):
+            named = pa.array(map(self._known.get, table.column(column).to_pylist()), pa.string())
+            place = table.column_names.index(column) + 1
+            table = table.add_column(place, f"{column}_name", named)
+        return table
+
     def put(self, table: pa.Table) -> pa.Table:
         """The table with names in the columns that have ids, and without columns of names."""
-        for column in (name for name in _WHO if name in table.column_names):
+        for column in (name for name in (*WHO, "members") if name in table.column_names):
             ids = table.column(column).combine_chunks().dictionary_encode()
             named = pa.array([self.of(id) for id in ids.dictionary.to_pylist()], pa.string())
             shown = named.take(ids.indices)
@@ -48,6 +69,25 @@ class Names:
                 table = table.drop_columns([own])
             table = table.set_column(table.column_names.index(column), column, shown)
         return table
+
+
+def without_names(columns: Sequence[str]) -> list[str]:
+    """Those of these columns that have ids, without a column of their names."""
+    return [name for name in WHO if name in columns and f"{name}_name" not in columns]
+
+
+def names_of(logs: Iterable[LogLike]) -> Names:
+    """The names that agents gave themselves, and those of hosts that were met."""
+    pairs: set[tuple[Any, Any]] = set()
+    for log in logs:
+        met = log.space == PRESENCE
+        columns = ["agent", "agent_name", *(["fields"] if met else [])]
+        for batch in log.batches(*log.bounds(), columns):
+            rows = pa.Table.from_batches([batch]).group_by(columns).aggregate([]).to_pylist()
+            pairs.update((row["agent"], row["agent_name"]) for row in rows)
+            about = [json.loads(row["fields"] or "{}") for row in rows if met]
+            pairs.update((one.get("id"), one.get("name")) for one in about if isinstance(one, dict))
+    return Names((id, name) for id, name in pairs if id and name)
 
 
 def _short(id: str) -> str:

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from math import cos, hypot, sin, tau
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -31,6 +32,8 @@ LABEL_MAX = 30
 LEGEND_WIDTH = 75
 """Characters."""
 _BETWEEN = " · "
+_BEND = 0.18
+"""Of an arrow: there is another for the way back."""
 
 _COLOURS = tuple(f"#0000f{number}" for number in range(1, SERIES + 1))
 """Placeholders for the colours of the page."""
@@ -110,9 +113,13 @@ def dots(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]]
 
 
 def lines(
-    name: str, times: Sequence[datetime], series: Mapping[str, Sequence[float]], axis: str
+    name: str,
+    times: Sequence[datetime],
+    series: Mapping[str, Sequence[float]],
+    axis: str,
+    steps: bool = False,
 ) -> str:
-    """A line per series, over time."""
+    """A line per series, over time; with `steps`, a value holds until the next."""
     with matplotlib.rc_context(_LOOK):
         figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
         axes = figure.add_subplot()
@@ -127,6 +134,7 @@ def lines(
                 markersize=3.5,
                 linewidth=1.3,
                 label=part,
+                drawstyle="steps-post" if steps else "default",
             )
         axes.set_ylim(bottom=0)
         axes.set_ylabel(axis)
@@ -150,6 +158,47 @@ def spans(name: str, rows: Mapping[str, Sequence[tuple[datetime, datetime]]]) ->
             axes.plot([since for since, _ in begun], [place] * len(begun), "|", color="#000000")
         _label_rows(axes, list(rows))
         _show_times(axes)
+        return _svg(figure, name)
+
+
+def graph(name: str, arrows: Mapping[tuple[str, str], tuple[int, str]]) -> str:
+    """Points on a circle, and arrows between different ones: the wider, the greater their number.
+    An arrow is labelled with its number and its text."""
+    with matplotlib.rc_context(_LOOK):
+        figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_axis_off()
+        axes.set_aspect("equal")
+        axes.set_xlim(-1.7, 1.7)
+        axes.set_ylim(-1.35, 1.35)
+        nodes = sorted({node for pair in arrows for node in pair})
+        angles = [tau * number / len(nodes) + tau / 4 for number in range(len(nodes))]
+        places = {node: (cos(angle), sin(angle)) for node, angle in zip(nodes, angles, strict=True)}
+        most = max(number for number, _ in arrows.values())
+        for (source, target), (number, label) in arrows.items():
+            (x, y), (to_x, to_y) = places[source], places[target]
+            across, along = to_x - x, to_y - y
+            axes.annotate(
+                "",
+                (to_x, to_y),
+                (x, y),
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "color": _COLOURS[0],
+                    "linewidth": 0.6 + 2.4 * number / most,
+                    "connectionstyle": f"arc3,rad={_BEND}",
+                    "shrinkA": 7,
+                    "shrinkB": 7,
+                },
+            )
+            # Beside the bend, nearer to the target: labels of both directions stay apart.
+            away = _BEND / 2 + 0.14 / hypot(across, along)
+            at = x + 0.58 * across + away * along, y + 0.58 * along - away * across
+            axes.annotate(f"{number:,} {label}", at, ha="center", va="center", fontsize=7)
+        for node, (x, y) in places.items():
+            axes.plot([x], [y], "o", color=_COLOURS[1], markersize=9)
+            side = "left" if x > 0.3 else "right" if x < -0.3 else "center"
+            axes.annotate(node, (x * 1.1, y * 1.14), ha=side, va="center")
         return _svg(figure, name)
 
 

@@ -23,7 +23,9 @@ from pyspark.sql import functions as f
 
 from tupelo.errors import BadArgument, PipelineError
 from tupelo.federation.names import PRESENCE
-from tupelo.pipeline.jobs import JOBS, Job, audit, life
+from tupelo.pipeline.jobs import JOBS, Job, audit, conformance, life
+from tupelo.pipeline.jobs.conformance import NOTICED
+from tupelo.pipeline.jobs.named import names_in, with_names
 from tupelo.pipeline.reports.names import Names
 from tupelo.pipeline.reports.page import page_of
 from tupelo.pipeline.reports.sections import Section, Shown, counts, headlines, section_of
@@ -41,11 +43,13 @@ MARK = "report.json"
 VERSION = 1
 STEPS = 1 + len(JOBS)
 
-_OF_HOSTS = ("audit", "presence")
+_OF_HOSTS = ("audit", "conformance", "presence", "contacts", "partitions")
 """Other jobs ignore the spaces that hosts keep for themselves."""
 _FIRST = ("backlog", "turnaround", "workers", "retries")
 """The jobs whose results are the headlines."""
-_BY_CLOCKS = {"audit": audit, "life": life}
+_BY_CLOCKS = {"audit": audit, "life": life, "conformance": conformance}
+_VERDICTS = {"audit": "fault", "conformance": "law"}
+"""Jobs whose rows are faults, and the column that says which."""
 _ASKED = ",".join(name for name in COLUMNS if name != "payload")
 """No job uses the payload of entries."""
 
@@ -59,14 +63,15 @@ def write_report(
     skew_seconds: float = 0.0,
     begun: Callable[[str], None] = lambda step: None,
 ) -> dict[str, int]:
-    """Write the tables and the page into this folder. Returns the number of each fault.
+    """Write the tables and the page into this folder. Returns the number of each fault, and
+    of the violations of each law.
     `skew_seconds` is the largest difference between the clocks of the hosts. The callback gets each
     of the `STEPS` when it begins."""
     begun("reading the logs")
     changes = changes_of(spark, locations, {**options, "columns": _ASKED})
     changes = changes.persist(StorageLevel.MEMORY_AND_DISK)  # The logs are read once.
     try:
-        names = _names_in(changes)
+        names = names_in(changes)
         logs = Shown(
             "The logs, and from where to where they were read", names.put(_logs_in(changes))
         )
@@ -77,10 +82,11 @@ def write_report(
         for job in JOBS.values():
             begun(job.name)
             if (by_clocks := _BY_CLOCKS.get(job.name)) is not None:
-                job = replace(job, run=partial(by_clocks, skew_seconds=skew_seconds))
-            answer = _kept(job, changes if job.name in _OF_HOSTS else of_users, folder)
-            if job.name == "audit":
-                faults = counts(answer, "fault")
+                skew = max(skew_seconds, NOTICED) if job.name == "conformance" else skew_seconds
+                job = replace(job, run=partial(by_clocks, skew_seconds=skew))
+            answer = _kept(job, changes if job.name in _OF_HOSTS else of_users, names, folder)
+            if job.name in _VERDICTS:
+                faults |= counts(answer, _VERDICTS[job.name])
             if job.name in _FIRST:
                 asked[job.name] = answer
             sections.append(section_of(job, names.put(answer)))
@@ -90,17 +96,6 @@ def write_report(
     page = page_of(faults, first, logs, sections, made_at)
     (folder / PAGE).write_text(page, encoding="utf-8")
     return faults
-
-
-def _names_in(changes: DataFrame) -> Names:
-    """The names that agents gave themselves, and those of hosts that were met."""
-    of_hosts = changes.where(
-        (f.col("space") == PRESENCE) & f.col("kind").isin("engaged", "written")
-    )
-    met = of_hosts.select(*(f.get_json_object("fields", f"$.{part}") for part in ("id", "name")))
-    named = changes.select("agent", "agent_name").union(met).toDF("id", "name")
-    found = named.where("id is not null and name != ''").distinct().collect()
-    return Names((str(id), str(name)) for id, name in found)
 
 
 def _logs_in(changes: DataFrame) -> pa.Table:
@@ -118,10 +113,10 @@ def _logs_in(changes: DataFrame) -> pa.Table:
     )
 
 
-def _kept(job: Job, changes: DataFrame, folder: Path) -> pa.Table:
+def _kept(job: Job, changes: DataFrame, names: Names, folder: Path) -> pa.Table:
     """Write the result of a job, and read it back for the page."""
     place = folder / f"{job.name}.parquet"
-    job.run(changes).write.parquet(place.as_uri())
+    with_names(job.run(changes), names).write.parquet(place.as_uri())
     if not place.is_dir():
         raise PipelineError(
             f"Spark has not written {place} where this program can see it: choose a folder that it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -171,9 +171,10 @@ def _first_rows(job: Job, answer: pa.Table) -> list[Shown]:
 def _faults(job: Job, answer: pa.Table) -> list[Shown]:
     if not answer.num_rows:
         return []
-    found = counts(answer, "fault")
-    tally = pa.table({"fault": list(found), "times": list(found.values())})
-    return [Shown("How often there is which fault", tally), *_first_rows(job, answer)]
+    what = answer.column_names[0]
+    found = counts(answer, what)
+    tally = pa.table({what: list(found), "times": list(found.values())})
+    return [Shown(f"How often there is which {what}", tally), *_first_rows(job, answer)]
 
 
 def _at_the_end(job: Job, answer: pa.Table) -> list[Shown]:
@@ -190,6 +191,15 @@ def _worst(job: Job, answer: pa.Table) -> list[Shown]:
     rows = answer.sort_by([*order, *((name, "ascending") for name in job.order)])
     caption = f"The worst of {answer.num_rows:,} rows; all are in {job.name}.parquet"
     return [Shown(caption, rows.slice(0, ROWS_SHOWN))]
+
+
+def _greatest_rows(by: str, what: str) -> Callable[[Job, pa.Table], list[Shown]]:
+    def show(job: Job, answer: pa.Table) -> list[Shown]:
+        order = [(by, "descending"), *((name, "ascending") for name in job.order)]
+        caption = f"The {what} of {answer.num_rows:,} rows; all are in {job.name}.parquet"
+        return [Shown(caption, answer.sort_by(order).slice(0, ROWS_SHOWN))]
+
+    return show
 
 
 def _fates(job: Job, answer: pa.Table) -> list[Shown]:
@@ -343,6 +353,40 @@ def _draw_utilisation(name: str, answer: pa.Table) -> Plot | None:
     return _draw_bars(["utilisation"], share, ["space", "worker"], "utilisation")(name, known)
 
 
+def _draw_coordination(name: str, answer: pa.Table) -> Plot | None:
+    """Who writes for whom: the busiest pairs."""
+    by_pair: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for row in answer.to_pylist():
+        pair = _label(row, ["writer"]), _label(row, ["reader"])
+        if pair[0] != pair[1]:
+            by_pair[pair][row["entry_kind"]] += row["entries"]
+    if not by_pair:
+        return None
+    busiest = sorted(by_pair.items(), key=lambda one: (-one[1].total(), one[0]))[:BARS_MAX]
+    arrows = {
+        pair: (kinds.total(), plots.shortened([kinds.most_common(1)[0][0]]))
+        for pair, kinds in busiest
+    }
+    told = "; ".join(
+        f"{writer} to {reader} {number:,}, mostly {kind}"
+        for (writer, reader), (number, kind) in arrows.items()
+    )
+    which = f"{len(arrows)} of {len(by_pair):,} pairs of a writer and another reader"
+    return Plot(plots.graph(name, arrows), f"Arrows: entries from whom to whom, {which}: {told}.")
+
+
+def _draw_groups(name: str, answer: pa.Table) -> Plot:
+    rows = answer.sort_by("at").to_pylist()[-POINTS_MAX:]
+    times = [row["at"] for row in rows]
+    series = {part: [float(row[part]) for row in rows] for part in ("hosts", "groups", "largest")}
+    which = "" if len(rows) == answer.num_rows else f" (the last {len(rows)} changes)"
+    most = max(row["groups"] for row in rows)
+    svg = plots.lines(name, times, series, "hosts", steps=True)
+    return Plot(
+        svg, f"Lines: hosts, groups, and the largest group over time{which}: {most} at most."
+    )
+
+
 def _draw_retries(name: str, answer: pa.Table) -> Plot:
     dead = pc.cast(answer.column("dead_letter"), pa.int64())
     parts = answer.append_column("dead_letters", dead).group_by(["space", "entry_kind"])
@@ -423,11 +467,52 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         _worst,
         _draw_retries,
     ),
+    "whatif": (
+        "The log is replayed as one queue that so many workers serve, with the times that the work"
+        " took. The error is that of the replay with as many workers as there were, against what"
+        " really happened: where it is large, the other rows say little.",
+        _first_rows,
+        _draw_bars(["mean"], "seconds until settled, mean", ["space", "workers"], "mean"),
+    ),
     "audit": (
         "What the logs say and cannot be. Each fault has the entry that it is about, or the"
         " positions of the log.",
         _faults,
         _draw_counts("fault", "faults"),
+    ),
+    "conformance": (
+        "Isolation of transactions, at most once per session, and atomic engagement, which hold in"
+        " every space. The order of sources and of total views is checked where it is asked for, by"
+        " the command.",
+        _faults,
+        _draw_counts("law", "violations"),
+    ),
+    "coordination": (
+        "An arrow goes from the writer of entries to who has read or taken them; its width is their"
+        " number.",
+        _greatest_rows("entries", "busiest"),
+        _draw_coordination,
+    ),
+    "chains": (
+        "An entry follows from the one that was taken in the transaction that wrote it. The path"
+        " goes to the last entry that followed; its slowest step is the one to look at first.",
+        _greatest_rows("seconds", "longest"),
+        _draw_bars(["seconds"], "seconds to the last that followed", ["path"], "seconds"),
+    ),
+    "contention": (
+        "Rivals are others that waited for entries of the same kind when an entry was got. A wait"
+        " was overtaken if one that began later was served first: it may have asked for another"
+        " entry of the kind.",
+        _greatest_rows("contended", "most contended"),
+        _draw_bars(
+            ["contended", "overtaken"], "entries", ["space", "entry_kind", "worker"], "contended"
+        ),
+    ),
+    "leases": (
+        "Unseen are entries that expired before anybody had read or taken them. Work is undone by"
+        " the abort of a transaction.",
+        _first_rows,
+        _draw_bars(["expired", "unseen"], "entries", ["space", "entry_kind"], "expired"),
     ),
     "life": (
         "An entry is written, and is there until it is taken, expires, is cancelled, evicted, or"
@@ -470,11 +555,30 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         _first_rows,
         _draw_percentiles(["space", "shape"]),
     ),
+    "spread": (
+        "Copies are the hosts that an entry was at, and hops are its ways between them. It arrived"
+        " when somebody other than its writer got it. The interval of confidence (95 %) of the mean"
+        " is ci to both sides.",
+        _first_rows,
+        _draw_bars(["ratio"], "share that arrived", ["entry_kind", "copies", "hops"], "ratio"),
+    ),
     "presence": (
         "Times are those of the host's own clock. Without an end, it was engaged when the logs"
         " ended.",
         _first_rows,
         _draw_spans,
+    ),
+    "contacts": (
+        "A contact is the time from an engagement to its end, by the host's own clock; between are"
+        " the times from one contact of the two to the next.",
+        _first_rows,
+        _draw_percentiles(["host", "peer"]),
+    ),
+    "partitions": (
+        "Hosts of a group reach each other, directly or over others; members of groups are"
+        " separated by a bar.",
+        _first_rows,
+        _draw_groups,
     ),
 }
 """By job: explanation, rows and plots."""

@@ -38,7 +38,7 @@ class TupeloSource(DataSource):
 
     def schema(self) -> str:
         options = ReadOptions.read(self.options)
-        return ddl_of(schema_of(options.columns, options.entry))
+        return ddl_of(schema_of(options.columns, options.entry), comments=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = ReadOptions.read(self.options)
@@ -55,6 +55,14 @@ class TupeloSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         return StreamWriter(WriteOptions.read(self.options), schema, overwrite)
+
+
+class PushingSource(TupeloSource):
+    """The same, with `pushdown=true` by default: for a Spark that keeps filters apart."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self.options.setdefault("pushdown", "true")
+        return super().reader(schema)
 
 
 def _columns(schema: StructType, options: ReadOptions) -> list[str]:
@@ -89,7 +97,7 @@ def changes_of(
         return through_us.load()
     if len({name_of(log) for log in logs}) < len(logs):
         return through_us.load()  # With equal names the rest could not be told apart.
-    table = spark.read.options(**_CHECKED).schema(ddl_of(CHANGES)).parquet(*files)
+    table = spark.read.options(**_CHECKED).schema(ddl_of(CHANGES, comments=True)).parquet(*files)
     if parsed.kinds is not None:
         table = table.where(table["kind"].isin(*parsed.kinds))
     table = table.select(*(parsed.columns or COLUMNS))

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tupelo.errors import BadArgument, LogTrimmed
 from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.logs.database import PostgresLog
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.schema import TIME, check_columns
 from tupelo.pipeline.source.locations import LogLike
@@ -21,6 +22,8 @@ from tupelo.values.change import ENDINGS
 
 _ABOUT = ["position", "arrival", "kind", "time", "expires"]
 _NEVER = np.iinfo(np.int64).max
+_WITH_THE_PAST = (JournalLog, PostgresLog)
+"""Logs that know the entries which existed when they begin."""
 _NEAR = 4_096
 """Entries within so many positions are read together."""
 
@@ -57,7 +60,7 @@ def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) ->
     """Raise LogTrimmed if the log begins too late. Its file has the entries that existed when the
     log begins, but not since when: a time must be within the log."""
     message = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
-    if not isinstance(log, JournalLog):
+    if not isinstance(log, _WITH_THE_PAST):
         raise LogTrimmed(f"{message}, and what was there before is not known", first)
     if isinstance(moment, int):
         if last < first - 1:
@@ -74,7 +77,7 @@ def _before(
     log: LogLike, first: int, columns: Sequence[str], entry: Declared | None
 ) -> Iterator[pa.RecordBatch]:
     """The entries that were written before the log begins and existed then, from the file."""
-    if first > 1 and isinstance(log, JournalLog):
+    if first > 1 and isinstance(log, _WITH_THE_PAST):
         yield log.before(columns, entry)
 
 

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError, WrongPassword
 from tupelo.federation.hosts.folder import SPACE_FILE
-from tupelo.federation.links.address import parse_url
+from tupelo.federation.links.address import is_database, parse_url
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.logs.database import PostgresLog, spaces_in
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.remote import RemoteLog, Way, hosts_around, spaces_at
 from tupelo.pipeline.logs.segments import POSITION_MAX, Archive, ArchivedLog, check_continues
@@ -193,11 +194,11 @@ def _at(location: str, options: ReadOptions, missing: list[str] | None) -> Itera
     if location[: len(_URL)].lower() == _URL:
         yield from _at_hosts(location, options, missing)
         return
-    if location.startswith(("postgresql://", "postgres://")):
-        expected = "a file, a folder, an archive or a host; a database has the table tupelo.changes"
-        raise BadArgument("path", expected, "a database")
     if options.federation:
         raise BadArgument("federation", "false: it is asked for at a host's address", "true")
+    if is_database(location):
+        yield from _in_database(location, options, missing)
+        return
     logs: list[LogLike] = list(_in_files(Path(location.removeprefix("file:")).resolve()))
     yield from (log for log in logs if _is_wanted(log.space, options))
 
@@ -217,6 +218,23 @@ def _in_files(path: Path) -> Iterator[LogLike]:
         log = JournalLog(file)
         if not is_internal(log.space):
             yield log
+
+
+def _in_database(url: str, options: ReadOptions, missing: list[str] | None) -> Iterator[LogLike]:
+    """The log of the space that the URL names, or those of all spaces of the database."""
+    from tupelo.postgres.connect import split_url
+
+    conninfo, space = split_url(url)
+    try:
+        there = spaces_in(conninfo)
+        if space is not None and space not in there:
+            known = ", ".join(there)
+            raise BadArgument("path", f"one that names a space of this database: {known}", space)
+        names = [name for name in there if _is_wanted(name, options)]
+        for name in names if space is None else [space]:
+            yield PostgresLog(conninfo, name, options.way.reconnect)
+    except LinkError as error:
+        _excuse("the database", error, missing)
 
 
 def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iterator[LogLike]:

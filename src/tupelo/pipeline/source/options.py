@@ -84,7 +84,8 @@ class ReadOptions:
                   or "module:Class"; "any(name string, size long)" fits every entry
     kinds         only changes of these kinds, with commas between
     template      only changes of entries that match, such as ("job", int, ANY)
-    pushdown      true: what Spark filters by, the reader passes over; for a table that is used once
+    pushdown      true: what Spark filters by, the reader passes over; up to Spark 4.3 only for a
+                  table that is used once
     asOf          the entries at this position, at this time (ISO 8601) or "now", instead of changes
     partitions    into so many tasks; of a batch
     rowsPerTask   so many changes a task at most

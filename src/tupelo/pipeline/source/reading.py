@@ -86,8 +86,8 @@ class TableReader(DataSourceReader):
         self._rows = Rows(columns, options.entry, self._wanted, options.template)
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        """The filters that are left to Spark. Only applied on request: up to 4.3, Spark uses the
-        filters of one use of a table for all its other uses, which then miss rows."""
+        """The filters that are left to Spark. Up to 4.3 they are only applied on request: Spark
+        uses the filters of one use of a table for all its other uses, which then miss rows."""
         for pushed in filters:
             if not (self._options.pushdown and self._wanted.add(pushed)):
                 yield pushed

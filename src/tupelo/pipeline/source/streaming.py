@@ -28,6 +28,9 @@ from tupelo.pipeline.source.reading import ReadTask, Rows, tasks_of, wanted_by
 Offset = dict[str, dict[str, Any]]
 
 _PAUSE_SECONDS = 0.2
+_IDLE_SECONDS_MIN, _IDLE_SECONDS_MAX = 0.01, 0.1
+"""How long a look that finds nothing new takes: longer after each, because Spark looks again after
+10 milliseconds, and would connect to all hosts a hundred times a second."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -40,6 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows = Rows(columns, options.entry, wanted_by(options), options.template)
         self._target: Offset | None = None
         self._met = False  # whether all hosts have answered once
+        self._idle_seconds = 0.0
 
     # Offsets
 
@@ -57,6 +61,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         ends = self._ends(start)
+        if ends != start or self._target is not None:
+            self._idle_seconds = 0.0
+        else:
+            sleep(self._idle_seconds)
+            self._idle_seconds = min(
+                max(_IDLE_SECONDS_MIN, 2 * self._idle_seconds), _IDLE_SECONDS_MAX
+            )
         if isinstance(limit, ReadMaxRows):
             return _admitted(start, ends, limit.max_rows)
         return ends

@@ -14,8 +14,8 @@ from tupelo.errors import BadArgument
 if TYPE_CHECKING:
     from tupelo.pipeline.sql.tables import Engine
 
-ROWS_MAX = 1_000_000
-"""Above so many changes, Spark."""
+ROWS_MAX = 2_000_000
+"""Above so many changes, Spark: see docs/decisions/0051."""
 
 
 class EngineName(Enum):

@@ -49,13 +49,14 @@ class Spark:
                     name = _missing(error.__cause__, tables)
                     if name is None or name in made:  # in made: it is not what Spark looks for
                         raise
-                self._make(name, tables)
+                self.make(name, tables)
                 made.append(name)
         finally:
             for name in made:
                 self._spark.catalog.dropTempView(name)
 
-    def _make(self, name: str, tables: Tables) -> None:
+    def make(self, name: str, tables: Tables) -> None:
+        """Make this table a temporary view."""
         options = tables.options_of(name)
         table = changes_of(self._spark, json.loads(options.pop("paths")), options)
         if name not in (CHANGES, ENTRIES) and "space" not in options:
