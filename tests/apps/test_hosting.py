@@ -39,6 +39,22 @@ def test_no_client_forges_a_line_of_the_log():
     assert others and all(line.startswith("    ") for line in others)
 
 
+def test_no_line_of_the_log_shows_the_password_of_a_url():
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(OneLine("%(message)s"))
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    try:
+        raise ValueError("postgresql://ada:pa55word@db/work")
+    except ValueError as error:
+        logger.exception("a job has failed: %s", error)
+    first, *_, last = stream.getvalue().splitlines()
+    assert first == "a job has failed: postgresql://ada:***@db/work"
+    assert last.endswith("ValueError: postgresql://ada:***@db/work")
+    assert "pa55word" not in first + last
+
+
 def test_repeated_warnings_are_counted_and_not_repeated():
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)

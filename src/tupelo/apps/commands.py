@@ -1,5 +1,5 @@
-"""The commands of `tupelo`. A command's module is loaded when the command is used, so that each
-starts quickly; the list of commands loads none."""
+"""The commands of `tupelo`. The module of a command is loaded when the command runs, so that each
+command starts quickly. The list of commands loads no module."""
 
 from __future__ import annotations
 
@@ -12,55 +12,57 @@ from typing import Any
 import click
 
 import tupelo
+from tupelo.errors import without_password
 
 COMMANDS = {
     "Spaces": {
-        "read": ("spaces", "Print an entry that matches, and leave it there."),
-        "take": ("spaces", "Remove an entry that matches, and print it."),
-        "write": ("spaces", "Write entries, all of them or none."),
-        "count": ("spaces", "Print how many entries match."),
-        "watch": ("spaces", "Print every entry that is written from now on."),
-        "show": ("spaces", "Print what a space holds."),
-        "log": ("spaces", "Print what has happened in a space."),
-        "move": ("moving", "Move all entries of a space to another, of any kind."),
+        "read": ("spaces", "Print a matching entry without removing it."),
+        "take": ("spaces", "Remove a matching entry, and print it."),
+        "write": ("spaces", "Write entries: all of them or none."),
+        "count": ("spaces", "Print the number of matching entries."),
+        "watch": ("spaces", "Print new entries as they are written."),
+        "show": ("spaces", "Print the contents of a space."),
+        "log": ("spaces", "Print the changes of a space."),
+        "move": ("moving", "Move all entries of a space to another space."),
     },
     "Hosts": {
-        "host": ("hosting", "Run a host: programs connect to its spaces."),
-        "console": ("hosting", "Serve the console of a host that runs already."),
+        "host": ("hosting", "Run a host: a server that keeps spaces for programs."),
+        "console": ("hosting", "Serve the console of a running host."),
         "spaces": ("spaces", "Print the spaces of a host."),
         "peers": ("spaces", "Print the hosts and programs connected to a host."),
-        "jobs": ("jobs", "Print the jobs of queues; retry or cancel some."),
-        "work": ("working", "Do the jobs of a queue that a module defines."),
-        "top": ("top", "Watch a host: spaces, rates, waiting calls, open transactions."),
-        "identity": ("identity", "Print the identity by which others know you, for --trust."),
+        "jobs": ("jobs", "Print the jobs of job queues; retry or cancel jobs."),
+        "work": ("working", "Run a worker of a job queue that a Python module defines."),
+        "top": ("top", "Show spaces, rates, waiting calls and open transactions of a host."),
+        "store": ("storing", "Create, migrate and inspect the tables of spaces in a database."),
+        "identity": ("identity", "Print your identity, for the --trust file of others."),
     },
     "Files": {
-        "check": ("files", "Check the file of a space, and say what is lost."),
+        "check": ("files", "Check the file of a space, and report damage."),
         "backup": ("files", "Copy a space, or all spaces of a host, while they are in use."),
-        "restore": ("files", "Bring back a backup, at a place where nothing is."),
-        "repair": ("files", "Replace damaged files by what is good of them."),
+        "restore": ("files", "Restore a backup to a new file or folder."),
+        "repair": ("files", "Replace damaged files by their undamaged part."),
     },
     "This machine": {
-        "doctor": ("doctor", "Say what works on this machine, and what is missing."),
-        "tour": ("commands", "See the product in two minutes."),
+        "doctor": ("doctor", "Report what works on this machine, and what is missing."),
+        "tour": ("commands", "Show the product in two minutes."),
     },
 }
 """The commands with their modules and summaries, in the order of the help."""
 OTHERS = {
-    "lab": "Run hosts under faults, and check the histories of clients.",
-    "pipeline": "The log of what happened, as tables.",
-    "sql": "Ask in SQL what has happened, and what is there, at a host or in an archive.",
+    "lab": "Run experiments in virtual time, and test hosts under faults.",
+    "pipeline": "Archive and analyse the log of changes.",
+    "sql": "Query changes and present entries in SQL, at a host or in an archive.",
 }
 """Summaries of commands of the layers above, which declare them as entry points."""
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 an error, or damage, which is said on stderr; 2 wrong usage; 3 no match"
+    "Exit codes: 0 done; 1 an error or damage, reported on stderr; 2 wrong usage; 3 no match"
     " (read, take, jobs). `tupelo COMMAND -h` shows examples."
 )
 _MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 
 
 class Commands(click.Group):
-    """Finds a command by its name: one of ours, or an entry point of a layer above."""
+    """Finds a command by its name: a command of this layer, or an entry point of a layer above."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_MODULES, *sorted(_entry_points())]
@@ -72,6 +74,29 @@ class Commands(click.Group):
         point = _entry_points().get(cmd_name)
         return None if point is None else OtherCommand(cmd_name, point)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.list_commands(ctx), 1)
+            if not near:
+                raise
+            text = f"{error.message} Did you mean {near[0]!r}?"
+            raise click.UsageError(text, ctx) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:
+            raise  # It shows the help of a group of commands.
+        except click.UsageError as error:
+            said = without_password(error.format_message())
+            raise click.UsageError(said, error.ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         others = {name: ("", OTHERS.get(name, "")) for name in sorted(_entry_points())}
         for title, group in {**COMMANDS, "More": others}.items():
@@ -80,8 +105,8 @@ class Commands(click.Group):
 
 
 class OtherCommand(click.Command):
-    """A command of a layer above: a Typer application, or a function for one. It reads its own
-    arguments."""
+    """A command of a layer above: a Typer application, or a function of a Typer command. The
+    application parses the arguments."""
 
     def __init__(self, name: str, point: Any) -> None:
         super().__init__(name, help=OTHERS.get(name))
@@ -104,7 +129,16 @@ class OtherCommand(click.Command):
             single.command()(found)
             command = get_command(single)
         command.context_settings["help_option_names"] = ["-h", "--help"]
-        command.main(ctx.args, prog_name=ctx.command_path)
+        usage_error: Any = typer.BadParameter.__base__  # Typer has a click of its own.
+        try:
+            code = command.main(ctx.args, prog_name=ctx.command_path, standalone_mode=False)
+        except usage_error as error:
+            error.message = without_password(error.message)
+            error.show()
+            code = error.exit_code
+        except typer.Abort:
+            raise click.Abort from None
+        ctx.exit(code or 0)
 
 
 def _entry_points() -> dict[str, Any]:
@@ -147,7 +181,7 @@ def completion_option(
         expose_value=False,
         is_eager=True,
         callback=callback,
-        help=f"{help} SHELL is bash, zsh or fish; if not given, that of $SHELL.",
+        help=f"{help} SHELL is bash, zsh or fish; the default is the shell in $SHELL.",
     )
 
 
@@ -165,10 +199,12 @@ def completion_option(
     callback=print_version,
     help="Print the version.",
 )
-@completion_option("--install-completion", install_completion, "Complete commands in the shell.")
-@completion_option("--show-completion", print_completion, "Print the script that completes.")
+@completion_option(
+    "--install-completion", install_completion, "Install completion of commands in the shell."
+)
+@completion_option("--show-completion", print_completion, "Print the completion script.")
 def app() -> None:
-    """Programs meet in spaces: they write entries, and find them by content."""
+    """Programs share spaces: they write entries, and find entries by content."""
 
 
 @click.command(epilog="Example: tupelo tour --fast")
@@ -176,21 +212,23 @@ def app() -> None:
     "--seed",
     default=1,
     show_default=True,
-    help="Which jobs there are, and when the crash comes.",
+    help="Determines the jobs, and the moment of the crash.",
 )
-@click.option("--short", is_flag=True, help="Only the half minute with a space in a file.")
-@click.option("--fast", is_flag=True, help="No pauses to read, and short jobs.")
+@click.option(
+    "--short", is_flag=True, help="Show only the part with a space in a file (half a minute)."
+)
+@click.option("--fast", is_flag=True, help="Short jobs, and no pauses for reading.")
 @click.option(
     "--keep",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Keep the files and the report there.",
+    help="Keep the files and the report in this directory.",
 )
 def tour(seed: int, short: bool, fast: bool, keep: Path | None) -> None:
-    """The product in two minutes: producers, workers, a crash and recovery at a host with its
-    console; three hosts that meet and part; and the log of all this on Spark.
+    """Show the product in two minutes: producers, workers, a crash and recovery at a host with its
+    console; three hosts that connect and disconnect; and a report of the log by Spark.
 
-    On a terminal the console stays until Ctrl-C.
+    On a terminal the console runs until Ctrl-C.
     """
     from rich.console import Console
 

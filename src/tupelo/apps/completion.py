@@ -9,11 +9,11 @@ import click
 from click.shell_completion import get_completion_class
 
 RC_FILES = {"bash": ".bashrc", "zsh": ".zshrc"}
-"""The file in which a shell is told to load the script; fish loads its own folder."""
+"""The start file of each shell, which loads the script; fish loads scripts from a folder."""
 
 
 def script(shell: str) -> str:
-    """The script that completes in this shell; of $SHELL if it is empty. Raises UsageError."""
+    """The completion script for this shell, or for $SHELL if empty. Raises UsageError."""
     from tupelo.apps.commands import app
 
     name = shell or Path(os.environ.get("SHELL", "")).name
@@ -24,7 +24,7 @@ def script(shell: str) -> str:
 
 
 def install(shell: str) -> Path:
-    """Write the script, and let the shell load it. Returns the changed file."""
+    """Write the completion script, and make the shell load it. Returns the changed file."""
     text = script(shell)
     name = shell or Path(os.environ["SHELL"]).name
     if name == "fish":

@@ -1,4 +1,4 @@
-"""The command `tupelo doctor`: what works on this machine, and how to get what is missing."""
+"""The command `tupelo doctor`: reports what works on this machine, and how to install the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tupelo.apps.shell import (
     print_row,
     trust_option,
 )
-from tupelo.errors import TupeloError
+from tupelo.errors import TupeloError, without_password
 
 EXTRAS = {
     "hosts": (("cryptography", "zeroconf"), "connections between machines, and --discover"),
@@ -43,7 +43,7 @@ EXTRAS = {
     "plots": (("matplotlib",), "figures"),
     "pipeline": (("pyspark", "pyarrow", "pandas"), "tupelo pipeline, --archive, large logs"),
 }
-"""The packages of each extra, and what they are for."""
+"""The packages of each extra, and their purpose."""
 DISTRIBUTIONS = {"re2": "google-re2", "opentelemetry": "opentelemetry-api"}
 """The names under which packages are installed, where they differ."""
 OK, MISSING, BAD = "ok", "missing", "bad"
@@ -51,11 +51,12 @@ FREE_BYTES_MIN = 100 * 2**20
 FILES_MIN = 4_096
 JAVA_MIN = 17
 SKEW_SECONDS_MAX = 1.0
+PREPARED_SECONDS_MAX = 60.0
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Finding(NamedTuple):
-    """What was found about one thing, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     what: str
     state: str
@@ -67,16 +68,16 @@ class Finding(NamedTuple):
     epilog=examples(
         "tupelo doctor",
         "tupelo doctor tupelo://127.0.0.1:7700",
-        notes="URL is a host to try: whether it answers, how it is, and how its clock differs; or a"
-        " space in a database: whether it can be used."
-        " Exit code 1: something does not work; what is only missing is optional.",
+        notes="URL is a host or a space in a database. For a host it reports the answer, the"
+        " health and the difference of its clock; for a space, whether it can be used."
+        " Exit code 1: something does not work. Missing optional packages do not count.",
     )
 )
 @click.argument("urls", metavar="[URL]...", nargs=-1)
 @json_option
 @trust_option
 def doctor(urls: tuple[str, ...], json: bool | None, trust: str | None) -> None:
-    """Say what works on this machine, what is missing, and how to get it."""
+    """Report what works on this machine, what is missing, and how to install it."""
     with clear_errors():
         options = credentials(trust)
         bad = False
@@ -84,7 +85,8 @@ def doctor(urls: tuple[str, ...], json: bool | None, trust: str | None) -> None:
             bad |= _print(one, json)
         for url in urls:
             is_database = url.startswith(DATABASES)
-            bad |= _print(_database(url) if is_database else _host(url, options), json)
+            for one in _database(url) if is_database else [_host(url, options)]:
+                bad |= _print(one, json)
         if bad:
             sys.exit(FAILED)
 
@@ -186,30 +188,39 @@ def _ports() -> Iterator[Finding]:
                 yield Finding(what, OK, f"{address} is free")
 
 
-def _database(url: str) -> Finding:
-    place = url.partition("://")[2].partition("?")[0].rpartition("@")[2]
-    what = f"postgresql://{place}"  # without a password
+def _database(url: str) -> Iterator[Finding]:
+    what = without_password(url)
     try:
         with tupelo.connect(url, create=False) as space:
-            return Finding(what, OK, f"the space {space.name!r} has {space.count()} entries")
+            yield Finding(what, OK, f"the space {space.name!r} has {space.count()} entries")
+            about = space.host
+            for one in about["prepared"]:
+                if (seconds := about["now"] - one["since"]) >= PREPARED_SECONDS_MAX:
+                    said = f"{one['name']} is prepared since {seconds:.0f} s, by {one['user']}"
+                    fix = (
+                        "tupelo.transaction over the same spaces settles it; if its decider is gone"
+                        f" for good: ROLLBACK PREPARED '{one['name']}'"
+                    )
+                    yield Finding(what, BAD, said, fix)
     except TupeloError as error:
-        return Finding(what, BAD, str(error), "correct the URL, or look at the log of the server")
+        yield Finding(what, BAD, str(error), "correct the URL, or look at the log of the server")
 
 
 def _host(url: str, options: dict[str, object]) -> Finding:
     from tupelo.apps.spaces import describe_host
 
+    what = without_password(url)
     try:
         sent = time.time()
         about = describe_host(url, options)
         received = time.time()
     except TupeloError as error:
-        return Finding(url, BAD, str(error), "start it, or look at its log")
+        return Finding(what, BAD, str(error), "start it, or look at its log")
     skew = max(sent - about["now"], about["now"] - received, 0.0)
     found = f"{about['name']!r} answers, with {len(about['spaces'])} spaces"
     if problems := about.get("health"):
         listed = "; ".join(f"{name}: {said}" for name, said in problems.items())
-        return Finding(url, BAD, f"{found}; {listed}", "tupelo repair, or make room on its disk")
+        return Finding(what, BAD, f"{found}; {listed}", "tupelo repair, or make room on its disk")
     if skew > SKEW_SECONDS_MAX:
-        return Finding(url, BAD, f"{found}; its clock differs by {skew:.1f} s", "use NTP")
-    return Finding(url, OK, found)
+        return Finding(what, BAD, f"{found}; its clock differs by {skew:.1f} s", "use NTP")
+    return Finding(what, OK, found)

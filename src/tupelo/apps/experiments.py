@@ -29,7 +29,7 @@ from tupelo.models.melon import Melon
 from tupelo.space.query import check_wait
 
 STOP_SECONDS = 5.0
-"""Seconds that a program has to end after it was asked to; then it is killed."""
+"""Seconds that a program has to end after the request to end; then it is killed."""
 _LOOK_SECONDS = 0.02
 
 # One experiment after another, each with a name of its own; the words are those of the table.
@@ -44,8 +44,9 @@ DISMISSED = ""  # in place of a program
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a client. With a `ready` line it is started before the others, prints this
-    line when it is ready, and gets a line "go" at the start; otherwise it is started then."""
+    """The program of a client. With a `ready` line, the program is started before the others,
+    prints this line when it is ready, and gets a line "go" at the start of the experiment.
+    Without it, the program is started at the start of the experiment."""
 
     arguments: Sequence[str]
     ready: str = ""
@@ -66,7 +67,7 @@ class Outcome:
     lines: list[str] = field(default_factory=list)
     code: int | None = None
     stopped: bool = False
-    """Whether it was stopped because the time was up."""
+    """Whether the program was stopped because the time was over."""
 
 
 class Coordinator:
@@ -131,7 +132,7 @@ class Coordinator:
     def _await(
         self, word: str, experiment: str, clients: Iterable[str], wait: float | None
     ) -> dict[str, int]:
-        """The messages of these clients that come in time."""
+        """The messages of these clients that arrive in time."""
         until = None if wait is None else monotonic() + wait
         answers: dict[str, int] = {}
         for client in clients:
@@ -162,8 +163,8 @@ class Client:
         self.kind = kind
 
     def serve(self) -> int:
-        """Take part in one experiment after the other, until it is dismissed or its host is closed.
-        Returns their number."""
+        """Take part in one experiment after the other, until the coordinator dismisses this client
+        or its host is closed. Returns the number of experiments."""
         count = 0
         with suppress(HostClosed):
             while True:
@@ -205,7 +206,7 @@ class Client:
 
 
 class Part:
-    """One run of a program, unless it is ended before."""
+    """One run of a program, which can be ended before its start."""
 
     def __init__(self, arguments: list[str], ready: str) -> None:
         self._arguments = arguments
@@ -217,7 +218,7 @@ class Part:
         self._over = False
 
     def get_ready(self) -> None:
-        """Start it, if it has a `ready` line, and wait for that line."""
+        """Start the program, if it has a `ready` line, and wait for this line."""
         try:
             if self._ready:
                 _await_line(self._start(subprocess.PIPE), self._ready)
@@ -225,7 +226,7 @@ class Part:
             self._failure = str(error)
 
     def go(self) -> Iterable[str]:
-        """Its output, line by line."""
+        """The output of the program, line by line."""
         try:
             if not self._ready:
                 self._start(subprocess.DEVNULL)
@@ -248,7 +249,7 @@ class Part:
             return self._running
 
     def end(self) -> None:
-        """End it, and do not start it any more."""
+        """End the program, or prevent its start."""
         with self._lock:
             self._over = True
             running = self._running
@@ -256,7 +257,7 @@ class Part:
             _end(running)
 
     def close(self) -> int:
-        """It has ended, or is ended now. Returns its exit code, -1 if it did not run."""
+        """Ends the program if it is running. Returns its exit code, -1 if it did not run."""
         with self._lock:
             # A later `end` must not signal this process id, which may be another's by then.
             running, self._running = self._running, None
@@ -308,7 +309,7 @@ def _say_go(running: subprocess.Popen[str]) -> None:
 
 
 def _end(running: subprocess.Popen[str]) -> None:
-    """Ask it and its children to end, then kill them."""
+    """Ask the process and its children to end, then kill them."""
     until = monotonic() + STOP_SECONDS
     _signal(running, kill=False)
     with suppress(subprocess.TimeoutExpired):
@@ -322,7 +323,7 @@ def _end(running: subprocess.Popen[str]) -> None:
 if sys.platform == "win32":
 
     def _signal(running: subprocess.Popen[str], *, kill: bool) -> None:
-        """Without process groups its children are not ended."""
+        """Without process groups the children are not ended."""
         (running.kill if kill else running.terminate)()
 
     def _has_group(running: subprocess.Popen[str]) -> bool:
@@ -335,7 +336,7 @@ else:
             os.killpg(running.pid, signal.SIGKILL if kill else signal.SIGTERM)
 
     def _has_group(running: subprocess.Popen[str]) -> bool:
-        """Whether a child of it is running."""
+        """Whether a child of the process is running."""
         try:
             os.killpg(running.pid, 0)
         except (ProcessLookupError, PermissionError):

@@ -23,7 +23,7 @@ from tupelo.apps.shell import (
     trust_option,
 )
 from tupelo.apps.spaces import check_file, describe_host, is_url
-from tupelo.errors import BadArgument, BadInput, JournalError, SpaceInUse
+from tupelo.errors import BadInput, JournalError, SpaceInUse
 from tupelo.store import backup as copying
 from tupelo.store import checking
 from tupelo.store.format import CHECKED_SINCE
@@ -35,7 +35,7 @@ to_argument = click.argument("to", metavar="TO", type=click.Path(path_type=Path)
     epilog=examples(
         "tupelo check jobs.tupelo",
         "tupelo check jobs.tupelo --salvage saved.tupelo",
-        notes="FILE is the file of a durable space that is not in use. Exit code 1: it is damaged.",
+        notes="FILE is the file of a durable space that is not in use. Exit code 1: damage.",
     )
 )
 @file_argument
@@ -43,11 +43,13 @@ to_argument = click.argument("to", metavar="TO", type=click.Path(path_type=Path)
     "--salvage",
     metavar="TO",
     type=click.Path(path_type=Path),
-    help="Write what is good to this new file.",
+    help="Write the undamaged part to this new file.",
 )
 def check(file: Path, salvage: Path | None) -> None:
-    """Check every change and entry of a space's file, and say what is lost. Changes nothing."""
+    """Check every change and entry in the file of a space, and report damage. Changes nothing."""
     with clear_errors():
+        if file.parts[0] in [url.rstrip("/") for url in DATABASES]:
+            raise BadInput("a database is checked by pg_amcheck and `tupelo pipeline audit`")
         check_file(file)
         with ProgressBar(f"checking {file.name}") as bar:
             if salvage is None:
@@ -69,9 +71,9 @@ def check(file: Path, salvage: Path | None) -> None:
         "tupelo backup tupelo://127.0.0.1:7700 /backup/kitchen-monday",
         "tupelo backup tupelo://127.0.0.1:7700/jobs jobs-monday.tupelo",
         notes="FROM is the file of a space, the folder of a host, or the URL of a host on this"
-        " machine or of a space there. They may be in use: each space is copied as it is at one"
-        " moment, and every copy is checked. The folder of a host contains its identity, which is"
-        " secret. TO is a new file or folder.",
+        " machine or of a space there. The spaces may be in use: each copy has the state of a"
+        " space at one moment, and is checked. The folder of a host contains the identity of the"
+        " host, which is secret. TO is a new file or folder.",
     )
 )
 @click.argument("source", metavar="FROM")
@@ -82,9 +84,7 @@ def backup(source: str, to: Path, json: bool | None, trust: str | None) -> None:
     """Copy a space, or all spaces of a host, while they are in use."""
     with clear_errors():
         if source.startswith(DATABASES):
-            raise BadArgument(
-                "source", "a file, a folder or a host; for a database, pg_dump", "a database"
-            )
+            raise BadInput("a space in a database is copied by pg_dump, with its database")
         place = _place_of(source, trust) if is_url(source) else Path(source)
         _copy(place, to, json)
 
@@ -93,15 +93,15 @@ def backup(source: str, to: Path, json: bool | None, trust: str | None) -> None:
     epilog=examples(
         "tupelo restore jobs-monday.tupelo jobs.tupelo",
         "tupelo restore /backup/kitchen-monday kitchen",
-        notes="FROM is what `tupelo backup` has made: a file, or a folder. TO is a new file or"
-        " folder; nothing is overwritten.",
+        notes="FROM is a file or folder that `tupelo backup` has written. TO is a new file or"
+        " folder; existing files are not overwritten.",
     )
 )
 @click.argument("source", metavar="FROM", type=click.Path(path_type=Path))
 @to_argument
 @json_option
 def restore(source: Path, to: Path, json: bool | None) -> None:
-    """Bring back a backup, at a place where nothing is."""
+    """Restore a backup to a new file or folder."""
     with clear_errors():
         _copy(source, to, json)
 
@@ -111,14 +111,14 @@ def restore(source: Path, to: Path, json: bool | None) -> None:
         "tupelo repair jobs.tupelo",
         "tupelo repair kitchen",
         notes="FROM is the file of a space, or the folder of a host. The damaged file is kept as"
-        " NAME.damaged-1, with a list of what was lost in NAME.damaged-1.txt. Spaces that are in"
-        " use are left alone. A host that has set a space aside opens it when it is next used.",
+        " NAME.damaged-1, with a list of the losses in NAME.damaged-1.txt. Spaces in use are"
+        " skipped. A running host opens a repaired space at its next use.",
     )
 )
 @click.argument("source", metavar="FROM", type=click.Path(path_type=Path))
 @json_option
 def repair(source: Path, json: bool | None) -> None:
-    """Replace damaged files by what is good of them, and keep the damaged ones beside."""
+    """Replace damaged files by their undamaged part, and keep the damaged files beside them."""
     with clear_errors(), ProgressBar("") as bar:
         if not source.is_dir():
             check_file(source)

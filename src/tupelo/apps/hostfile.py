@@ -1,4 +1,4 @@
-"""The configuration of `tupelo host --config host.toml`: its keys, and what is wrong with them.
+"""The configuration of `tupelo host --config host.toml`: its keys, and errors in the file.
 
 Paths are relative to the folder of the file. Passwords are read from files or the environment.
 """
@@ -18,7 +18,7 @@ import tupelo
 from tupelo.errors import BadArgument, BadInput
 from tupelo.store.sqlite import Durability
 
-PATHS = ("path", "archive")
+PATHS = ("path", "archive", "report")
 ORDERS = {
     "fifo": tupelo.Fifo,
     "lifo": tupelo.Lifo,
@@ -31,7 +31,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class AccessTable(msgspec.Struct, forbid_unknown_fields=True):
-    """Who may do what: "anyone", "local", or identities; and where the password is."""
+    """The access rules: "anyone", "local", or identities; and the place of the password."""
 
     read: Rule = "anyone"
     write: Rule = "anyone"
@@ -43,7 +43,7 @@ class AccessTable(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeyTable(msgspec.Struct, forbid_unknown_fields=True):
-    """Entries in the order of one of their fields."""
+    """An order of entries by one of their fields."""
 
     key: str | int
     reverse: bool = False
@@ -68,13 +68,13 @@ class SpaceTable(msgspec.Struct, forbid_unknown_fields=True):
     durability: Durability | None = None
     log_keep: int | Literal["all"] | None = None
     log_reads: bool | None = None
+    store: str | None = None
     doubt: DoubtTable | None = None
     access: AccessTable | None = None
 
 
 class HostTable(msgspec.Struct, forbid_unknown_fields=True):
-    """The keys outside [limits], [access] and [spaces.NAME]; those that are given as options of the
-    command are not used."""
+    """The keys outside [limits], [access] and [spaces.NAME]. Options of the command win."""
 
     name: str | None = None
     listen: str | None = None
@@ -85,8 +85,10 @@ class HostTable(msgspec.Struct, forbid_unknown_fields=True):
     local_trust: bool | None = None
     heartbeat: float | None = None
     archive: str | None = None
+    store: str | None = None
     console: str | None = None
     console_tls: bool | None = None
+    report: str | None = None
     create: bool | None = None
     verbose: bool | None = None
 
@@ -150,7 +152,7 @@ class _Reader:
             raise self.error(section, ".".join(keys), said) from None
 
     def made(self, make: Any, section: str, table: dict[str, Any]) -> Any:
-        """What a constructor makes of a table."""
+        """The result of a constructor for a table."""
         try:
             return make()
         except BadArgument as error:
@@ -165,7 +167,7 @@ class _Reader:
         section = f"spaces.{name}"
         table = self.read(self.table(value, section), SpaceTable, section)
         options: dict[str, Any] = {}
-        for key in ("durability", "log_keep", "log_reads"):
+        for key in ("durability", "log_keep", "log_reads", "store"):
             if (given := getattr(table, key)) is not None:
                 options[key] = given
         if table.capacity is not None:
@@ -232,7 +234,7 @@ def _keys_of(found: inspect.Type) -> list[str]:
 
 
 def _words(found: inspect.Type) -> str:
-    """What a value of this type is, in the words of the file."""
+    """A description of the values of this type, in the words of the file."""
     match found:
         case inspect.UnionType(types=choices):
             given = [one for one in choices if not isinstance(one, inspect.NoneType)]

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 
 import tupelo
 from tupelo.apps.shell import clear_errors, credentials, examples, trust_option, url_argument
-from tupelo.errors import BadArgument, BadInput, CannotReach
+from tupelo.errors import BadArgument, BadInput, CannotReach, SpaceInUse, without_password
 from tupelo.values.text import one_line
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ CONSOLE = "127.0.0.1:7780"
 TRUST_FILE = "known_hosts"
 INTERVAL_SECONDS = 30.0
 IN_INTERVAL = 5
-"""The log has at most so many warnings of one sort in each interval."""
+"""The largest number of logged warnings of one kind in each interval."""
 
 directory = click.Path(path_type=Path)
 
@@ -42,9 +42,10 @@ directory = click.Path(path_type=Path)
         "tupelo host kitchen --path kitchen --console 127.0.0.1:7780",
         "tupelo host kitchen --listen 0.0.0.0:7700 --trust known_hosts --peer 192.0.2.7:7700",
         "tupelo host --config /etc/tupelo/host.toml",
-        notes="NAME is what other hosts call it. Options given here override those of --config,"
-        " whose keys docs/HOSTS.md lists. SIGTERM and Ctrl-C stop it; SIGHUP makes it read"
-        " the file of --trust again. TUPELO_CONSOLE_TOKEN sets the token of the console.",
+        notes="NAME is the name of the host for other hosts. Options of the command override the"
+        " file of --config; docs/HOSTS.md lists its keys. SIGTERM and Ctrl-C stop the host. After"
+        " SIGHUP it reads the file of --trust again. TUPELO_CONSOLE_TOKEN is the token of the"
+        " console.",
     )
 )
 @click.argument("name", metavar="[NAME]", required=False)
@@ -52,33 +53,44 @@ directory = click.Path(path_type=Path)
     "--config",
     metavar="FILE",
     type=directory,
-    help="Read its name, options and spaces from this TOML file.",
+    help="Read name, options and spaces of the host from this TOML file.",
 )
 @click.option(
     "--listen",
     metavar="ADDRESS",
     default=LISTEN,
     show_default=True,
-    help="Where it can be reached; port 0 is any.",
+    help="Address of the host; port 0 means any free port.",
 )
-@click.option("--path", metavar="DIR", type=directory, help="Keep its spaces in this directory.")
+@click.option("--path", metavar="DIR", type=directory, help="Keep the spaces in this directory.")
 @click.option(
-    "--peer", "peers", metavar="ADDRESS", multiple=True, help="A host to look for; repeatable."
+    "--store",
+    metavar="URL",
+    help="Keep the spaces in this database: postgresql://host/database. Other users of this machine"
+    " can read a password in the URL; use PGPASSWORD or ~/.pgpass.",
 )
-@click.option("--discover", is_flag=True, help="Find hosts in the local network, and be found.")
+@click.option(
+    "--peer",
+    "peers",
+    metavar="ADDRESS",
+    multiple=True,
+    help="Another host to connect to; repeatable.",
+)
+@click.option(
+    "--discover", is_flag=True, help="Find hosts in the local network, and let them find this host."
+)
 @click.option(
     "--trust",
     metavar="HOW",
-    help='Who is let in from beyond this machine: "first-use", "anyone", or a file with an'
-    " identity on each line, perhaps with a moment until which it is trusted. Without it nobody"
-    " is.",
+    help='Trusted hosts and programs on other machines: "first-use", "anyone", or a file with an'
+    " identity on each line and, optionally, the time at which the trust ends. Default: none.",
 )
 @click.option(
     "--local-trust/--no-local-trust",
     default=True,
     show_default=True,
-    help="Whether programs on this machine need no identity. Not behind a tunnel or a proxy, where"
-    " everyone seems to be one.",
+    help="Let programs on this machine connect without an identity. Use --no-local-trust behind a"
+    " tunnel or a proxy: there every program seems to be on this machine.",
 )
 @click.option(
     "--heartbeat",
@@ -86,35 +98,43 @@ directory = click.Path(path_type=Path)
     type=float,
     default=1.0,
     show_default=True,
-    help="Heartbeat interval; a peer is dropped after three misses.",
+    help="Heartbeat interval; a host is dropped after three missed heartbeats.",
 )
 @click.option(
     "--archive",
     metavar="DIR",
     type=directory,
-    help="Seal the logs of its spaces here, before they are cut.",
+    help="Copy (seal) the logs of the spaces to this archive before they are trimmed.",
 )
 @click.option(
     "--console",
     metavar="ADDRESS",
-    help="Serve the console and the HTTP API here, such as 127.0.0.1:7780.",
+    help="Serve the console and the HTTP API at this address, such as 127.0.0.1:7780.",
 )
 @click.option(
     "--console-tls",
     is_flag=True,
-    help="Serve the console by HTTPS; certificates of trusted identities are accepted as the token"
-    " is.",
+    help="Serve the console by HTTPS; accept certificates of trusted identities as well as the"
+    " token.",
+)
+@click.option(
+    "--report",
+    metavar="DIR",
+    type=directory,
+    help="The console shows the report that `tupelo pipeline report --to DIR` writes.",
 )
 @click.option(
     "--create/--no-create",
     default=True,
     show_default=True,
-    help="Whether programs may make spaces, or only open those that exist.",
+    help="Let programs create spaces, or let them open existing spaces only.",
 )
-@click.option("--verbose", "-v", is_flag=True, help="Log also who comes and goes.")
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Also log hosts and programs that connect and disconnect."
+)
 @click.pass_context
 def host(context: click.Context, /, config: Path | None, **given: Any) -> None:
-    """Run a host: programs connect to its spaces, and it shares them with other hosts."""
+    """Run a host: a server that keeps spaces for programs and shares them with other hosts."""
     with clear_errors():
         if config is not None:
             from tupelo.apps.hostfile import read_hostfile
@@ -133,8 +153,8 @@ def host(context: click.Context, /, config: Path | None, **given: Any) -> None:
 @click.command(
     epilog=examples(
         "tupelo console tupelo://127.0.0.1:7700",
-        notes="URL is a host: tupelo://127.0.0.1:7700. TUPELO_CONSOLE_TOKEN sets the token; else"
-        " one is made, and printed.",
+        notes="URL is a host: tupelo://127.0.0.1:7700. TUPELO_CONSOLE_TOKEN is the token of the"
+        " console. Default: a new token, which is printed.",
     )
 )
 @url_argument
@@ -143,18 +163,24 @@ def host(context: click.Context, /, config: Path | None, **given: Any) -> None:
     metavar="ADDRESS",
     default=CONSOLE,
     show_default=True,
-    help="Where the page is served; port 0 is any.",
+    help="Address of the console; port 0 means any free port.",
 )
 @click.option(
     "--remote",
     is_flag=True,
-    help="Allow an address beyond this machine. Put a proxy with TLS before it.",
+    help="Allow an address that other machines can reach. Use a proxy with TLS in front.",
+)
+@click.option(
+    "--report",
+    metavar="DIR",
+    type=directory,
+    help="Show the report that `tupelo pipeline report --to DIR` writes.",
 )
 @trust_option
-def console(url: str, listen: str, remote: bool, trust: str | None) -> None:
-    """Serve the console and the HTTP API of a host that runs already, until Ctrl-C."""
+def console(url: str, listen: str, remote: bool, report: Path | None, trust: str | None) -> None:
+    """Serve the console and the HTTP API of a running host, until Ctrl-C."""
     with clear_errors():
-        options = credentials(trust) | {"name": "console", "reconnect": 30.0}
+        options = credentials(trust) | {"name": "console", "reconnect": 30.0, "report": report}
         with opened_console(url, listen, remote, **options) as page:
             print(f"console {page.url}", flush=True)
             with suppress(KeyboardInterrupt):
@@ -163,7 +189,7 @@ def console(url: str, listen: str, remote: bool, trust: str | None) -> None:
 
 def trust_of(text: str | None) -> tupelo.Trust | None:
     """The trust for "first-use", "anyone", or a file with an identity on each line, optionally with
-    a moment until which it is trusted."""
+    the time at which the trust ends."""
     if text is None:
         return None
     if text == "anyone":
@@ -207,11 +233,13 @@ def run_host(
     local_trust: bool = True,
     console: str | None = None,
     console_tls: bool = False,
+    report: Path | None = None,
     verbose: bool = False,
     limits: tupelo.Limits | None = None,
     access: tupelo.Access | None = None,
     spaces: Mapping[str, Mapping[str, Any]] | None = None,
     create: bool = True,
+    store: str | None = None,
 ) -> None:
     """Run a host until SIGINT or SIGTERM. On SIGHUP the file of known identities is read again, and
     the connections of identities that were removed end. The limit of open files is raised to the
@@ -250,12 +278,18 @@ def run_host(
             access=access,
             spaces=spaces,
             create_spaces=create,
+            store=store,
         )
     except CannotReach as error:
         cause = error.__cause__
         busy = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
-        why = "another program uses it: stop it, or choose another --listen" if busy else cause
+        why = cause.strerror if isinstance(cause, OSError) else cause
+        if busy:
+            why = "another program uses it: stop it, or choose another --listen"
         raise BadInput(f"cannot listen at {error.address}: {why}") from error
+    except SpaceInUse as error:
+        told = "another program uses it, perhaps a host: stop it, or choose another --path"
+        raise BadInput(f"{path}: {told}") from error
     with started as host:
         print(f"{host.name} listens at {host.url}SPACE", flush=True)
         if host.identity is not None:
@@ -270,7 +304,7 @@ def run_host(
             if console is not None:
                 try:
                     own_url, options = _own_connection(host, local_trust and not console_tls)
-                    options["certificates"] = console_tls
+                    options |= {"certificates": console_tls, "report": report}
                     page = beside.enter_context(opened_console(own_url, console, **options))
                 except BadArgument as error:
                     error.argument = "console"  # It is the listen= of the console.
@@ -288,7 +322,7 @@ def run_host(
 def opened_console(url: str, listen: str, remote: bool = False, **options: Any) -> Console:
     """The console of the host at this URL. TUPELO_CONSOLE_TOKEN sets its token.
 
-    BadInput if the packages that it needs are not installed.
+    Raises BadInput if the packages of the console are not installed.
     """
     try:
         from tupelo.apps.console import Console
@@ -300,8 +334,8 @@ def opened_console(url: str, listen: str, remote: bool = False, **options: Any) 
 
 
 def _own_connection(host: tupelo.Host, local_trust: bool) -> tuple[str, dict[str, Any]]:
-    """The URL and options by which the console of a host connects to it: as a program on this
-    machine, or where there is no trust in those with the identity of the host itself."""
+    """The URL and options with which the console connects to its host: as a program on this
+    machine, or, without local trust, with the identity of the host itself."""
     from tupelo.federation.links.address import Address, is_loopback
 
     place = Address.parse(host.address)
@@ -350,21 +384,21 @@ class OneLine(logging.Formatter):
     indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return one_line(super().formatMessage(record))
+        return without_password(one_line(super().formatMessage(record)))
 
     def formatException(self, error: Any) -> str:  # noqa: N802
-        lines = super().formatException(error).splitlines()
+        lines = without_password(super().formatException(error)).splitlines()
         return "\n".join(f"    {one_line(line)}" for line in lines)
 
 
 class RateLimit(logging.Filter):
-    """Lets only the first warnings of a sort pass in each interval, such as the refusals of a
-    program that tries again and again; the next one that passes says how many did not."""
+    """Logs only the first warnings of a kind in each interval, such as the refusals of a program
+    that tries again and again. The next logged warning has the number of omitted warnings."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sorts: dict[str, tuple[float, int]] = {}
-        """By format: when its interval began, and how many warnings it had."""
+        """By format of the message: the start of the interval, and its number of warnings."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno > logging.WARNING:
@@ -381,8 +415,8 @@ class RateLimit(logging.Filter):
 
 
 def log_to_stderr(verbose: bool = False) -> None:
-    """Log Tupelo's warnings to stderr, and with `verbose` also what is normal, unless the program
-    has configured a handler."""
+    """Log the warnings of Tupelo to stderr, and with `verbose` also its other messages, unless the
+    program has configured a handler."""
     root = logging.getLogger("tupelo")
     if verbose:
         root.setLevel(logging.INFO)

@@ -1,4 +1,4 @@
-"""The command `tupelo identity`: the public key by which others know a program or a host."""
+"""The command `tupelo identity`: the public key that identifies a program or a host."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from tupelo.apps.shell import clear_errors, examples, fail, in_json, json_option
         "tupelo identity kitchen/identity.pem",
         "tupelo identity --json",
         "tupelo identity --certificate > identity.crt",
-        notes="FILE is the identity of a host (identity.pem in its folder); if not given, the one"
-        " of your own programs. Others trust it if the printed text is a line of their file of"
-        " --trust. Exit code 1: there is none.",
+        notes="FILE is the identity of a host (identity.pem in its folder). Default: the identity"
+        " of your own programs. Another host trusts it if its --trust file has the printed text"
+        " as a line. Exit code 1: there is no identity.",
     )
 )
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
-@click.option("--create", is_flag=True, help="Make a new identity if there is none.")
+@click.option("--create", is_flag=True, help="Create an identity if there is none.")
 @click.option(
-    "--certificate", is_flag=True, help="Print its certificate, for programs such as curl --cert."
+    "--certificate",
+    is_flag=True,
+    help="Print the certificate of the identity, for curl --cert and the like.",
 )
 @json_option
 def identity(file: Path | None, create: bool, certificate: bool, json: bool | None) -> None:
-    """Print an identity, and make one with --create."""
+    """Print an identity (a public key); create it with --create."""
     from tupelo.federation.identity.keys import Identity, default_folder, id_of
 
     with clear_errors():

@@ -26,6 +26,7 @@ from tupelo.apps.shell import (
     trust_option,
 )
 from tupelo.apps.spaces import PAGE, URL, opened
+from tupelo.errors import without_password
 from tupelo.queue import DeadLetter, Job, JobQueue, QueueStatus, queue_names
 from tupelo.queue.jobs import WaitingJob, submitted_at
 from tupelo.values.entry import Typed, freeze
@@ -43,16 +44,18 @@ Row = dict[str, Any]
         f"tupelo jobs {URL}/jobs dead",
         f"tupelo jobs {URL}/jobs retry --all",
         "tupelo jobs jobs.tupelo cancel 019a9635e6f57c3e8b1f0c2d4a5b6c7d",
-        notes=f"{SPACE_HELP} {PASSWORD_HELP} Without an action: how many jobs each queue has."
-        " waiting lists the jobs that no worker has begun, dead those that have failed for good;"
-        " retry puts dead ones into the queue again; cancel removes waiting ones, also before their"
-        " time. Exit code 3: a job that is named is not there.",
+        notes=f"{SPACE_HELP} {PASSWORD_HELP} Without an ACTION it prints the number of jobs of"
+        " each queue. ACTION waiting lists the jobs that no worker has begun; dead lists the jobs"
+        " that have failed for good; retry ID puts dead jobs into the queue again; cancel ID"
+        " removes waiting jobs, including delayed ones. Exit code 3: a job ID was not found.",
     )
 )
 @space_argument
 @click.argument("action", metavar="[ACTION]", required=False, type=click.Choice(ACTIONS))
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "all_", is_flag=True, help="With retry or cancel: all such jobs.")
+@click.option(
+    "--all", "all_", is_flag=True, help="With retry: all dead jobs. With cancel: all waiting jobs."
+)
 @click.option("--queue", metavar="NAME", help="Only the jobs of this queue.")
 @json_option
 @trust_option
@@ -65,7 +68,7 @@ def jobs(
     json: bool | None,
     trust: str | None,
 ) -> None:
-    """Print the jobs of queues: ready, delayed, in hand, done and dead; retry or cancel some."""
+    """Print the jobs of queues: ready, delayed, in hand, done and dead; retry or cancel jobs."""
     changes = action in ("retry", "cancel")
     if changes and all_ == bool(ids):
         raise click.UsageError(f"{action} needs the ID of a job, or --all")
@@ -93,6 +96,9 @@ def _print_status(space: tupelo.SpaceLike, queue: str | None, as_lines: bool) ->
     if as_lines:
         for row in rows:
             print(json_text(row), flush=True)
+        return
+    if not rows:
+        print("No jobs are here." if queue is None else f"The queue {one_line(queue)!r} is empty.")
         return
     now = time.time()
     lines: list[tuple[str, ...]] = [
@@ -130,7 +136,7 @@ def _by_taker(held: Iterable[tupelo.InHand]) -> list[Row]:
 
 
 def _waiting(space: tupelo.SpaceLike, queue: str | None) -> Iterator[tuple[Any, float | None]]:
-    """The jobs that are ready, and then those that are not, with the moments at which they are."""
+    """The ready jobs, and then the delayed jobs with the times at which they become ready."""
     for job in _pages(space, _of(WaitingJob, queue)):
         yield job, None
     for visible, job in space.delayed(_of(WaitingJob, queue)).entries:
@@ -138,7 +144,7 @@ def _waiting(space: tupelo.SpaceLike, queue: str | None) -> Iterator[tuple[Any, 
 
 
 def _of(kind: Any, queue: str | None) -> Any:
-    """The template of jobs: entries that no queue has written may have anything in the fields."""
+    """The template of jobs. Other programs may have written entries with other types."""
     return kind(A_NAME if queue is None else queue, A_NAME)
 
 
@@ -163,12 +169,12 @@ def _print_jobs(found: Iterable[tuple[Any, float | None]], as_lines: bool) -> No
         notes = [f"failures {job.failures!r}"] if job.failures else []
         notes += [] if visible is None else [f"in {max(0.0, visible - now):.0f} s"]
         if isinstance(job, DeadLetter):
-            notes += [one_line(line) for line in str(job.error).splitlines()[-1:]]
+            notes += [without_password(one_line(line)) for line in str(job.error).splitlines()[-1:]]
         print("  ".join((one_line(job.id), one_line(job.queue), what, *notes)), flush=True)
 
 
 def _change(space: tupelo.SpaceLike, action: str, queue: str | None, ids: tuple[str, ...]) -> None:
-    """Retry or cancel these jobs, or all. Exits with NO_MATCH if one that is named is not there."""
+    """Retry or cancel these jobs, or all. Exits with NO_MATCH if a named job does not exist."""
     do: Callable[[JobQueue, str], bool]
     if action == "retry":
         do, missing = JobQueue.retry, "no dead letter"

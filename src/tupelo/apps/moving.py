@@ -1,4 +1,4 @@
-"""The command `tupelo move FROM TO`: all entries of a space to another, of any kind."""
+"""The command `tupelo move FROM TO`: moves all entries of a space to another space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import click
 import tupelo
 from tupelo.apps.progress import ProgressBar
 from tupelo.apps.shell import (
-    DATABASES,
     FAILED,
     PASSWORD_HELP,
     clear_errors,
@@ -44,11 +43,12 @@ _BEGUN = "begun"
     epilog=examples(
         "tupelo move jobs.tupelo tupelo://127.0.0.1:7700/jobs",
         "tupelo move tupelo://127.0.0.1:7700/jobs jobs.tupelo",
-        notes="FROM and TO are files of durable spaces, or URLs of spaces at hosts; TO is made if"
-        " it is not there. The entries keep their order, types and what remains of their leases."
-        " Both spaces may be in use, except for files, and every entry is in one of them at any"
-        " moment. If it is interrupted, run it again: nothing is lost, and nothing moves twice."
-        " Between two files the state is kept in TO.moving until the end."
+        "tupelo move jobs.tupelo 'postgresql://db.example/work?space=jobs'",
+        notes="FROM and TO are files of durable spaces, or URLs of spaces at hosts or in databases;"
+        " a missing TO is created. The entries keep their order, their types and the rest of their"
+        " leases. Both spaces may be in use, except spaces in files. Every entry is in exactly one"
+        " of the spaces at any moment. If the command is interrupted, run it again: no entry is"
+        " lost, and no entry moves twice. Between two files, TO.moving keeps the state."
         f" {PASSWORD_HELP}",
     )
 )
@@ -57,26 +57,13 @@ _BEGUN = "begun"
 @json_option
 @trust_option
 def move(source: str, to: str, json: bool | None, trust: str | None) -> None:
-    """Move all entries of a space to another, also after an interruption."""
+    """Move all entries of a space to another space, or finish an interrupted move."""
     try:
         with clear_errors():
-            for argument, value in (("source", source), ("to", to)):
-                _require_vote(argument, value)
             _move(source, to, json, trust)
     except KeyboardInterrupt:
         complain("interrupted: every entry is in one of the spaces; run it again for the rest")
         sys.exit(FAILED)
-
-
-def _require_vote(argument: str, space: str) -> None:
-    """BadArgument if the space cannot take part in a transaction over two spaces."""
-    if space.startswith(DATABASES):
-        expected = (
-            "a file or a space at a host, since a database does not vote in a transaction over two"
-            " spaces; without other users of both, `tupelo read FROM --all | tupelo write TO -`"
-            " copies the entries"
-        )
-        raise BadArgument(argument, expected, "a space in a database")
 
 
 def _move(source: str, to: str, json: bool | None, trust: str | None) -> None:
@@ -106,7 +93,7 @@ def move_entries(
     until none is left. Returns how many were moved."""
     moved, batch = 0, BATCH
     total = source.count()
-    now = getattr(source, "host_time", system_clock.now)
+    now = getattr(source, "host_time", getattr(source, "server_time", system_clock.now))
     while True:
         about: list[About] = []
         try:
@@ -132,7 +119,7 @@ def move_entries(
 
 @contextmanager
 def _target(to: str, name: str, trust: str | None) -> Iterator[tupelo.SpaceLike]:
-    """The space to move to, which is made if it is not there; a new file gets the source's name."""
+    """The target space. A missing space is created; a new file gets the name of the source."""
     if is_url(to) or Path(to).exists():
         with opened(to, trust, create=True) as space:
             yield space
@@ -146,11 +133,11 @@ def _engine_of(space: Any) -> str:
 
 
 def _settle(source: tupelo.SpaceLike, target: tupelo.SpaceLike) -> None:
-    """Settle what an interrupted move has left prepared in a file, as soon as the host knows the
-    outcome; and wait a while until the hosts have done so."""
+    """Settle the transactions that an interrupted move has left prepared in a file or database, as
+    soon as the decider knows the outcome. Wait a while until the hosts have settled theirs."""
     until = time.monotonic() + SETTLE_SECONDS
     while source.in_doubt() or target.in_doubt():
-        with tupelo.transaction(source, target):  # It settles what is left in files.
+        with tupelo.transaction(source, target):  # It settles what is left.
             pass
         if time.monotonic() > until:
             return  # They may be transactions of others.
@@ -161,8 +148,9 @@ def _settle(source: tupelo.SpaceLike, target: tupelo.SpaceLike) -> None:
 def _transactions(
     source: tupelo.SpaceLike, target: tupelo.SpaceLike, to: str
 ) -> Iterator[Callable[[], Any]]:
-    """Begins transactions over both spaces. What an interrupted move has left prepared is settled:
-    by the host that decided it, or between two files by a record beside the target."""
+    """Begins transactions over both spaces. Prepared transactions of an interrupted move
+    are settled by the host or database that decided them, or between two files by a record
+    beside the target."""
     if not (isinstance(source, tupelo.Space) and isinstance(target, tupelo.Space)):
         _settle(source, target)
         yield partial(tupelo.transaction, source, target)

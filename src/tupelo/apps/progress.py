@@ -11,8 +11,8 @@ SHOWN_AFTER_SECONDS = 2.0
 
 
 class ProgressBar:
-    """Context manager that shows a bar on stderr, once the work has taken a while; call it with how
-    much is done and how much there is. It shows nothing if stderr is no terminal."""
+    """Context manager that shows a bar on stderr after two seconds of work. Call it with the amount
+    of finished work and the total. Without a terminal it shows nothing."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -32,7 +32,7 @@ class ProgressBar:
             self._bar.stop()
 
     def about(self, what: str) -> Self:
-        """Name what is worked on next."""
+        """Set the name of the next part of the work."""
         self._what = what
         return self
 

@@ -1,22 +1,24 @@
-"""What the commands share: arguments, options, output and errors.
+"""The common parts of the commands: arguments, options, output and errors.
 
-On a terminal the commands print text, in a pipe one JSON object per line; `--json` and `--text`
-override that.
+On a terminal the commands with the option `--json` print text, in a pipe one JSON object per line;
+`--json` and `--text` override that.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 import msgspec
 
-from tupelo.errors import BadArgument, TupeloError, WrongPassword
+from tupelo.errors import BadArgument, TupeloError, WrongPassword, without_password
 
 FAILED = 1
 """Exit code of a command that could not do its work; the reason is on stderr. Wrong usage is 2."""
@@ -31,23 +33,27 @@ template_argument = click.argument("template", metavar="TEMPLATE")
 any_template = click.argument("template", metavar="[TEMPLATE]", default="ANY")
 url_argument = click.argument("url", metavar="URL")
 file_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-limit_option = click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help="At most N results."
+)
 json_option = click.option(
-    "--json/--text", "json", default=None, help="One JSON object a line, as in a pipe; or text."
+    "--json/--text",
+    "json",
+    default=None,
+    help="JSON objects, one per line (default in a pipe), or text.",
 )
 trust_option = click.option(
     "--trust",
     metavar="HOW",
-    help='Which hosts to believe beyond this machine: "first-use", "anyone", or a file of'
-    " identities.",
+    help='Trusted hosts on other machines: "first-use", "anyone", or a file with identities.',
 )
 
 SPACE_HELP = (
     "SPACE is the file of a durable space, or a URL: tupelo://127.0.0.1:7700/jobs, or"
     " postgresql://host/database?space=jobs."
 )
-TEMPLATE_HELP = "TEMPLATE says which entries: '(\"job\", int, ANY)' or 'job(size=Between(1, 9))'."
-PASSWORD_HELP = "The password of a space at a host is read from TUPELO_PASSWORD."
+TEMPLATE_HELP = "TEMPLATE selects entries: '(\"job\", int, ANY)' or 'job(size=Between(1, 9))'."
+PASSWORD_HELP = "TUPELO_PASSWORD is the password of a space at a host."
 
 
 def examples(*lines: str, notes: str = "") -> str:
@@ -82,14 +88,29 @@ def print_row(row: dict[str, Any], json: bool | None) -> None:
         print("  ".join("-" if value is None else str(value) for value in row.values()))
 
 
+def print_rows(rows: Sequence[dict[str, Any]], json: bool | None) -> None:
+    """Print rows as JSON, or as a table: a row has a cell for each of its keys, which are titles.
+    Rows with other titles are a table of their own."""
+    if in_json(json):
+        for row in rows:
+            print_row(row, json)
+        return
+    for titles, group in groupby(rows, tuple):
+        lines = [titles, *(tuple("-" if v is None else str(v) for v in r.values()) for r in group)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            print("  ".join(padded).rstrip())
+
+
 def say(what: object) -> None:
-    """Print something for people: nothing in a pipe."""
+    """Print something on a terminal; print nothing in a pipe."""
     if sys.stdout.isatty():
         print(what)
 
 
 def complain(what: object) -> None:
-    print(f"tupelo: {what}", file=sys.stderr)
+    print(f"tupelo: {without_password(str(what))}", file=sys.stderr)
 
 
 def fail(what: object) -> NoReturn:
@@ -105,29 +126,40 @@ def clear_errors() -> Iterator[None]:
     except (TupeloError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise  # The pipe was closed, as in `tupelo log FILE | head`.
-        fail(_in_words(error))
+        fail(in_words(error))
 
 
-def _in_words(error: Exception) -> str:
+_OTHER_NAMES = {"url": "SPACE", "path": "LOG", "asOf": "--as-of"}
+"""The names in the help for arguments of functions that have no option of the same name."""
+
+
+def in_words(error: Exception) -> str:
     """The text of an error; the argument of a function is named as the option of the command."""
-    context = click.get_current_context(silent=True)
-    if isinstance(error, BadArgument) and context is not None:
-        for param in context.command.params:
-            if param.name == error.argument:
-                named = (
-                    param.opts[-1]
-                    if isinstance(param, click.Option)
-                    else (param.metavar or "").strip("[]")
-                )
-                return f"{named} {str(error).partition('= ')[2]}"
+    if isinstance(error, BadArgument):
+        said = re.sub(", or None( for ever)?", "", str(error).partition("= ")[2])
+        return f"{_option_of(error.argument)} {said}"
     if isinstance(error, WrongPassword):
-        is_set = "TUPELO_PASSWORD" in os.environ
-        return f"{error}: {'correct' if is_set else 'set'} TUPELO_PASSWORD"
+        if "TUPELO_PASSWORD" in os.environ:
+            return f"{error}: correct TUPELO_PASSWORD"
+        return f"the space {error.space!r} has a password: set TUPELO_PASSWORD"
     return str(error)
 
 
+def _option_of(argument: str) -> str:
+    context = click.get_current_context(silent=True)
+    params = [] if context is None else context.command.params
+    for param in params:
+        if param.name == argument and isinstance(param, click.Option):
+            return param.opts[-1]
+        if param.name == argument:
+            return (param.metavar or "").strip("[]")
+    # The commands of the layers above have parameters of their own, which are not seen here.
+    is_option = not params and argument.islower()
+    return _OTHER_NAMES.get(argument, f"--{argument}" if is_option else argument)
+
+
 def credentials(trust: str | None) -> dict[str, Any]:
-    """Arguments to connect: fail at once if the host is not there."""
+    """Arguments to connect. A missing host is an error at once."""
     given: dict[str, Any] = {"name": CLIENT_NAME, "reconnect": 0}
     if password := os.environ.get("TUPELO_PASSWORD"):
         given["password"] = password

@@ -1,7 +1,7 @@
 """The commands that use one space: read, take, write, count, watch, show and log; and those that
 describe a host: spaces and peers.
 
-A space is named by its file, or by the URL at which a host or a database keeps it.
+A space is given by its file, or by its URL at a host or in a database.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -38,7 +38,7 @@ from tupelo.apps.shell import (
     json_option,
     json_text,
     limit_option,
-    print_row,
+    print_rows,
     say,
     space_argument,
     template_argument,
@@ -63,6 +63,7 @@ from tupelo.values.text import (
     as_json,
     entry_json,
     entry_text,
+    one_line,
     read_entry,
     read_template,
     shape_text,
@@ -71,6 +72,8 @@ from tupelo.values.text import (
 PAGE = 500
 SHOWN = 5
 FOLLOW_SECONDS = 0.5
+NAME_WIDTH = 14
+"""Longer names of programs are cut in a log that is printed as text."""
 URL = "tupelo://127.0.0.1:7700"
 NOTES = f"{SPACE_HELP} {PASSWORD_HELP}"
 WITH_TEMPLATE = f"{SPACE_HELP} {TEMPLATE_HELP} {PASSWORD_HELP}"
@@ -81,9 +84,9 @@ getting = combined(
         type=float,
         default=0,
         metavar="SECONDS",
-        help="Wait so long for a match; -1 waits for ever.",
+        help="Wait at most SECONDS for a match; -1 waits without a limit.",
     ),
-    click.option("--all", "all_", is_flag=True, help="All entries that match, not only one."),
+    click.option("--all", "all_", is_flag=True, help="All matching entries, not only one."),
     limit_option,
     json_option,
     trust_option,
@@ -94,60 +97,73 @@ getting = combined(
     epilog=examples(
         f"tupelo read {URL}/jobs '(\"job\", int, ANY)' --all",
         "tupelo read jobs.tupelo 'job(size=Between(1, 9))' --json",
-        notes=f"{WITH_TEMPLATE} Exit code 3: there is no match.",
+        notes=f"{WITH_TEMPLATE} Exit code 3: no match.",
     )
 )
 @space_argument
 @any_template
 @getting
 def read(**given: Any) -> None:
-    """Print an entry that matches, or with --all every one, and leave it there."""
+    """Print a matching entry, or with --all every matching entry, without removing it."""
     _get(**given, take=False)
 
 
 @click.command(
     epilog=examples(
         f"tupelo take {URL}/jobs '(\"job\", int, ANY)' --wait 10",
-        notes=f"{WITH_TEMPLATE} Exit code 3: there is no match.",
+        notes=f"{WITH_TEMPLATE} Exit code 3: no match.",
     )
 )
 @space_argument
 @template_argument
 @getting
 def take(**given: Any) -> None:
-    """Remove an entry that matches, or with --all every one, and print it."""
+    """Remove a matching entry, or with --all every matching entry, and print it."""
     _get(**given, take=True)
 
 
 @click.command(
     epilog=examples(
         f'tupelo write {URL}/jobs \'("job", 7, "resize")\' --lease 3600',
-        "tupelo write jobs.tupelo 'job(number=7)'",
+        "tupelo write jobs.tupelo 'job(number=7)' --create",
         f"tupelo read {URL}/jobs --all | tupelo write jobs.tupelo -",
         notes=f"{SPACE_HELP} ENTRY is '(\"job\", 7)', '[\"job\", 7]' or 'job(number=7)';"
-        " - reads one from each line, also the JSON objects that read and take print, with the"
-        f" exact types. {PASSWORD_HELP}",
+        " - reads one entry from each line of standard input. A line can also be a JSON object"
+        f" that read or take has printed; it keeps the exact types. {PASSWORD_HELP}",
     )
 )
 @space_argument
 @click.argument("entry", metavar="ENTRY...", nargs=-1, required=True)
-@click.option("--lease", type=float, metavar="SECONDS", help="Remove it after so long.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Nobody sees it before.")
-@click.option("--to", metavar="AGENT", help="The agent that it is for.")
+@click.option("--create", is_flag=True, help="Create the file if it does not exist.")
+@click.option("--lease", type=float, metavar="SECONDS", help="Lifetime of the entries.")
+@click.option(
+    "--delay", type=float, metavar="SECONDS", help="Time until the entries become visible."
+)
+@click.option("--to", metavar="AGENT", help="Agent that the entries are for.")
 @trust_option
 def write(
     space: str,
     entry: tuple[str, ...],
+    create: bool,
     lease: float | None,
     delay: float | None,
     to: str | None,
     trust: str | None,
 ) -> None:
-    """Write entries, all of them or none. At a host, a space that does not exist is made."""
+    """Write entries: all of them or none. A host creates a missing space."""
     if space == "-":
         raise click.UsageError("SPACE comes first: tupelo write SPACE -")
-    with clear_errors(), opened(space, trust, create=True) as target:
+    with clear_errors(), ExitStack() as stack:
+        is_missing = not is_url(space) and not Path(space).exists()
+        if is_missing and not create:
+            raise JournalFailed(f"{space} does not exist: --create makes it")
+        always_stand_in()
         entries = [read_entry(text) for text in _lines(entry) if text.strip()]
+        if is_missing:
+            target: tupelo.SpaceLike = tupelo.Space(Path(space).stem, path=space)
+            stack.callback(target.close)
+        else:
+            target = stack.enter_context(opened(space, trust, create=True))
         target.write_all(entries, lease=lease, to=to, delay=delay)
         say(f"{len(entries)} written")
 
@@ -157,16 +173,19 @@ def write(
 )
 @space_argument
 @any_template
-@click.option("--delayed", is_flag=True, help="Those that are not visible yet, instead.")
+@click.option("--delayed", is_flag=True, help="Count the entries that are not visible yet instead.")
 @trust_option
 def count(space: str, template: str, delayed: bool, trust: str | None) -> None:
-    """Print how many entries match."""
+    """Print the number of matching entries."""
     with clear_errors(), opened(space, trust) as target:
         wanted = read_template(template)
         if delayed:
             print(target.delayed(wanted, limit=1).count)
             return
-        print(target.count(wanted))
+        number = target.count(wanted)
+        print(number)
+        if not number:
+            explain_no_match(template)
         if sys.stdout.isatty() and (hidden := hidden_in(target, wanted)).count:
             print(f"and {hidden.count} that are not visible yet (--delayed)")
 
@@ -182,7 +201,7 @@ def count(space: str, template: str, delayed: bool, trust: str | None) -> None:
 def watch(
     space: str, template: str, limit: int | None, json: bool | None, trust: str | None
 ) -> None:
-    """Print every entry that is written from now on, until Ctrl-C."""
+    """Print new entries as they are written, until Ctrl-C."""
     with (
         clear_errors(),
         opened(space, trust) as target,
@@ -196,14 +215,18 @@ def watch(
 
 
 @click.command(
-    epilog=examples("tupelo show jobs.tupelo", f"tupelo show {URL}/jobs --all", notes=NOTES)
+    epilog=examples(
+        "tupelo show jobs.tupelo",
+        f"tupelo show {URL}/jobs --all",
+        notes=f"{NOTES} A shape is the kind of an entry with the types of its fields.",
+    )
 )
 @space_argument
-@click.option("--all", "all_", is_flag=True, help="Every entry, not only the first.")
+@click.option("--all", "all_", is_flag=True, help="Print every entry, not only the first ones.")
 @json_option
 @trust_option
 def show(space: str, all_: bool, json: bool | None, trust: str | None) -> None:
-    """Print what a space holds: how many entries of each shape, and the first of them."""
+    """Print the contents of a space: the number of entries of each shape, and the first entries."""
     with clear_errors(), opened(space, trust) as target:
         name, in_doubt, in_hand = target.name, len(target.in_doubt()), target.in_hand()
         delayed = hidden_in(target)
@@ -238,7 +261,7 @@ def show(space: str, all_: bool, json: bool | None, trust: str | None) -> None:
     epilog=examples(
         f"tupelo log {URL}/jobs --follow --kind taken",
         "tupelo log jobs.tupelo --since 100 --limit 20",
-        notes=f"{NOTES} In a pipe every change is one JSON object.",
+        notes=NOTES,
     )
 )
 @space_argument
@@ -250,9 +273,9 @@ def show(space: str, all_: bool, json: bool | None, trust: str | None) -> None:
     multiple=True,
     metavar="KIND",
     type=click.Choice(KINDS),
-    help=f"Only these; repeatable: {', '.join(KINDS)}.",
+    help=f"Only changes of this kind; repeatable: {', '.join(KINDS)}.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens next, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new changes, until Ctrl-C.")
 @json_option
 @trust_option
 def log(
@@ -264,11 +287,14 @@ def log(
     json: bool | None,
     trust: str | None,
 ) -> None:
-    """Print what has happened in a space, oldest first."""
+    """Print the changes of a space, oldest first."""
     with clear_errors(), log_of(space, follow, trust) as page, suppress(KeyboardInterrupt):
         as_lines = in_json(json)
         if not as_lines:
-            print(f"{'position':>8}  {'time':23}  {'kind':9}  {'waited':>8}  {'txn':8}  entry")
+            print(
+                f"{'position':>8}  {'time':23}  {'kind':9}  {'by':{NAME_WIDTH}}  {'waited':>8}"
+                f"  {'txn':8}  entry"
+            )
         wanted = (one for one in changes(page, since, follow) if not kinds or one.kind in kinds)
         for change in islice(wanted, limit):
             print(change_json(change) if as_lines else change_text(change), flush=follow)
@@ -278,24 +304,28 @@ def log(
     epilog=examples(f"tupelo spaces {URL}", notes=f"URL is a host: {URL}. {PASSWORD_HELP}")
 )
 @url_argument
+@click.option("--all", "all_", is_flag=True, help="Also the internal spaces of the host.")
 @json_option
 @trust_option
-def spaces(url: str, json: bool | None, trust: str | None) -> None:
-    """Print the spaces of a host, and how many entries each has."""
+def spaces(url: str, all_: bool, json: bool | None, trust: str | None) -> None:
+    """Print the spaces of a host, and the number of entries of each space."""
     from tupelo.federation.links.address import parse_url
+    from tupelo.federation.names import RESERVED
 
     with clear_errors():
         about = describe_host(url, credentials(trust))
         address, _ = parse_url(url)  # A space in the URL is ignored, as by the other commands.
         rows = []
         for name in about["spaces"]:
+            if name.startswith(RESERVED) and not all_:
+                continue
             try:
                 with opened(f"tupelo://{address}/{quote(name, safe='')}", trust) as target:
                     rows.append({"space": name, "entries": target.count(scope=tupelo.HERE)})
             except TupeloError as error:  # It may have a password, or access rules.
                 rows.append({"space": name, "entries": None, "refused": str(error)})
-        for row in rows:
-            print_row(row, json)
+        rows.sort(key=lambda row: "refused" in row)
+        print_rows(rows, json)
 
 
 @click.command(epilog=examples(f"tupelo peers {URL}", notes=f"URL is a host: {URL}."))
@@ -303,18 +333,20 @@ def spaces(url: str, json: bool | None, trust: str | None) -> None:
 @json_option
 @trust_option
 def peers(url: str, json: bool | None, trust: str | None) -> None:
-    """Print the hosts that a host is engaged with, and the programs connected to it."""
+    """Print the hosts and programs that are connected to a host."""
     with clear_errors():
         about = describe_host(url, credentials(trust))
-        for name, id_ in sorted(about["hosts"].items()):
-            print_row({"host": name, "id": id_}, json)
+        rows = [{"host": name, "id": id_} for name, id_ in sorted(about["hosts"].items())]
         for agent, name in sorted(about["clients"].items(), key=lambda item: item[1]):
             if name != CLIENT_NAME:
-                print_row({"client": name or None, "id": agent}, json)
+                rows.append({"client": name or None, "id": agent})
+        print_rows(rows, json)
+        if not rows:
+            say("No other host and no program is connected.")
 
 
 def _lines(given: Iterable[str]) -> Iterator[str]:
-    """These texts; for "-" the lines of standard input."""
+    """These texts; or for "-" the lines of standard input."""
     for one in given:
         try:
             yield from sys.stdin if one == "-" else [one]
@@ -346,11 +378,18 @@ def _get(
             found = [] if one is None else [one]
         print_entries(found, json, about)
         if not found:
+            explain_no_match(template)
             sys.exit(NO_MATCH)
 
 
+def explain_no_match(template: str) -> None:
+    """A hint for a template that is only a name: it means a dataclass, not a text."""
+    if template.isidentifier() and template != "ANY":
+        complain(f'no {template} is here: it is read as a dataclass; a text is ("{template}",)')
+
+
 def describe_host(url: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The spaces of a host, the hosts that it is engaged with, and its clients."""
+    """The spaces of a host, the hosts connected to it, and its clients."""
     from tupelo.federation.client.services import connect_to_host
     from tupelo.space.dual_api import run_sync
 
@@ -363,7 +402,7 @@ def describe_host(url: str, options: dict[str, Any]) -> dict[str, Any]:
 def opened(
     space: str, trust: str | None = None, *, create: bool = False
 ) -> Iterator[tupelo.SpaceLike]:
-    """Open the space of a file or a URL. The password of one at a host is in the environment:
+    """Open the space of a file or a URL. The password of a space at a host is in the environment:
     TUPELO_PASSWORD. A space that a host or a database does not have is made if `create`; else
     UnknownSpace is raised."""
     always_stand_in()
@@ -374,14 +413,12 @@ def opened(
         with tupelo.connect(space, create=create, **options) as remote:
             yield remote
     else:
-        if create and not Path(space).exists():
-            raise JournalFailed(f'{space} does not exist: tupelo.Space("jobs", path=...) makes it')
         with open_space(Path(space)) as local:
             yield local
 
 
 def is_url(space: str) -> bool:
-    """Whether a space is named by its URL. BadArgument if it is one that no space has."""
+    """Whether the text is a URL of a space. Raises BadArgument for a URL of another kind."""
     if space.startswith(("tupelo://", *DATABASES)):
         return True
     if re.match(r"[a-z][a-z0-9+.-]*://", space, re.IGNORECASE):
@@ -414,7 +451,7 @@ def check_file(path: Path) -> None:
 
 
 def hidden_in(space: tupelo.SpaceLike, template: Any = tupelo.ANY) -> tupelo.Delayed:
-    """The entries that are not visible yet; none at a host that is too old to tell."""
+    """The entries that are not visible yet; none at a host that is too old for delays."""
     try:
         return space.delayed(template, limit=1)
     except CannotSend:
@@ -422,7 +459,7 @@ def hidden_in(space: tupelo.SpaceLike, template: Any = tupelo.ANY) -> tupelo.Del
 
 
 def entries_of(space: tupelo.SpaceLike) -> Iterator[tuple[Any, tupelo.About]]:
-    """Every entry of a space, page by page. The session returns each once, whatever changes."""
+    """Every entry of a space, page by page. The session returns each entry only once."""
     with space.session() as session:
         about: list[tupelo.About] = []
         while page := session.read_all(limit=PAGE, wait=0, about=about):
@@ -436,7 +473,7 @@ Page = Callable[[int], list[Change]]
 
 @contextmanager
 def log_of(space: str, follow: bool, trust: str | None) -> Iterator[Page]:
-    """The log of a space. A file that is followed is only read, so its space may be in use."""
+    """The log of a space. With `follow`, a file is only read, so its space may be in use."""
     if follow and not is_url(space):
         always_stand_in()
         check_file(Path(space))
@@ -468,7 +505,7 @@ def changes(after: Page, since: int | None, follow: bool = False) -> Iterator[Ch
 
 
 def returned_text(deliveries: int) -> str:
-    """How often an entry was taken and came back."""
+    """The number of times that an entry was taken and came back, as text."""
     times = "once" if deliveries == 1 else f"{deliveries} times"
     return f"  (came back {times})" if deliveries else ""
 
@@ -476,7 +513,7 @@ def returned_text(deliveries: int) -> str:
 def print_entries(
     entries: Iterable[Any], json: bool | None, about: Iterable[tupelo.About] = ()
 ) -> None:
-    """Print entries; with `about`, JSON also says how often each came back, if it did."""
+    """Print entries; with `about`, JSON also has the number of times that an entry came back."""
     as_lines = in_json(json)
     of_each = iter(about)
     for entry in entries:
@@ -504,7 +541,13 @@ def change_text(change: Change) -> str:
     if change.shape is not None and change.fields is not None:
         entry = entry_text(change.shape, change.fields)
     txn, moment = (change.txn or "-")[:8], moment_text(change.time)
-    return f"{change.position:>8}  {moment}  {change.kind:9}  {waited:>8}  {txn:8}  {entry}"
+    by = one_line(change.agent_name or (change.agent or "-").removeprefix("local:")[:8])
+    if len(by) > NAME_WIDTH:
+        by = by[: NAME_WIDTH - 1] + "…"
+    return (
+        f"{change.position:>8}  {moment}  {change.kind:9}  {by:{NAME_WIDTH}}  {waited:>8}"
+        f"  {txn:8}  {entry}"
+    )
 
 
 def moment_text(seconds: float) -> str:

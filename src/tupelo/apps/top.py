@@ -1,4 +1,4 @@
-"""The command `tupelo top`: what goes on at a host, again and again."""
+"""The command `tupelo top`: the activity of a host, refreshed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CLEAR = "\x1b[2J\x1b[H"
     epilog=examples(
         "tupelo top tupelo://127.0.0.1:7700",
         "tupelo top tupelo://127.0.0.1:7700 --interval 10 --json >> load.jsonl",
-        notes="URL is a host. `waiting` counts the calls that wait for a match, `in hand` the open"
-        " transactions, `in doubt` the entries whose takers have not confirmed them, `watching` the"
-        " subscriptions. In a pipe every interval is one line of JSON.",
+        notes="URL is a host. The columns: `waiting` is the number of calls that wait for a match,"
+        " `in hand` of open transactions, `in doubt` of entries whose takers have not confirmed"
+        " them, `watching` of subscriptions. In a pipe it prints one line of JSON per interval.",
     )
 )
 @url_argument
@@ -41,13 +41,13 @@ CLEAR = "\x1b[2J\x1b[H"
     type=click.FloatRange(0.1, 86_400),
     default=2.0,
     show_default=True,
-    help="How often.",
+    help="Time between two refreshes.",
 )
 @click.option("--count", metavar="N", type=click.IntRange(1), help="Stop after N intervals.")
 @json_option
 @trust_option
 def top(url: str, interval: float, count: int | None, json: bool | None, trust: str | None) -> None:
-    """Watch a host: its spaces, their rates, waiting calls and open transactions."""
+    """Show spaces, rates, waiting calls and open transactions of a host, until Ctrl-C."""
     from tupelo.federation.client.services import connect_to_host, invoke
     from tupelo.space.dual_api import run_sync
 

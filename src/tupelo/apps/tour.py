@@ -53,7 +53,7 @@ class TourFailed(Exception):
 
 
 class Child:
-    """A process that owns the space. Its reports are added to `reports`."""
+    """A process that owns the space. The reports of the process are added to `reports`."""
 
     def __init__(self, place: Place, seed: int, pace: Pace, reports: Reports) -> None:
         arguments = [encode(place).decode(), str(seed), encode(pace).decode()]
@@ -74,11 +74,11 @@ class Child:
             self._process.stdin.flush()
 
     def events(self) -> Iterator[tuple[str, int, str]]:
-        """Its reports, as they come."""
+        """The reports of the process, as they arrive."""
         return events(self._inbox, self._reports)
 
     def kill(self) -> int:
-        """Send SIGKILL, and read its remaining reports. Returns the exit code."""
+        """Send SIGKILL, and read the remaining reports. Returns the exit code."""
         self._process.kill()
         code = self._process.wait()
         self._listener.join()
@@ -147,7 +147,7 @@ class FileFacts:
     changes: int
 
     def lost(self, promised: set[int]) -> set[int]:
-        """Jobs that were acknowledged as written, and are neither waiting nor done."""
+        """Jobs whose write was acknowledged, and which are neither waiting nor done."""
         return (promised | set(self.written)) - set(self.waiting) - set(self.results)
 
     @property
@@ -204,8 +204,8 @@ NEXT = (
 
 
 def place_in(folder: Path, *, short: bool) -> Place:
-    """A place for the tour below this folder. Without `short`, also free ports for a host and its
-    console. BadInput if a package that these need is not installed."""
+    """A folder for the tour below this folder. Without `short`, also free ports for a host and its
+    console. Raises BadInput if a package for the host or the console is not installed."""
     if short:
         return Place(str(folder / FILE_NAME))
     for package in ("uvicorn", "pyspark"):
@@ -232,7 +232,7 @@ class Tour:
         self.began = time.monotonic()
 
     def run(self) -> bool:
-        """Take the tour. False if an invariant does not hold."""
+        """Run the tour. Returns False if an invariant does not hold."""
         self._welcome()
         try:
             with self._child() as child:
@@ -442,7 +442,7 @@ class Tour:
     def _analyse(self) -> None:
         folder = Path(self.place.path).parent
         hosts = [str(folder / name) for name in (workshop.HOST, "rover", "drone")]
-        report = folder / "report"
+        report = self.place.report
         self._part(
             "8. Spark reads the logs of all this",
             "Everything that happened is a change in a log. The pipeline audits the logs of the"
@@ -461,7 +461,8 @@ class Tour:
         )
 
     def _stay(self) -> None:
-        self._say(f"The console: {self.place.console_url}", "bold")
+        self._say("The console, with the report:")
+        self._say(f"  {self.place.console_url}", "bold")
         if self.console.is_terminal:
             self._say("It stays until Ctrl-C.")
             with suppress(KeyboardInterrupt):

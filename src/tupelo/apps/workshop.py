@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -48,7 +49,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where the space is: in the file `path`, or, if `listen` is given, at a host that keeps its
+    """The place of the space: the file `path`, or, if `listen` is given, a host that keeps its
     spaces in the folder `path` and serves its console at `console`."""
 
     path: str
@@ -65,6 +66,11 @@ class Place(msgspec.Struct, frozen=True):
         """The file of the space."""
         return self.path if self.listen is None else f"{self.path}/{SPACE}.tupelo"
 
+    @property
+    def report(self) -> Path:
+        """The folder of the report, which the console of the host shows."""
+        return Path(self.path).parent / "report"
+
     @contextmanager
     def open(self) -> Iterator[tuple[Space, Host | None]]:
         """The space, and its host if it has one."""
@@ -76,7 +82,7 @@ class Place(msgspec.Struct, frozen=True):
 
         with (
             Host(HOST, path=self.path, listen=self.listen) as host,
-            Console(host.url, listen=self.console, token=self.token),
+            Console(host.url, listen=self.console, token=self.token, report=self.report),
         ):
             yield host.space(SPACE).here, host
 
@@ -110,7 +116,7 @@ def produce(space: Space, producer: int, seed: int, pace: Pace, report: Report) 
 
 
 def work(space: Space, name: str, pace: Pace, report: Report, *, to_the_end: bool = False) -> None:
-    """Do one job after the other; with `to_the_end`, until none is left and none can come back."""
+    """Do one job after the other; with `to_the_end`, until no job is left or can come back."""
     wait = None if to_the_end else pace.lease / 2
     while True:
         try:

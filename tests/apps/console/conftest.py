@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import tupelo
+from tests.conftest import until_true
 from tupelo.apps.console import Console
 
 expect.set_options(timeout=60_000)
@@ -86,6 +87,7 @@ class Http:
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[tupelo.Host]:
     with tupelo.Host("kitchen", listen="127.0.0.1:0", path=tmp_path / "kitchen") as made:
+        made.space("jobs")
         yield made
 
 
@@ -98,6 +100,19 @@ def console(host: tupelo.Host) -> Iterator[Console]:
 @pytest.fixture
 def http(console: Console) -> Http:
     return Http(console)
+
+
+@pytest.fixture
+def garden(host: tupelo.Host) -> Iterator[tupelo.Host]:
+    with tupelo.Host("garden", listen="127.0.0.1:0", peers=[host.address]) as made:
+        until_true(lambda: made.engaged and host.engaged, "they are engaged")
+        yield made
+
+
+@pytest.fixture
+def garden_console(garden: tupelo.Host) -> Iterator[Console]:
+    with Console(garden.url) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +147,10 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert not errors, errors
+
+
+def part(page: Page) -> None:
+    """Part the host of this page from the others, by its button."""
+    page.get_by_role("button", name="Part from other hosts").click()
+    page.get_by_role("dialog").get_by_role("button", name="Part").click()
+    expect(page.get_by_role("button", name="Apart from other hosts")).to_be_visible()

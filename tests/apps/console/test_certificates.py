@@ -55,7 +55,8 @@ def call(
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = http.client.HTTPSConnection(console.address, timeout=60, context=context)
     try:
-        connection.request("POST", path, json.dumps(body), headers)
+        method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
+        connection.request(method, path, data, headers)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
     finally:
@@ -176,3 +177,10 @@ def _self_signed(folder: Path) -> Path:
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     file.write_bytes(pem + made.public_bytes(Encoding.PEM))
     return file
+
+
+def test_the_report_of_all_spaces_needs_the_token(console):
+    status, said = call(console, ALICE, "/api/report", None)
+    assert (status, said["error"]) == (403, "NotAllowed")
+    bearer = {"Authorization": f"Bearer {console.token}"}
+    assert call(console, None, "/api/report", None, **bearer) == (200, {"report": None})

@@ -85,6 +85,9 @@ def test_several_entries_are_written_in_one_step_or_none(http, host):
 
 def test_a_dataclass_is_an_object_with_its_kind(http, host):
     host.space("jobs").write(Job("resize", 3))
+    host.space("jobs").write(("todo", Job("cut", 1)))
+    for template in ("ConsoleJob", ["todo", {"$type": "ConsoleJob"}], '("todo", ConsoleJob())'):
+        assert http.ok(f"{JOBS}/count", {"template": template}) == {"count": 1}
     said = http.ok(f"{JOBS}/take", {"template": 'ConsoleJob(name="resize")'})
     assert said == {"entry": {"$kind": "ConsoleJob", "fields": {"name": "resize", "size": 3}}}
     http.ok(f"{JOBS}/write", said)
@@ -176,6 +179,21 @@ def test_a_wait_ends_without_a_match(http):
 # Pages
 
 
+def test_a_page_has_entries_as_a_read_has_them(http, host):
+    space = host.space("jobs")
+    for entry in (
+        *(("job", 7), (), ("", True, None), (1.5, math.inf), (2**53, -(2**53)), (2**53 + 1,)),
+        *((-(2**64),), (b"hi",), ((1, (2,)),), ([1], {"a": 1}), (UUID(int=7), Decimal("1.50"))),
+        *(Job("resize", 3), (Job("resize", 2**60),), ("\u202e", "$int")),
+    ):
+        space.write(entry)
+    read = http.ok(f"{JOBS}/read", {"limit": 100})["entries"]
+    assert len(read) == 14
+    for about in (False, True):
+        body = {"limit": 100, "about": about}
+        assert http.ok(f"{JOBS}/entries", body)["entries"] == read
+
+
 def test_pages_give_each_entry_once_while_others_come_and_go(http, host):
     space = host.space("jobs")
     space.write_all([("job", n) for n in range(25)])
@@ -223,7 +241,8 @@ def test_a_transaction_holds_and_gives_back(http, host):
     assert (status, said["error"]) == (400, "BadArgument")
 
 
-def test_a_transaction_of_another_space_is_refused(http):
+def test_a_transaction_of_another_space_is_refused(http, host):
+    host.space("other")
     txn = http.ok("/api/transactions", {"space": "jobs"})["txn"]
     status, said = http.call("POST", "/api/spaces/other/take", {"txn": txn})
     assert status == 400
@@ -325,6 +344,7 @@ def test_a_space_without_a_log_says_so(tmp_path):
     [
         ({"template": "((("}, "template="),
         ({"template": 7}, "template="),
+        ({"template": '("job", render)'}, 'a text has quotes, "render"'),
         ({"tempate": "ANY"}, "tempate="),
         ({"wait": -1}, "wait="),
         ({"wait": "long"}, "wait="),
@@ -363,7 +383,7 @@ def test_access_rules_apply(http, host):
     http.ok("/api/spaces/secret/write", {"entry": ["x"]})
     status, said = http.call("POST", "/api/spaces/secret/read", {})
     assert (status, said["error"]) == (403, "NotAllowed")
-    [listed] = http.ok("/api/spaces")["spaces"]
+    [listed] = [one for one in http.ok("/api/spaces")["spaces"] if one["name"] == "secret"]
     assert set(listed) == {"name", "refused"}
     assert http.call("GET", "/api/spaces/secret")[0] == 403
 
@@ -454,7 +474,6 @@ def test_the_description_has_every_operation(http):
         raise AssertionError
 
     handlers = HttpApi(nowhere, "x", frozenset()).handlers
-    http.ok("/api/spaces/nowhere/count", {})
     described = http.ok("/api/openapi.json")
     assert {
         re.sub("{.*?}", "*", f"{method.upper()} {path}") for method, path, *_ in OPERATIONS
@@ -462,26 +481,29 @@ def test_the_description_has_every_operation(http):
     assert described == describe_api()
     for method, path, *_ in OPERATIONS:
         assert method in described["paths"][path]
-        path = path.replace("{space}", "nowhere").replace("{txn}", "x")
+        path = path.replace("{space}", "jobs").replace("{txn}", "x")
         if not path.endswith(("/subscribe", "/watch")):
             status = http.raw(method.upper(), path, None if method == "get" else {})[0]
             assert status not in (404, 405, 500), path
 
 
-def test_a_host_that_is_gone_is_told(console, host, http):
+def test_a_host_that_is_gone_is_told(console, host, http, monkeypatch):
+    monkeypatch.setattr("tupelo.apps.console.http.READY_SECONDS", 0.2)
     host.close()
     assert http.ok("/healthz") == {"status": "ok"}
     status, said = http.call("GET", "/readyz")
     assert (status, said["status"]) == (503, "unreachable")
 
 
-def test_a_console_goes_on_when_its_host_is_back(tmp_path):
+def test_a_console_goes_on_when_its_host_is_back(tmp_path, monkeypatch):
     with tupelo.Host("kitchen", listen="127.0.0.1:0", path=tmp_path) as host:
         address, console = host.address, Console(host.url)
         http = Http(console)
         http.ok(f"{JOBS}/write", {"entry": ["job", 1]})
     with console:
-        assert http.call("GET", "/readyz")[0] == 503
+        with monkeypatch.context() as patched:
+            patched.setattr("tupelo.apps.console.http.READY_SECONDS", 0.2)
+            assert http.call("GET", "/readyz")[0] == 503
         with tupelo.Host("kitchen", listen=address, path=tmp_path):
             until_true(lambda: http.call("GET", "/readyz")[0] == 200, "the host answers")
             assert http.ok(f"{JOBS}/take", {}) == {"entry": ["job", 1]}
@@ -549,6 +571,20 @@ def test_an_entry_is_written_with_a_delay(http, host):
     for delay in (-1, "soon"):
         status, said = http.call("POST", f"{JOBS}/write", {"entry": ["x"], "delay": delay})
         assert (status, "delay=" in said["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    ["read", "take", "count", "entries", "subscribe", "changes", "history", "watch"],
+)
+def test_only_a_write_makes_a_space(http, host, operation):
+    status, said = http.call("POST", f"/api/spaces/jbos/{operation}", {})
+    assert (status, said["error"]) == (404, "UnknownSpace")
+    assert said["message"] == "there is no space 'jbos' at this host; there is 'jobs'"
+    with pytest.raises(UnknownSpace):
+        host.space("jbos", create=False)
+    http.ok("/api/spaces/jbos/write", {"entry": ["x"]})
+    assert host.space("jbos", create=False).count() == 1
 
 
 def test_an_unknown_space_is_not_found_where_the_host_makes_none():

@@ -80,6 +80,19 @@ def test_hosts_and_their_links_are_shown(console, host, open_page, tmp_path):
     expect(page.locator(".news li").first).to_contain_text("garden departed")
 
 
+def test_live_changes_say_who_did_them(console, host, open_page):
+    host.space("a first space")
+    host.space("jobs").write(("job", 1))
+    page = open_page(console.url)
+    page.get_by_role("link", name="jobs").click()
+    page.get_by_role("link", name="Live changes of this space").click()
+    expect(page.get_by_role("status")).to_have_text("Watching.")
+    expect(page.get_by_label("Space")).to_have_value("jobs")
+    with tupelo.connect(host.url + "jobs", name="worker-1") as worker:
+        worker.write(("job", 2))
+        expect(page.locator("tbody.changes tr")).to_contain_text(["worker-1"])
+
+
 def test_a_flood_of_changes_is_watched_paused_and_resumed(console, host, open_page):
     jobs = host.space("jobs")
     jobs.write(("job", 0))

@@ -1,7 +1,6 @@
 """The whiteboard: one picture at several hosts, which part and meet again."""
 
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import tupelo
-from tests.apps.console.conftest import Http
+from tests.apps.console.conftest import Http, part
 from tests.conftest import until_true
 from tupelo.apps.console import Console
 from tupelo.models.event_heap import Event, EventHeap
@@ -19,19 +18,6 @@ LINE = {"colour": "#1c5d4a", "width": 4, "points": [10, 10, 200, 200]}
 
 def _at_most_one(space: tupelo.SpaceLike) -> bool:
     return space.count() <= 1
-
-
-@pytest.fixture
-def garden(host: tupelo.Host) -> Iterator[tupelo.Host]:
-    with tupelo.Host("garden", listen="127.0.0.1:0", peers=[host.address]) as made:
-        until_true(lambda: made.engaged and host.engaged, "they are engaged")
-        yield made
-
-
-@pytest.fixture
-def garden_console(garden: tupelo.Host) -> Iterator[Console]:
-    with Console(garden.url) as made:
-        yield made
 
 
 def draw(page: Page, *points: tuple[float, float]) -> None:
@@ -51,12 +37,6 @@ def strokes(page: Page) -> list[str]:
         ".strokes polyline", "all => all.map((one) => one.outerHTML)"
     )
     return found
-
-
-def part(page: Page) -> None:
-    page.get_by_role("button", name="Part from other hosts").click()
-    page.get_by_role("dialog").get_by_role("button", name="Part").click()
-    expect(page.get_by_role("button", name="Apart from other hosts")).to_be_visible()
 
 
 def test_two_hosts_draw_part_draw_meet_and_show_one_picture(

@@ -15,11 +15,10 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import tupelo
-from tupelo.apps.console import whiteboard
 from tupelo.apps.console.feeds import ChangeFeed, NoticeFeed, changes_of
 from tupelo.apps.console.history import CHANGES_MAX, history_of
 from tupelo.apps.console.inspection import SERVICE
-from tupelo.apps.console.json_values import entry_to_json
+from tupelo.apps.console.json_values import encoded_to_json, entry_to_json
 from tupelo.errors import BadArgument, LimitReached, TupeloError
 from tupelo.federation.client.services import connect_to_host_async, invoke
 from tupelo.federation.client.space import HostConnection, RemoteSpace
@@ -113,14 +112,17 @@ class Gateway:
         host = await connect_to_host_async(url, **({"name": "console"} | options))
         return cls(host, password)
 
-    async def space(self, name: str) -> Any:
-        """The space of this name, opened at the first use."""
+    async def space(self, name: str, *, create: bool = False) -> Any:
+        """The space of this name, opened at the first use. UnknownSpace if there is none, unless
+        `create`."""
         found = self._spaces.get(name)
         if found is None:
             async with self._opening:
                 found = self._spaces.get(name)
                 if found is None:
-                    found = await RemoteSpace.opened(self.host.channel, name, self._password)
+                    found = await RemoteSpace.opened(
+                        self.host.channel, name, self._password, create
+                    )
                     self._spaces[name] = found
         return found
 
@@ -128,9 +130,9 @@ class Gateway:
         """What the host says about itself: see `inspection`."""
         return await invoke(self.host, SERVICE, method, *args, again=True)
 
-    async def whiteboard(self, method: str, *args: Any, wait: float = 0) -> Any:
-        """A method of the service `whiteboard` of the host."""
-        return await invoke(self.host, whiteboard.SERVICE, method, *args, wait=wait)
+    async def board(self, service: str, method: str, *args: Any, wait: float = 0) -> Any:
+        """A method of a service with a board: see `boards`."""
+        return await invoke(self.host, service, method, *args, wait=wait)
 
     async def page(
         self,
@@ -144,18 +146,25 @@ class Gateway:
 
         A session of the host returns each entry once, whatever is written and taken meanwhile.
         """
+        space = await self.space(name)
         if cursor is not None:
             of, wanted, session = self._cursors.pop(cursor)
             if of != name or wanted.raw != template.raw:
                 self.end(session)
                 raise BadArgument("cursor", "one of this space and template", cursor)
         else:
-            space = await self.space(name)
             session = await space.session(lease=CURSOR_SECONDS)
-        entries = await session.read_all(
-            template, limit=limit, wait=0, scope=tupelo.HERE, about=about
+        message = space.get_message(
+            *(template, False, 0),
+            scope=tupelo.HERE,
+            many=True,
+            limit=limit,
+            session=session,
+            whole=about is not None,
         )
-        found = [entry_to_json(entry) for entry in entries]
+        found = await space.get(message, session, None, about, encoded_to_json)
+        if about is not None:
+            found = [entry_to_json(entry) for entry in found]
         if len(found) < limit:
             self.end(session)
             return found, None

@@ -21,9 +21,16 @@ import msgspec
 
 from tupelo.apps.console.feeds import KEEPALIVE_SECONDS, STILL_HERE, change_to_json, event
 from tupelo.apps.console.gateway import PAGE_MAX, TRANSACTION_SECONDS, Gateway, error_to_json
+from tupelo.apps.console.jigsaw import SERVICE as JIGSAW
+from tupelo.apps.console.jigsaw import check_cells
 from tupelo.apps.console.json_values import entry_from_json, entry_to_json, template_from_json
 from tupelo.apps.console.openapi import describe_api
+from tupelo.apps.console.report import ADDRESS as REPORT
+from tupelo.apps.console.report import HEADERS as REPORT_HEADERS
+from tupelo.apps.console.report import Report
+from tupelo.apps.console.whiteboard import SERVICE as WHITEBOARD
 from tupelo.apps.console.whiteboard import stroke
+from tupelo.apps.jigsaw import check_sides
 from tupelo.errors import (
     AccessError,
     AnswerTooLarge,
@@ -52,6 +59,8 @@ WAIT_MAX = 3_600.0
 """The longest wait of one HTTP request, in seconds."""
 IDENTITIES_MAX = 100
 """So many identities have a connection to the host; that of the least recently used is closed."""
+READY_SECONDS = 5.0
+"""A host that does not answer within this time is not ready."""
 WATCH_AFTER_SECONDS = 0.01
 """A request that takes longer ends when its client disconnects."""
 
@@ -59,7 +68,8 @@ STATIC = Path(__file__).parent / "static"
 PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
-        " img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        " img-src 'self' data:; frame-src 'self'; base-uri 'none'; form-action 'none';"
+        " frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -86,6 +96,7 @@ def _encoded(headers: dict[str, str]) -> tuple[tuple[bytes, bytes], ...]:
 
 
 _API_HEADERS, _PAGE_HEADERS = _encoded(API_HEADERS), _encoded(PAGE_HEADERS)
+_REPORT_HEADERS = _encoded(REPORT_HEADERS)
 
 # The first class that an error is an instance of decides.
 STATUS: tuple[tuple[type[TupeloError], int], ...] = (
@@ -135,12 +146,12 @@ class Call(NamedTuple):
         try:
             body = msgspec.json.decode(self.raw) if self.raw else {}
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise BadArgument("body", f"a JSON object ({error})", "something else") from error
+            raise BadArgument("body", f"a JSON object ({error})") from error
         if not isinstance(body, dict):
             raise BadArgument("body", "a JSON object", body)
         for key in body:
             if key not in known:
-                raise BadArgument(key, f"left out: the keys are {', '.join(known)}", "given")
+                raise BadArgument(key, f"left out: the keys are {', '.join(known)}")
         return body
 
 
@@ -162,14 +173,20 @@ def refuse(status: int, error: str, message: str, *more: tuple[bytes, bytes]) ->
 
 class HttpApi:
     """The endpoints, as an ASGI application. `connect` makes a gateway to the host for an identity,
-    or "" for the console itself; the server calls `open` and `close`."""
+    or "" for the console itself; the server calls `open` and `close`. `report` is the folder with
+    the report of the pipeline."""
 
     def __init__(
-        self, connect: Callable[[str], Awaitable[Gateway]], token: str, hosts: frozenset[str]
+        self,
+        connect: Callable[[str], Awaitable[Gateway]],
+        token: str,
+        hosts: frozenset[str],
+        report: Path | None = None,
     ) -> None:
         self._connect = connect
         self._token = token.encode()
         self._hosts = hosts
+        self._report = Report(report)
         self._gateway: Gateway
         self._gateways: dict[str, Gateway] = {}  # by identity, the last used last
         self._opening = asyncio.Lock()
@@ -182,11 +199,17 @@ class HttpApi:
             "GET /metrics": self.metrics,
             "GET /api/openapi.json": self.openapi,
             "GET /api/host": self.host,
+            "GET /api/report": self.report,
             "POST /api/host/disengage": self.disengage,
             "POST /api/host/engage": self.engage,
             "POST /api/whiteboard/draw": self.draw,
             "POST /api/whiteboard/wipe": self.wipe,
-            "POST /api/whiteboard/watch": self.picture,
+            "POST /api/whiteboard/watch": partial(self.show, WHITEBOARD, "picture"),
+            "POST /api/jigsaw/new": self.new_puzzle,
+            "POST /api/jigsaw/select": self.select,
+            "POST /api/jigsaw/assemble": self.assemble,
+            "POST /api/jigsaw/away": self.put_away,
+            "POST /api/jigsaw/watch": partial(self.show, JIGSAW, "tray"),
             "GET /api/spaces": self.spaces,
             f"GET {space}": self.space,
             f"POST {space}/write": self.write,
@@ -258,6 +281,10 @@ class HttpApi:
         """A file of the console, which needs no token: it holds nothing of the host."""
         page = self._pages.get(path)
         reads = ("GET", "HEAD")
+        if path.startswith(REPORT) and method in reads:
+            report = self._report.page(path)
+            if report is not None:
+                return Answer(200, report, PAGE_KINDS[".html"], headers=_REPORT_HEADERS)
         allowed = (
             reads
             if page is not None
@@ -320,7 +347,7 @@ class HttpApi:
     async def readyz(self, call: Call) -> Answer:
         """200 if the host answers and its disk can be written; 503 if not."""
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(READY_SECONDS):
                 spaces = await call.gateway.inspect("spaces")
         except (TupeloError, TimeoutError) as error:
             return reply({"status": "unreachable", "message": str(error)}, 503)
@@ -356,6 +383,12 @@ class HttpApi:
         """The host, its peers and its clients."""
         return reply(await call.gateway.inspect("host"))
 
+    async def report(self, call: Call) -> Answer:
+        """Where the report of the pipeline is, for who has the token: it covers all spaces."""
+        if call.gateway is not self._gateway:
+            return refuse(403, "NotAllowed", "The report covers all spaces: use the token.")
+        return reply({"report": await asyncio.to_thread(self._report.address)})
+
     async def disengage(self, call: Call) -> Answer:
         """Part the host from all other hosts, until `engage`."""
         call.body()
@@ -390,7 +423,7 @@ class HttpApi:
         lease = check_lease(body.get("lease"))
         options = {"lease": lease, "to": body.get("to"), "wait": _wait(body)}
         options["delay"] = body.get("delay")
-        space, txn = await self._target(call, body)
+        space, txn = await self._target(call, body, create=True)
         wanted = options["lease"] is not None
         leases = await space.write_items(
             [freeze(entry) for entry in entries], txn=txn, at=None, leases=wanted, **options
@@ -476,34 +509,60 @@ class HttpApi:
         feed = call.gateway.changes(call.name)
         return await _stream(feed.events(since, key, lambda item: item.is_wanted(kinds, template)))
 
-    # The whiteboard
+    # Boards
 
-    async def draw(self, call: Call) -> Answer:
-        """Draw a line on the whiteboard."""
-        body = call.body("colour", "width", "points")
-        args = [body.get(key) for key in ("colour", "width", "points")]
-        stroke("", *args)  # Numbers that cannot be sent to the host are refused here.
-        return reply({"id": await call.gateway.whiteboard("draw", *args)}, 201)
-
-    async def wipe(self, call: Call) -> Answer:
-        """Wipe the whiteboard."""
-        call.body()
-        return reply({"id": await call.gateway.whiteboard("wipe")}, 201)
-
-    async def picture(self, call: Call) -> Answer:
-        """A stream of changes of the picture: how many strokes stay, and those after them."""
+    async def show(self, service: str, method: str, call: Call) -> Answer:
+        """A stream of what is on a board: the whole of it, and then its changes."""
         call.body()
 
         async def events() -> AsyncGenerator[bytes]:
             known: tuple[str, bool | None] = "", None
             wait = 0.0
             while True:
-                said = await call.gateway.whiteboard("picture", known[0], wait=wait)
-                now, wait = (said["mark"], said["cloned"]), KEEPALIVE_SECONDS
+                said = await call.gateway.board(service, method, known[0], wait=wait)
+                now, wait = (said["mark"], said.get("cloned")), KEEPALIVE_SECONDS
                 yield STILL_HERE if now == known else event(said)
                 known = now
 
         return await _stream(events())
+
+    async def draw(self, call: Call) -> Answer:
+        """Draw a line on the whiteboard."""
+        body = call.body("colour", "width", "points")
+        args = [body.get(key) for key in ("colour", "width", "points")]
+        stroke("", *args)  # Numbers that cannot be sent to the host are refused here.
+        return reply({"id": await call.gateway.board(WHITEBOARD, "draw", *args)}, 201)
+
+    async def wipe(self, call: Call) -> Answer:
+        """Wipe the whiteboard."""
+        call.body()
+        return reply({"id": await call.gateway.board(WHITEBOARD, "wipe")}, 201)
+
+    async def new_puzzle(self, call: Call) -> Answer:
+        """Begin a new jigsaw puzzle."""
+        body = call.body("columns", "rows")
+        sides = body.get("columns"), body.get("rows")
+        check_sides(*sides)
+        return reply({"puzzle": await call.gateway.board(JIGSAW, "new_puzzle", *sides)}, 201)
+
+    async def select(self, call: Call) -> Answer:
+        """Make a piece of a puzzle the player's own."""
+        body = call.body("puzzle", "cells")
+        cells = check_cells("cells", body.get("cells"))
+        done = await call.gateway.board(JIGSAW, "select", _puzzle(body), cells)
+        return reply({"selected": done})
+
+    async def assemble(self, call: Call) -> Answer:
+        """Join two of the player's pieces."""
+        body = call.body("puzzle", "one", "other")
+        pieces = [check_cells(name, body.get(name)) for name in ("one", "other")]
+        done = await call.gateway.board(JIGSAW, "assemble", _puzzle(body), *pieces)
+        return reply({"assembled": done})
+
+    async def put_away(self, call: Call) -> Answer:
+        """Put a puzzle away, at all hosts."""
+        await call.gateway.board(JIGSAW, "put_away", _puzzle(call.body("puzzle")))
+        return reply({})
 
     # Transactions
 
@@ -513,7 +572,7 @@ class HttpApi:
         name = body.get("space")
         if not isinstance(name, str):
             raise BadArgument("space", "the name of a space", name)
-        space = await call.gateway.space(name)
+        space = await call.gateway.space(name, create=True)
         txn = await space.transaction(lease=body.get("lease", TRANSACTION_SECONDS))
         try:
             key, dropped = call.gateway.transactions.add((name, txn))
@@ -543,7 +602,7 @@ class HttpApi:
         """Renew the lease of an entry that was written over HTTP, for `lease` seconds from now."""
         body = call.body("lease")
         if "lease" not in body:
-            raise BadArgument("lease", "a number of seconds above 0, or null for ever", "missing")
+            raise BadArgument("lease", "a number of seconds above 0, or null for ever")
         await call.gateway.leases.get(call.name).renew(body["lease"])
         return reply({"state": "renewed"})
 
@@ -553,10 +612,12 @@ class HttpApi:
         await call.gateway.leases.pop(call.name).cancel()
         return reply({"state": "cancelled"})
 
-    async def _target(self, call: Call, body: dict[str, Any]) -> tuple[Any, Any]:
+    async def _target(
+        self, call: Call, body: dict[str, Any], create: bool = False
+    ) -> tuple[Any, Any]:
         """The space of the request, and its transaction if it names one."""
         name = call.name
-        space = await call.gateway.space(name)
+        space = await call.gateway.space(name, create=create)
         key = body.get("txn")
         if key is None:
             return space, None
@@ -641,7 +702,7 @@ async def _raw_body(receive: Receive) -> bytes:
         message = await receive()
         parts += message.get("body", b"")
         if len(parts) > BODY_MAX:
-            raise BadArgument("body", f"at most {BODY_MAX:,} bytes", "more")
+            raise BadArgument("body", f"at most {BODY_MAX:,} bytes")
     return bytes(parts)
 
 
@@ -662,6 +723,13 @@ def _about(body: dict[str, Any]) -> list[About] | None:
     if not isinstance(wanted, bool):
         raise BadArgument("about", "true or false", wanted)
     return [] if wanted else None
+
+
+def _puzzle(body: dict[str, Any]) -> str:
+    puzzle = body.get("puzzle")
+    if not isinstance(puzzle, str) or not puzzle:
+        raise BadArgument("puzzle", "the id of a puzzle", puzzle)
+    return puzzle
 
 
 def _limit(body: dict[str, Any]) -> int:

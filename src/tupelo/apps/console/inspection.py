@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from tupelo.errors import AccessError, BadArgument, TupeloError
+from tupelo.errors import AccessError, BadArgument, JournalError, LinkError, TupeloError
 from tupelo.federation.groups.group import CHANNEL as GROUP
 from tupelo.federation.groups.group import Group
 from tupelo.federation.hosts.core import HostCore
@@ -20,6 +20,7 @@ from tupelo.federation.hosts.services import Caller
 from tupelo.federation.links import wire
 from tupelo.federation.names import PRESENCE, is_reserved
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spaces.stored import StoredSpace
 from tupelo.space.log import Actor
 from tupelo.space.port import TransactionSummary, WaiterSummary
 
@@ -45,9 +46,9 @@ class InspectionService:
         """The answer to one call of a client; BadArgument if there is no such method."""
         match message.method, message.args:
             case "spaces", []:
-                return self._spaces(caller)
+                return await self._spaces(caller)
             case "space", [str() as name]:
-                return self._space(caller, name)
+                return await self._space(caller, name)
             case "host", []:
                 return await self._host()
             case "disengage", []:
@@ -77,18 +78,39 @@ class InspectionService:
     def _note(self, kind: str, name: str) -> None:
         self._news.append({"time": self._core.clock.now(), "kind": kind, "name": name})
 
-    def _spaces(self, caller: Caller) -> list[dict[str, Any]]:
+    async def _spaces(self, caller: Caller) -> list[dict[str, Any]]:
         found = []
-        for name in sorted(self._core.spaces):
+        for name in sorted([*self._core.spaces, *self._core.stored]):
             if is_reserved(name):
                 continue
             try:
-                hosted = caller.hosted(name, "read")
-            except AccessError as error:
+                hosted = caller.allowed(name, "read")
+                if isinstance(hosted, StoredSpace):
+                    found.append(await self._stored_summary(hosted))
+                else:
+                    found.append(self._summary(hosted))
+            except (AccessError, LinkError, JournalError) as error:
                 found.append({"name": name, "refused": str(error)})
-            else:
-                found.append(self._summary(hosted))
         return found
+
+    async def _stored_summary(self, stored: StoredSpace) -> dict[str, Any]:
+        """What is known here of a space in a database; of its programs, only those of this host."""
+        space: Any = await stored.own(self._core.name)
+        return {
+            "name": stored.name,
+            "entries": await space.count(),
+            "position": await space.log.position(),
+            "waiting": len(space.database.listener.waiting(space.id)),
+            "subscriptions": 0,
+            "transactions": len(await space.in_hand()),
+            "in_doubt": len(self._doubts(stored)),
+            "durable": True,
+            "shared": False,
+            "password": stored.protected,
+            "health": "ok",
+            "access": stored.access.rules(),
+            "store": stored.where,
+        }
 
     def _summary(self, hosted: HostedSpace) -> dict[str, Any]:
         port = hosted.port
@@ -108,14 +130,21 @@ class InspectionService:
             "access": hosted.access.rules(),
         }
 
-    def _space(self, caller: Caller, name: str) -> dict[str, Any]:
+    async def _space(self, caller: Caller, name: str) -> dict[str, Any]:
         if is_reserved(name):
             raise BadArgument("space", "a space of this host", name)
         self._core.require_space(name)
-        hosted = caller.hosted(name, "read")
-        now = hosted.clock.now()
-        waiters, transactions = hosted.port.summary(LISTED_MAX)
-        return self._summary(hosted) | {
+        hosted = caller.allowed(name, "read")
+        waiters: list[WaiterSummary] = []
+        transactions: list[TransactionSummary] = []
+        now = 0.0
+        if isinstance(hosted, StoredSpace):
+            summary = await self._stored_summary(hosted)
+        else:
+            summary = self._summary(hosted)
+            waiters, transactions = hosted.port.summary(LISTED_MAX)
+            now = hosted.clock.now()
+        return summary | {
             "waiters": [self._waiter(one, now) for one in waiters],
             "open_transactions": [self._transaction(one, now) for one in transactions],
             "doubts": [
@@ -147,7 +176,7 @@ class InspectionService:
             "expires_in": None if txn.expires is None else round(txn.expires - now, 3),
         }
 
-    def _doubts(self, hosted: HostedSpace) -> list[tuple[Any, int]]:
+    def _doubts(self, hosted: HostedSpace | StoredSpace) -> list[tuple[Any, int]]:
         return [
             (holder, len(delivery.entries))
             for doubts in self._core.all_doubts

@@ -21,11 +21,12 @@ from typing import Any
 from uuid import UUID
 
 from tupelo.errors import BadEntry, BadTemplate, TupeloError
+from tupelo.federation.client.arguments import built
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.kind import build, kind_named
 from tupelo.values.parts import ANY, Prefix, Regex, Suffix, TextPart
 from tupelo.values.template import Template, as_template
-from tupelo.values.text import INTEGER_BITS_MAX, read_entry, read_template
+from tupelo.values.text import INTEGER_BITS_MAX, read_entry, read_template, type_named
 
 SAFE_INTEGER = 2**53
 """Integers up to this size are exact in every JSON reader."""
@@ -47,6 +48,18 @@ def entry_to_json(entry: object) -> Any:
     if shape.kind is not None:
         return _to_json(Typed(shape.kind, fields))
     return [_to_json(field) for field in fields]
+
+
+def encoded_to_json(encoded: Any) -> Any:
+    """An entry as a message from a host has it, as JSON. Most need no other form in between."""
+    if type(encoded) is list:
+        for field in encoded:
+            cls = type(field)
+            if cls is not str and (cls is not int or not -SAFE_INTEGER <= field <= SAFE_INTEGER):
+                break
+        else:
+            return encoded
+    return entry_to_json(built(encoded))
 
 
 def fields_to_json(kind: Any, fields: tuple[Any, ...]) -> Any:
@@ -178,4 +191,4 @@ def _key(said: Any, depth: int) -> Any:
 def _type_named(name: str) -> Any:
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f'"$type" has the name of a type, not {name!r}')
-    return read_template(f"({name},)").raw[0]
+    return type_named(name)

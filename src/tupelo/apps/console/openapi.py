@@ -20,6 +20,15 @@ TXN = {"type": "string", "description": "The id of an open transaction of this s
 LEASE = {"type": ["number", "null"], "minimum": 0, "description": "Lifetime in seconds"}
 SINCE = {"type": "integer", "minimum": 0, "description": "A position of the log"}
 
+SIDE = {"type": "integer", "minimum": 1, "maximum": 12}
+PUZZLE = {"type": "string", "minLength": 1}
+CELLS = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0, "maximum": 143},
+    "minItems": 1,
+    "maxItems": 144,
+    "description": "The places of a piece in the picture, row by row from 0",
+}
 ABOUT = {"type": "boolean", "description": "Say also how often entries were taken and came back"}
 ENTRIES = {"type": "array", "items": ENTRY}
 FOUND = {
@@ -37,6 +46,10 @@ OPERATIONS: list[Operation] = [
     ("get", "/metrics", "Numbers for Prometheus", {}, [], 200, {}),
     ("get", "/api/openapi.json", "This description", {}, [], 200, {}),
     ("get", "/api/host", "The host, its peers and its clients", {}, [], 200, {}),
+    (
+        *("get", "/api/report", "Where the page with the report of the pipeline is, if any"),
+        *({}, [], 200, {"report": {"type": ["object", "null"]}}),
+    ),
     (
         *("post", "/api/host/disengage", "Part the host from all others"),
         *({}, [], 200, {"disengaged": {"type": "boolean"}}),
@@ -65,6 +78,25 @@ OPERATIONS: list[Operation] = [
         *({}, [], 201, {"id": {"type": "string"}}),
     ),
     ("post", "/api/whiteboard/watch", "Server-sent events: the picture", {}, [], 200, {}),
+    (
+        *("post", "/api/jigsaw/new", "Begin a jigsaw puzzle"),
+        *({"columns": SIDE, "rows": SIDE}, ["columns", "rows"], 201, {"puzzle": PUZZLE}),
+    ),
+    (
+        *("post", "/api/jigsaw/select", "Make a piece the player's own"),
+        {"puzzle": PUZZLE, "cells": CELLS},
+        *(["puzzle", "cells"], 200, {"selected": {"type": "boolean"}}),
+    ),
+    (
+        *("post", "/api/jigsaw/assemble", "Join two of the player's pieces"),
+        {"puzzle": PUZZLE, "one": CELLS, "other": CELLS},
+        *(["puzzle", "one", "other"], 200, {"assembled": {"type": "boolean"}}),
+    ),
+    (
+        *("post", "/api/jigsaw/away", "Put a puzzle away, at all hosts"),
+        *({"puzzle": PUZZLE}, ["puzzle"], 200, {}),
+    ),
+    ("post", "/api/jigsaw/watch", "Server-sent events: the tray", {}, [], 200, {}),
     ("get", "/api/spaces", "The spaces of the host", {}, [], 200, {"spaces": {"type": "array"}}),
     ("get", _SPACE, "One space: waiting operations and transactions", {}, [], 200, {}),
     (
@@ -175,7 +207,7 @@ ERRORS = {
     "400": "Bad input; the message names the argument",
     "401": "A wrong token, or a wrong password",
     "403": "The access rules of the host forbid it",
-    "404": "The host has no such space, and makes none",
+    "404": "The host has no such space; a write makes it, unless the host makes none",
     "409": "Refused by the space, or the transaction has ended",
     "410": "These changes are not kept any more, or the lease has ended",
     "413": "The answer would be too large; use limit",

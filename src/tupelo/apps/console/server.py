@@ -8,6 +8,7 @@ import socket
 import threading
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,6 +37,8 @@ class Console:
     token: it has the rights of the key of the certificate, if the host trusts that key. For this,
     `identity` must be that of the host itself.
 
+    `report` is a folder: its page, which `tupelo pipeline report --to FOLDER` writes, is shown.
+
     Raises BadArgument if `listen` is wrong or in use, and CannotReach if the host is not there.
     """
 
@@ -47,6 +50,7 @@ class Console:
         token: str | None = None,
         remote: bool = False,
         certificates: bool = False,
+        report: str | Path | None = None,
         **options: Any,
     ) -> None:
         name, _, port = listen.rpartition(":")
@@ -60,7 +64,7 @@ class Console:
             )
             raise BadArgument("listen", expected, listen)
         if token is not None and (not isinstance(token, str) or len(token) < 16):
-            raise BadArgument("token", "a text of 16 characters or more", "a shorter one")
+            raise BadArgument("token", "a text of 16 characters or more")
         self.token = token or secrets.token_urlsafe(24)
         identity = options.get("identity")
         context = None
@@ -73,7 +77,8 @@ class Console:
         hosts = LOOPBACK | {name} if is_loopback(name) else frozenset({name, socket.gethostname()})
         self._failure: BaseException | None = None
         self._started = threading.Event()
-        api = HttpApi(partial(self._connect, url, options), self.token, hosts)
+        connect = partial(self._connect, url, options)
+        api = HttpApi(connect, self.token, hosts, None if report is None else Path(report))
         config = uvicorn.Config(
             api,
             log_config=None,

@@ -13,6 +13,7 @@ import re
 from hashlib import blake2b
 from typing import Any
 
+from tupelo.apps.console.boards import BoardService
 from tupelo.errors import BadArgument, LimitReached, TupeloError
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.services import Caller
@@ -36,40 +37,28 @@ SIZE = (1_000, 600)
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 
 
-class WhiteboardService:
+class WhiteboardService(BoardService["Whiteboard"]):
     """Answers `draw(colour, width, points)`, `wipe()` and `picture(mark)` on the loop of the host;
     a client needs the rights to write and to read in the space "whiteboard"."""
 
-    def __init__(self, core: HostCore) -> None:
-        self._core = core
-        self._board: Board | None = None
-        self._opening = asyncio.Lock()
-
     async def invoke(self, caller: Caller, message: wire.Invoke) -> Any:
-        """The answer to one call of a client; BadArgument if there is no such method."""
         match message.method, message.args:
             case "draw", [colour, width, points]:
-                event = stroke(self._core.new_id(), colour, width, points)
+                event = stroke(self.core.new_id(), colour, width, points)
                 caller.hosted(HEAP, "write")
-                return await (await self._opened()).put(event)
+                return await (await self.opened()).put(event)
             case "wipe", []:
                 caller.hosted(HEAP, "write")
-                return await (await self._opened()).put(Event("wipe", id=self._core.new_id()))
+                return await (await self.opened()).put(Event("wipe", id=self.core.new_id()))
             case "picture", [str() as mark]:
                 caller.hosted(HEAP, "read")
-                return await (await self._opened()).picture(mark, message.wait)
+                return await (await self.opened()).picture(mark, message.wait)
         raise BadArgument("method", "draw, wipe or picture, with its arguments", message.method)
 
-    def left(self, caller: Caller) -> None:
-        """Nothing is kept for a client."""
-
-    async def _opened(self) -> Board:
-        async with self._opening:
-            if self._board is None:
-                board = Board(self._core)
-                await board.open()
-                self._board = board
-        return self._board
+    async def open(self) -> Whiteboard:
+        board = Whiteboard(self.core)
+        await board.open()
+        return board
 
 
 def stroke(id: str, colour: object, width: object, points: object) -> Event:
@@ -94,9 +83,11 @@ def is_of_board(event: Event) -> bool:
         return False
 
 
-class Board:
+class Whiteboard:
     """The board at this host: its picture is all strokes since the last wipe, in the order of the
     view."""
+
+    ended = False
 
     def __init__(self, core: HostCore) -> None:
         self._core = core

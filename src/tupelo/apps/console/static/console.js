@@ -98,6 +98,11 @@ function element(tag, text, className) {
   if (className) made.className = className;
   return made;
 }
+function svg(tag, attributes = {}) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
 function row(...cells) {
   const made = element("tr");
   for (const cell of cells) {
@@ -194,7 +199,8 @@ function showSpaces() {
 function showSpace(name) {
   const view = show("space");
   find("h2", view).textContent = visible(name);
-  find(".to-history", view).href = `#history/${encodeURIComponent(name)}`;
+  for (const to of ["live", "history"])
+    find(`.to-${to}`, view).href = `#${to}/${encodeURIComponent(name)}`;
   const entries = find(".entries", view);
   const more = find(".more", view);
   const form = find(".browse", view);
@@ -294,18 +300,15 @@ function chart(title, lines, start, seconds, unit) {
   const all = Object.values(lines).flat().filter((one) => one !== null);
   const top = Math.max(...all, 1e-9);
   const count = Math.max(1, ...Object.values(lines).map((line) => line.length));
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("class", "chart");
-  svg.setAttribute("role", "img");
+  const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none",
+    class: "chart", role: "img" });
   const number = (value) => value >= 100 ? value.toFixed(0) : Number(value.toPrecision(2));
   const said = Object.entries(lines).map(([name, values]) => {
     const known = values.filter((one) => one !== null);
     return known.length ? `${name}: last ${number(known.at(-1))}, most ${number(Math.max(...known))}`
       : `${name}: none`;
   });
-  svg.setAttribute("aria-label", `${title}. ${said.join("; ")}`);
+  drawing.setAttribute("aria-label", `${title}. ${said.join("; ")}`);
   Object.values(lines).forEach((values, index) => {
     let path = "";
     let up = true;
@@ -316,10 +319,7 @@ function chart(title, lines, start, seconds, unit) {
       path += `${up ? "M" : "L"}${x.toFixed(1)} ${y}H${((at + 1) * WIDTH / count).toFixed(1)}`;
       up = false;
     });
-    const made = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    made.setAttribute("d", path);
-    made.setAttribute("class", `line-${index}`);
-    svg.append(made);
+    drawing.append(svg("path", { d: path, class: `line-${index}` }));
   });
   const figure = element("figure");
   const legend = element("p", undefined, "legend");
@@ -327,7 +327,7 @@ function chart(title, lines, start, seconds, unit) {
     legend.append(element("span", `${index ? " ┄ " : "— "}${text} ${unit} `, `line-${index}`)));
   const from = new Date(start * 1000).toLocaleTimeString();
   const to = new Date((start + count * seconds) * 1000).toLocaleTimeString();
-  figure.append(element("figcaption", `${title}, ${from} to ${to}`), svg, legend);
+  figure.append(element("figcaption", `${title}, ${from} to ${to}`), drawing, legend);
   return figure;
 }
 
@@ -370,7 +370,7 @@ function showHistory(name) {
   attempt(load);
 }
 
-async function showLive() {
+async function showLive(chosen) {
   const view = show("live");
   const form = find(".filter", view);
   const changes = find(".changes", view);
@@ -385,12 +385,14 @@ async function showLive() {
   form.elements.space.replaceChildren(...readable.map((space) => {
     const option = element("option", visible(space.name));
     option.value = space.name;
+    option.selected = space.name === chosen;
     return option;
   }));
 
   function add(batch) {
     const rows = batch.slice(-ROWS_MAX).reverse().map((change) => row(
       [change.position, "n"], new Date(change.time * 1000).toLocaleTimeString(), change.kind,
+      visible(change.agent_name || change.agent || "–").slice(0, 40),
       change.entry === undefined ? "–" :
         entryText(change.entry).slice(0, 500) + returned(change.deliveries),
       [change.waited ? `${change.waited.toFixed(3)} s` : "–", "n"]));
@@ -447,7 +449,7 @@ function showHosts() {
     const now = performance.now() / 1000;
     const last = before.get(id);
     before.set(id, [now, bytes]);
-    const rate = last ? (bytes - last[1]) / (now - last[0]) : null;
+    const rate = last && now > last[0] ? (bytes - last[1]) / (now - last[0]) : null;
     return [size(bytes) + (rate === null ? "" : `, ${size(Math.max(0, Math.round(rate)))}/s`), "n"];
   }
   leaveView = repeat(async () => {
@@ -471,6 +473,24 @@ function showHosts() {
   });
 }
 
+function showReport() {
+  const view = show("report");
+  const hint = find(".hint", view);
+  attempt(async () => {
+    const { report } = await get("/api/report");
+    say("");
+    if (report === null) {
+      hint.textContent = "No report yet. Start the host with --report DIR; then " +
+        "`tupelo pipeline report LOG... --to DIR` writes one, and it is shown here.";
+      return;
+    }
+    hint.textContent = `Written ${new Date(report.time * 1000).toLocaleString()}.`;
+    const frame = find(".report", view);
+    frame.src = report.page;
+    frame.hidden = false;
+  });
+}
+
 // A button that parts this host from the others and back; it says so, and asks first.
 function parting(place) {
   place.replaceChildren(find("#parting").content.cloneNode(true));
@@ -490,22 +510,32 @@ function parting(place) {
   return showState;
 }
 
-async function showWhiteboard() {
-  const view = show("whiteboard");
-  const board = find(".board", view);
-  const [strokes, pending, pen] = [".strokes", ".pending", ".pen"].map((one) => find(one, board));
+// Follow a board: show the hosts that are connected, and call `update` with all that is told of it.
+// `update` may return a text to show beside the hosts.
+function follow(view, path, update) {
   const showParting = parting(find(".parting", view));
   const stream = new AbortController();
-  let cloned = false;
+  let more = "";
   const stop = repeat(async () => {
     const host = await get("/api/host");
     showParting(host.disengaged);
-    find(".hosts-here", view).textContent =
-      (host.disengaged ? "This host is apart from the others." :
-        `Connected hosts: ${visible(host.peers.map((peer) => peer.name).join(", ")) || "none"}.`) +
-      (cloned ? " The owner of the view is away: a clone of it is used here." : "");
+    find(".hosts-here", view).textContent = (host.disengaged ? "This host is apart from the others." :
+      `Connected hosts: ${visible(host.peers.map((peer) => peer.name).join(", ")) || "none"}.`) + more;
   });
   leaveView = () => { stop(); stream.abort(); };
+  attempt(async () => {
+    for await (const [kind, said] of events(path, {}, stream.signal)) {
+      if (kind === "error") throw new ApiError(said.message);
+      more = update(said) || "";
+      say("");
+    }
+  });
+}
+
+function showWhiteboard() {
+  const view = show("whiteboard");
+  const board = find(".board", view);
+  const [strokes, pending, pen] = [".strokes", ".pending", ".pen"].map((one) => find(one, board));
 
   const line = (stroke, made) => {
     made.setAttribute("points", stroke.points.join(" "));
@@ -563,17 +593,242 @@ async function showWhiteboard() {
     if (await askFirst("Wipe the board, at all hosts?", "Wipe"))
       await post("/api/whiteboard/wipe", {});
   }));
-  attempt(async () => {
-    for await (const [kind, said] of events("/api/whiteboard/watch", {}, stream.signal)) {
-      if (kind === "error") throw new ApiError(said.message);
-      while (strokes.children.length > said.keep) strokes.lastChild.remove();
-      strokes.append(...said.strokes.map((stroke) =>
-        line(stroke, document.createElementNS("http://www.w3.org/2000/svg", "polyline"))));
-      if (!drawn) pending.setAttribute("points", "");
-      cloned = said.cloned;
-      say("");
-    }
+  follow(view, "/api/whiteboard/watch", (said) => {
+    while (strokes.children.length > said.keep) strokes.lastChild.remove();
+    strokes.append(...said.strokes.map((stroke) => line(stroke, svg("polyline"))));
+    if (!drawn) pending.setAttribute("points", "");
+    return said.cloned ? " The owner of the view is away: a clone of it is used here." : "";
   });
+}
+
+// The jigsaw
+
+const PICTURE = [1200, 900];
+const KNOB = 0.24; // how far a knob may reach into the cell beside it
+const [NECK, HEAD] = [[[0.3, 0.03], [0.45, 0.05], [0.41, -0.06]], [[0.34, -0.23], [0.66, -0.23]]];
+const CURVE = [...NECK, ...HEAD, ...NECK.map(([t, h]) => [1 - t, h]).reverse(), [1, 0]];
+
+// A number that everybody gets for the same text.
+function scramble(text) {
+  let hash = 2166136261;
+  for (const c of text) hash = Math.imul(hash ^ c.codePointAt(0), 16777619);
+  hash = Math.imul(hash ^ (hash >>> 15), 2246822507);
+  return (hash ^ (hash >>> 13)) >>> 0;
+}
+
+// The four sides of a cell, clockwise: for each, the cell beside it (null at the border) and the
+// path, with a knob or a hole.
+function sidesOf(cell, { puzzle, columns, rows }) {
+  const [width, height] = [PICTURE[0] / columns, PICTURE[1] / rows];
+  const [x, y] = [cell % columns, Math.floor(cell / columns)];
+  const corners = [[x, y], [x + 1, y], [x + 1, y + 1], [x, y + 1]]
+    .map(([a, b]) => [a * width, b * height]);
+  const beside = [y > 0 ? cell - columns : null, x + 1 < columns ? cell + 1 : null,
+    y + 1 < rows ? cell + columns : null, x > 0 ? cell - 1 : null];
+  return beside.map((other, side) => {
+    const [[ax, ay], [bx, by]] = [corners[side], corners[(side + 1) % 4]];
+    if (other === null) return [other, [ax, ay], `L${bx} ${by}`];
+    const knob = scramble(`${puzzle} ${Math.min(cell, other)} ${Math.max(cell, other)}`) % 2;
+    const high = Math.min(width, height) * ((knob === 1) === (cell < other) ? 1 : -1);
+    const length = Math.hypot(bx - ax, by - ay);
+    const points = CURVE.map(([t, h]) => [ax + t * (bx - ax) - h * high * (ay - by) / length,
+      ay + t * (by - ay) - h * high * (bx - ax) / length].map((one) => one.toFixed(1)).join(" "));
+    return [other, [ax, ay], `C${points.join(" ")}`];
+  });
+}
+
+// The picture of a piece: its part of the whole, the cuts inside, and its outline.
+function pictureOf(piece, puzzle) {
+  const { columns, rows } = puzzle;
+  const [width, height] = [PICTURE[0] / columns, PICTURE[1] / rows];
+  const cells = new Set(piece.cells);
+  let [shape, inner, outline] = ["", "", ""];
+  for (const cell of piece.cells) {
+    const sides = sidesOf(cell, puzzle);
+    shape += `M${sides[0][1].join(" ")}${sides.map(([, , path]) => path).join("")}Z`;
+    for (const [other, start, path] of sides) {
+      if (!cells.has(other)) outline += `M${start.join(" ")}${path}`;
+      else if (cell < other) inner += `M${start.join(" ")}${path}`;
+    }
+  }
+  const xs = piece.cells.map((cell) => cell % columns);
+  const ys = piece.cells.map((cell) => Math.floor(cell / columns));
+  const pad = (isBorder) => isBorder ? 0.06 : KNOB; // A border has no knobs.
+  const low = (all) => Math.min(...all) - pad(Math.min(...all) === 0);
+  const high = (all, count) => Math.max(...all) + 1 + pad(Math.max(...all) + 1 === count);
+  const [x, y] = [low(xs), low(ys)];
+  const [w, h] = [high(xs, columns) - x, high(ys, rows) - y];
+  const id = `clip ${puzzle.puzzle} ${piece.cells[0]}`.replace(/[^\w]/g, "-");
+  const whole = svg("svg", { viewBox: [x * width, y * height, w * width, h * height].join(" "),
+    "aria-hidden": "true" });
+  whole.style.width = `calc(var(--unit) * ${w.toFixed(2)})`;
+  const clip = svg("clipPath", { id });
+  clip.append(svg("path", { d: shape }));
+  whole.append(clip, svg("use", { href: "#jigsaw-picture", "clip-path": `url(#${id})` }),
+    svg("path", { d: inner, class: "cuts" }), svg("path", { d: outline, class: "casing" }),
+    svg("path", { d: outline, class: "outline" }));
+  return whole;
+}
+
+function showJigsaw() {
+  const view = show("jigsaw");
+  const [tray, told, chooser, away] =
+    [".tray", ".told", "[name=puzzle]", ".away"].map((one) => find(one, view));
+  const buttons = new Map(); // by the cells of the piece
+  let said = { me: "", players: [], puzzles: [] };
+  let [chosen, hand, current] = ["", null, null]; // a puzzle; keys of pieces
+  const tell = (text) => { told.textContent = text; };
+  const keyOf = (piece) => piece.cells.join(" ");
+  const cellsOf = (key) => key.split(" ").map(Number);
+  const colourOf = (id) => {
+    const player = said.players.find((one) => one.id === id);
+    return `player-${player ? player.colour : "unknown"}`;
+  };
+  const nameOf = (id) => {
+    const player = said.players.find((one) => one.id === id);
+    return id === said.me ? "you" : player ? visible(player.name) : "another program";
+  };
+  const puzzleNow = () => said.puzzles.find((one) => one.puzzle === chosen);
+  const isWhole = (one) => one.pieces[0].cells.length === one.columns * one.rows;
+
+  function nameOfPuzzle(one) {
+    const [, maker, number] = one.puzzle.match(/^(.*)\/(.*)$/s) || ["", "", ""];
+    const name = maker === said.me ? find("#host-name").textContent || "this host" : nameOf(maker);
+    return `${name} ${visible(number)}: ` + (isWhole(one) ? "complete" :
+      `${one.pieces.length} of ${one.columns * one.rows} left`);
+  }
+  function buttonFor(piece, puzzle) {
+    const key = keyOf(piece);
+    let button = buttons.get(key);
+    if (!button) {
+      button = element("button");
+      button.type = "button";
+      button.append(pictureOf(piece, puzzle), element("span"));
+      button.addEventListener("click", () => attempt(() => act(key)));
+      button.addEventListener("focus", () => { current = key; roam(); });
+      button.dataset.key = key;
+      buttons.set(key, button);
+    }
+    const mine = piece.owner === said.me;
+    const places = piece.cells.map((cell) =>
+      `row ${Math.floor(cell / puzzle.columns) + 1} column ${cell % puzzle.columns + 1}`);
+    button.className = `piece ${colourOf(piece.owner)}`;
+    button.lastChild.textContent = nameOf(piece.owner);
+    const what = piece.cells.length === 1 ? `Piece at ${places[0]}` :
+      `Assembly of ${places.length} pieces with ${places[0]}`;
+    button.setAttribute("aria-label", `${what}, of ${nameOf(piece.owner)}`);
+    if (mine) button.setAttribute("aria-pressed", String(hand === key));
+    else button.removeAttribute("aria-pressed");
+    return button;
+  }
+  // One piece can be reached with Tab; the arrow keys go from there.
+  function roam() {
+    const all = [...tray.children];
+    const reached = all.find((one) => one.dataset.key === current) || all[0];
+    for (const one of all) one.tabIndex = one === reached ? 0 : -1;
+  }
+  function render() {
+    if (!puzzleNow())
+      chosen = (said.puzzles.find((one) => !isWhole(one)) || said.puzzles[0] || { puzzle: "" }).puzzle;
+    const puzzle = puzzleNow();
+    chooser.replaceChildren(...said.puzzles.map((one) => {
+      const option = element("option", nameOfPuzzle(one));
+      option.value = one.puzzle;
+      option.selected = one.puzzle === chosen;
+      return option;
+    }));
+    chooser.disabled = away.disabled = !puzzle;
+    find(".empty", view).hidden = Boolean(puzzle);
+    if (tray.dataset.puzzle !== chosen) {
+      tray.dataset.puzzle = chosen;
+      buttons.clear();
+      [hand, current] = [null, null];
+      tell("");
+    }
+    const pieces = puzzle ? puzzle.pieces.slice() : [];
+    const place = new Map(pieces.map((one) => [one, scramble(`${chosen} ${one.cells[0]}`)]));
+    pieces.sort((a, b) => place.get(a) - place.get(b));
+    if (!pieces.some((one) => keyOf(one) === hand && one.owner === said.me)) hand = null;
+    find(".players", view).replaceChildren(...said.players.map((player) => {
+      const held = pieces.filter((one) => one.owner === player.id).length;
+      const item = element("li", undefined, `player-${player.colour}`);
+      item.append(element("b", nameOf(player.id)), ` ${held}`);
+      return item;
+    }));
+    if (puzzle) tray.style.setProperty("--columns", puzzle.columns);
+    const focused = tray.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    const shown = pieces.map((piece) => buttonFor(piece, puzzle));
+    if (shown.length !== tray.children.length || shown.some((one, at) => one !== tray.children[at])) {
+      tray.replaceChildren(...shown);
+      for (const key of [...buttons.keys()])
+        if (!pieces.some((one) => keyOf(one) === key)) buttons.delete(key);
+    }
+    if (current !== null && !buttons.has(current)) { // It is part of an assembly now.
+      const grown = pieces.find((one) => one.cells.includes(cellsOf(current)[0]));
+      current = grown ? keyOf(grown) : null;
+    }
+    roam();
+    if (focused !== null && current !== null) buttons.get(current).focus({ preventScroll: true });
+    if (puzzle && isWhole(puzzle)) tell("The puzzle is complete.");
+  }
+  // What a click or Enter does: select a piece of another player, take one's own in hand, or join it
+  // to the one in hand.
+  async function act(key) {
+    const puzzle = puzzleNow();
+    const ownerOf = (one) => (puzzleNow().pieces.find((p) => keyOf(p) === one) || {}).owner;
+    if (ownerOf(key) !== said.me) {
+      const { selected } =
+        await post("/api/jigsaw/select", { puzzle: puzzle.puzzle, cells: cellsOf(key) });
+      tell(selected ? "The piece is yours." :
+        "This piece is not to be had: its player is away, or has it no more.");
+    } else if (hand === null || hand === key) {
+      hand = hand === key ? null : key;
+      tell(hand === null ? "" : "In your hand. Choose another piece of yours that fits.");
+      render();
+    } else {
+      const one = hand;
+      const { assembled } = await post("/api/jigsaw/assemble",
+        { puzzle: puzzle.puzzle, one: cellsOf(one), other: cellsOf(key) });
+      hand = null;
+      tell(assembled ? "Joined." : ownerOf(one) === said.me && ownerOf(key) === said.me ?
+        "These two do not fit." : "One of them is not yours any more.");
+      render();
+    }
+  }
+  const middle = (one) => {
+    const box = one.getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2];
+  };
+  // The nearest piece above or below.
+  function vertical(from, down) {
+    const [x, y] = middle(from);
+    const there = [...tray.children].map((one) => [one, ...middle(one)])
+      .filter(([one, , b]) => one !== from && (down ? b > y + 8 : b < y - 8));
+    const far = ([, a, b]) => Math.abs(a - x) + 3 * Math.abs(b - y);
+    there.sort((a, b) => far(a) - far(b));
+    return there.length ? there[0][0] : from;
+  }
+  tray.addEventListener("keydown", (event) => {
+    const from = event.target.closest(".piece");
+    const steps = {
+      ArrowLeft: (one) => one.previousSibling, ArrowRight: (one) => one.nextSibling,
+      ArrowUp: (one) => vertical(one, false), ArrowDown: (one) => vertical(one, true),
+    };
+    if (!from || !steps[event.key]) return;
+    event.preventDefault();
+    (steps[event.key](from) || from).focus();
+  });
+  chooser.addEventListener("change", () => { chosen = chooser.value; render(); });
+  find(".new", view).addEventListener("click", () => attempt(async () => {
+    const [columns, rows] = find("[name=size]", view).value.split(" ").map(Number);
+    chosen = (await post("/api/jigsaw/new", { columns, rows })).puzzle;
+    render();
+  }));
+  away.addEventListener("click", () => attempt(async () => {
+    if (await askFirst("Put this puzzle away, at all hosts?", "Put away"))
+      await post("/api/jigsaw/away", { puzzle: chosen });
+  }));
+  follow(view, "/api/jigsaw/watch", (now) => { said = now; render(); });
 }
 
 function route() {
@@ -596,9 +851,11 @@ function route() {
   });
   if (view === "space" && name) showSpace(decodeURIComponent(name));
   else if (view === "history" && name) showHistory(decodeURIComponent(name));
-  else if (view === "live") showLive();
+  else if (view === "live") showLive(name && decodeURIComponent(name));
+  else if (view === "report") showReport();
   else if (view === "hosts") showHosts();
   else if (view === "whiteboard") showWhiteboard();
+  else if (view === "jigsaw") showJigsaw();
   else showSpaces();
   return undefined;
 }
