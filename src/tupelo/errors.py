@@ -96,8 +96,20 @@ TupeloError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+# Up to the last @: one in the password may not be escaped. In a path the scheme has one slash.
+_PASSWORD = re.compile(
+    r"(?i)(\b[a-z][a-z0-9+.-]*:/{1,2}[^\s/@:?]*:)(?:[^\s?]*|[^\s/]*)(?=@)"
+    r"|([?&](?:ssl)?password=)[^\s'\"&]*"
+)
+
+
+def without_password(text: str) -> str:
+    """A text with `***` for the password of each URL in it, to be shown."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
 class TupeloError(Exception):
@@ -122,10 +134,12 @@ class BadTemplate(BadInput):
 
 
 class BadArgument(BadInput):
-    """Any other argument that cannot be used; `argument` names it."""
+    """Any other argument that cannot be used; `argument` names it. Without `got` it is not shown:
+    `expected` says it all, or it is secret."""
 
-    def __init__(self, argument: str, expected: str, got: object) -> None:
-        super().__init__(f"{argument}= must be {expected}, not {got!r}")
+    def __init__(self, argument: str, expected: str, got: object = ...) -> None:
+        shown = "" if got is ... else f", not {got!r}"
+        super().__init__(without_password(f"{argument}= must be {expected}{shown}"))
         self.argument = argument
         self.expected = expected
 

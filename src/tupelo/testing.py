@@ -16,7 +16,7 @@ import pytest
 import tupelo
 from tupelo.errors import BadArgument
 from tupelo.lab.loop import VirtualLoop
-from tupelo.lab.world import World, WorldHost, play
+from tupelo.lab.virtual_world import VirtualWorld, WorldHost, play
 
 __all__ = [
     "VirtualFederation",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class VirtualFederation(World[WorldHost]):
+class VirtualFederation(VirtualWorld[WorldHost]):
     """Hosts that reach each other in virtual time: `asyncio.sleep(3600)` takes no time, and the
     same seed gives the same order of events.
 

@@ -19,6 +19,7 @@ from tupelo.errors import (
     BadArgument,
     CannotCommit,
     LinkError,
+    NotAllowed,
     OutcomeUnknown,
     PeerLost,
     SpaceClosed,
@@ -30,23 +31,37 @@ from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.client.space import RemoteCapable, RemoteSpace
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.decisions import COORDINATOR, Told, branch_id, decider_of, spanning_id
+from tupelo.federation.hosts.decisions import (
+    COORDINATOR,
+    Told,
+    branch_id,
+    decider_of,
+    spanning_id,
+    transaction_of,
+)
 from tupelo.federation.links import wire
 from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.postgres.voting import (
+    DatabaseBranch,
+    DatabaseCapable,
+    DatabaseSpace,
+    read_prepared_name,
+)
 from tupelo.space import asynchronous, blocking
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import ThreadLock, run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch, SharedTransaction
+from tupelo.space.transaction import Txn
 from tupelo.space.twophase import DecisionLog, Decisions, Outcome, Participant, Vote
 
 
 class CommitBridge:
-    """Runs coroutines of a remote space for a committing thread: directly for a blocking space, on
-    its loop for an async one."""
+    """Runs coroutines of a space elsewhere for a committing thread: directly for a blocking space,
+    on its loop for an async one."""
 
-    def __init__(self, space: RemoteSpace) -> None:
+    def __init__(self, space: Any) -> None:
         self._bridge = LoopBridge() if space.is_async else None
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -207,6 +222,43 @@ class DeciderElsewhere(Decider):
         return outcome
 
 
+class DeciderInDatabase(Decider):
+    """A database that decides: its branch commits with the record of the decision."""
+
+    def __init__(self, space: Any) -> None:
+        self._space = space
+        self._hop = CommitBridge(space)
+        self.id = spanning_id(space.database.identity, "", "", uuid4().hex)
+        self.database = space.database
+        self.branch = DatabaseBranch(space, self.id, self._hop)
+
+    def record(self, told: Told) -> None:
+        try:
+            self.branch.decide(told)
+        except PeerLost as error:
+            if error.in_doubt:
+                raise OutcomeUnknown(self.id, self.branch.label, str(error)) from error
+            raise
+
+    def recorded(self, told: Told) -> bool:
+        return self.branch.decided()
+
+    def forget(self, txn_id: str, participant: str) -> None:
+        self._hop.run(self.forget_there(txn_id, participant))
+
+    async def forget_there(self, txn_id: str, participant: str) -> None:
+        if txn_id != self.id:
+            with suppress(TupeloError):  # A record too many is kept.
+                await self._space.forget_decision(txn_id, participant)
+
+    async def give_up(self) -> None:
+        return  # Its branch does.
+
+    async def outcome(self, txn_id: str) -> Outcome | None:
+        outcome: Outcome | None = await self._space.outcome(transaction_of(txn_id), txn_id)
+        return outcome
+
+
 _LOCAL = (blocking.Space, asynchronous.Space, FederatedSpace)
 
 
@@ -219,13 +271,14 @@ def transaction(
 
     The decision is recorded at one of the hosts: preferably a durable one, and preferably another
     host before one in this process. If that host is lost, prepared spaces wait for it. If no host
-    takes part, the decision is recorded in `decisions`, if given. Raises BadArgument.
+    takes part, the first database decides, and if there is none either, the decision is recorded in
+    `decisions`, if given. Raises BadArgument.
     """
     if not spaces:
         raise BadArgument("spaces", "one or more spaces", spaces)
     for space in spaces:
-        if not isinstance(space, (*_LOCAL, RemoteSpace)):
-            raise BadArgument("spaces", "spaces, here or at hosts elsewhere", space)
+        if not isinstance(space, (*_LOCAL, RemoteSpace, DatabaseSpace)):
+            raise BadArgument("spaces", "spaces, here, at hosts elsewhere or in databases", space)
     doors = {_is_async(space) for space in spaces}
     if len(doors) > 1:
         raise BadArgument("spaces", "all of the blocking door, or all of tupelo.aio", spaces)
@@ -233,22 +286,26 @@ def transaction(
         raise BadArgument("decisions", "a DecisionLog, or None", decisions)
     decider = _choose(spaces)
     if decider is not None and decisions is not None:
-        raise BadArgument("decisions", "left out: a host keeps them", decisions)
+        raise BadArgument("decisions", "left out: a host or database keeps them", decisions)
     here = [port_of(space) for space in spaces if isinstance(space, _LOCAL)]
     made = AsyncSpanningTransaction if doors.pop() else SpanningTransaction
     clock = here[0].clock if here else system_clock
     own = [port_of(s) for s in spaces if isinstance(s, (blocking.Space, asynchronous.Space))]
-    return made(clock, lease, decider=decider, decisions=decisions, unsettled=own)
+    databases = [space for space in spaces if isinstance(space, DatabaseSpace)]
+    return made(
+        clock, lease, decider=decider, decisions=decisions, unsettled=own, databases=databases
+    )
 
 
 def _is_async(space: Any) -> bool:
-    if isinstance(space, (RemoteSpace, FederatedSpace)):
-        return space.is_async
+    if isinstance(space, (RemoteSpace, FederatedSpace, DatabaseSpace)):
+        return bool(space.is_async)
     return isinstance(space, asynchronous.Space)
 
 
 def _choose(spaces: tuple[Any, ...]) -> Decider | None:
-    """The decider: the first host with durable decisions, or else the first host, if any."""
+    """The decider: the first host with durable decisions, or else the first host, or else the first
+    database, if any."""
     remote = [space for space in spaces if isinstance(space, RemoteSpace)]
     # Other hosts must be able to reach the decider.
     hosts = [
@@ -260,13 +317,18 @@ def _choose(spaces: tuple[Any, ...]) -> Decider | None:
     ]
     found: list[RemoteSpace | HostCore] = [*remote, *hosts]
     if not found:
-        return None
+        databases = [space for space in spaces if isinstance(space, DatabaseSpace)]
+        return DeciderInDatabase(databases[0]) if databases else None
     best = min(found, key=lambda one: not _is_durable(one))  # the first of the best
     return DeciderElsewhere(best) if isinstance(best, RemoteSpace) else DeciderHere(best)
 
 
 def _is_durable(decider: RemoteSpace | HostCore) -> bool:
     return decider.durable if isinstance(decider, RemoteSpace) else decider.deciding.durable
+
+
+async def _end_at(port: Port, txn: Txn, commits: bool) -> None:
+    port.flush((port.commit if commits else port.abort)(txn))
 
 
 # Branches
@@ -434,8 +496,9 @@ class BranchElsewhere:
 # The transaction
 
 
-class SpanningTransaction(SharedTransaction, RemoteCapable):
-    """A transaction over several spaces of the blocking API, here and at other hosts."""
+class SpanningTransaction(SharedTransaction, RemoteCapable, DatabaseCapable):
+    """A transaction over several spaces of the blocking API, here, at other hosts and in
+    databases."""
 
     is_async = False
 
@@ -447,14 +510,17 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
         decider: Decider | None = None,
         decisions: Decisions | None = None,
         unsettled: Iterable[Port] = (),
+        databases: Iterable[Any] = (),
         parent: SpanningTransaction | None = None,
         txn_id: str | None = None,
         on_end: Callable[[SharedTransaction], object] | None = None,
     ) -> None:
         self._decider = decider
         self._unsettled = [one for one in unsettled if one.durable]
+        self._databases = list(databases)
         self._elsewhere: dict[tuple[Channel, str], BranchElsewhere] = {}
-        if decider is not None:
+        self._in_databases: dict[Any, DatabaseBranch] = {}
+        if decider is not None and not isinstance(decider, DeciderInDatabase):
             self._branch_type = HostedBranch
         super().__init__(
             clock,
@@ -464,6 +530,11 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
             decisions=decider or decisions,
             on_end=on_end,
         )
+        if isinstance(decider, DeciderInDatabase) and parent is None:
+            # The first to be asked: from then on, others see that a decision may come.
+            self._in_databases[decider.database] = decider.branch
+            self._members.append(decider.branch)
+            decider.branch.members = self._members
 
     def transaction(self, *, lease: float | None = None) -> Self:
         """A nested transaction: it sees what this one sees, and commits into it."""
@@ -505,6 +576,21 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
                 self._members.append(branch)
         return await branch.begun(self._left())
 
+    async def branch_in_database(self, space: Any) -> Any:
+        if space.is_async is not self.is_async or self._decider is None:
+            raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
+        if self.parent is not None:
+            raise BadArgument("txn", "the outermost transaction: a database takes no other", self)
+        self._end_in_time()
+        with self._lock:
+            self._require_active()
+            branch = self._in_databases.get(space.database)
+            if branch is None:
+                branch = DatabaseBranch(space, self._secret_branch_id(), CommitBridge(space))
+                self._in_databases[space.database] = branch
+                self._members.append(branch)
+        return await branch.begun(space)
+
     def _new_branch_id(self) -> str:
         """The id of a branch in this process; a secret one if a decider may be asked about it."""
         is_decided_there = self._decider is not None and self.id == self._decider.id
@@ -536,21 +622,42 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
             super()._hand_up(member, parent)
 
     async def _settle(self) -> None:
-        """End the transactions that an earlier run has left prepared in local spaces, as far as the
-        decider of this transaction knows their outcome. Hosts do this by themselves."""
+        """End the transactions that an earlier run has left prepared in local spaces and databases,
+        as far as the decider of this transaction, or one of its databases, knows their outcome.
+        Hosts do this by themselves."""
         if self._decider is None:
             return
+        deciders: dict[str, Decider] = {
+            space.database.identity: DeciderInDatabase(space) for space in self._databases
+        }
+        deciders[decider_of(self.id)] = self._decider
+        for space in self._databases:
+            for branch in await space.prepared():
+                _, txn_id = read_prepared_name(branch.name)
+                await self._settle_one(deciders, txn_id, space.database.identity, branch.settle)
         for port in self._unsettled:
             for txn in port.in_doubt():
-                if decider_of(txn.id) != decider_of(self.id):
-                    continue
-                outcome = await self._decider.outcome(txn.id)
-                if outcome in ("committed", "aborted"):
-                    end = port.commit if outcome == "committed" else port.abort
-                    with suppress(TransactionEnded):
-                        port.flush(end(txn))
-                if outcome == "committed":
-                    self._decider.forget(txn.id, port.id)
+                await self._settle_one(deciders, txn.id, port.id, partial(_end_at, port, txn))
+
+    @staticmethod
+    async def _settle_one(
+        deciders: dict[str, Decider],
+        txn_id: str,
+        participant: str,
+        settle: Callable[[bool], Coroutine[Any, Any, None]],
+    ) -> None:
+        decider = deciders.get(decider_of(txn_id))
+        outcome = None if decider is None else await decider.outcome(txn_id)
+        if decider is None or outcome not in ("committed", "aborted"):
+            return
+        try:
+            await settle(outcome == "committed")
+        except NotAllowed:  # Another user of the database has prepared it, and may settle it.
+            return
+        except TransactionEnded:
+            pass
+        if outcome == "committed":
+            await decider.forget_there(txn_id, participant)
 
     def __enter__(self) -> Self:
         run_coroutine(self._settle())

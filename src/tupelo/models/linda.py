@@ -61,7 +61,7 @@ from tupelo.space.dual_api import (
     run_coroutine,
 )
 from tupelo.space.port import Port, port_of
-from tupelo.space.protocol import AsyncSpaceLike, SpaceLike
+from tupelo.space.protocol import AsyncSpaceLike, SpaceLike, is_space
 from tupelo.space.query import check_wait
 from tupelo.space.reaction import Step
 from tupelo.values.kind import entry
@@ -130,7 +130,6 @@ class LiveTuple:
 
 AnySpace = SpaceLike | AsyncSpaceLike
 EvalOn = Literal["threads", "processes"]
-_SPACES = (Space, asynchronous.Space, RemoteSpace, FederatedSpace)
 
 
 class TupleSpace(Closing, OnDoor[DoorT]):
@@ -159,8 +158,8 @@ class TupleSpace(Closing, OnDoor[DoorT]):
     ) -> None:
         if eval_on not in ("threads", "processes"):
             raise BadArgument("eval_on", '"threads" or "processes"', eval_on)
-        if not isinstance(space, (*_SPACES, str)):
-            raise BadArgument("space", "a space, here or at a host, or a name", space)
+        if not isinstance(space, str) and not is_space(space):
+            raise BadArgument("space", "a space of any kind, or a name", space)
         self.space: Any = Space(space) if isinstance(space, str) else space
         self.is_async = isinstance(space, asynchronous.Space) or bool(
             getattr(space, "is_async", False)
@@ -324,6 +323,8 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         check_wait(wait)
         if isinstance(self.space, FederatedSpace):
             raise BadArgument("space", "at one place for an exchange: give its .here", self.space)
+        if not isinstance(self.space, (Space, asynchronous.Space, RemoteSpace)):
+            raise BadArgument("space", "in this program or at a host for an exchange", self.space)
         await maybe_await(self.space.count(fields))  # refuses what is no entry, and a closed space
         if isinstance(self.space, RemoteSpace):
             offered = encode_any(fields, "fields")

@@ -529,7 +529,7 @@ class ExportRegistry(SilentExtension):
             try:
                 done = CallDone(invoke.call, _encode(encode_any(value, "its result"), "result"))
             except TupeloError as error:
-                text = f"{title} was done, but what it returned cannot be sent: {error}"
+                text = f"{title} was done, but its result cannot be sent: {error}"
                 done = _failed(invoke.call, AnswerTooLarge(text))
         await export.host.on_loop(self._answer(done, source, life))
 

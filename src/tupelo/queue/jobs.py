@@ -337,6 +337,11 @@ class JobQueue:
 
     # Workers
 
+    @property
+    def tasks(self) -> list[str]:
+        """The names of the tasks that this program has."""
+        return list(self._tasks)
+
     def work(
         self, threads: int = 1, *, until_empty: bool = False, leave_delayed: bool = False
     ) -> None:

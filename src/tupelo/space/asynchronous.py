@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from tupelo.errors import BadArgument, ListenerFailed, SpaceClosed, TupeloError
+from tupelo.errors import BadArgument, DiskFull, ListenerFailed, SpaceClosed, TupeloError
 from tupelo.space import blocking
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
@@ -32,7 +32,7 @@ from tupelo.space.query import Query, deadline_of
 from tupelo.space.reaction import Function
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
-from tupelo.space.tasks import TaskSignal
+from tupelo.space.tasks import FULL_DISK_SECONDS, TaskSignal
 from tupelo.space.transaction import Vote
 from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
@@ -223,6 +223,8 @@ class Space(AsyncClosing, AsyncSpaceLike):
         delivery = port.deliveries.begin(entries, query)
         try:
             await port.flushed(position)
+        except DiskFull as error:
+            raise port.undelivered(delivery) from error
         except TupeloError:
             raise
         except BaseException:  # cancelled, or the loop was closed
@@ -396,7 +398,14 @@ class Subscription(AsyncClosing, OpenedHandle, blocking.SubscriptionHandle):
 
     async def _call(self, callback: Callable[[Notice], object]) -> None:
         try:
-            async for notice in self:
+            while True:
+                try:
+                    notice = await self.get()
+                except DiskFull:  # The notice comes again.
+                    await asyncio.sleep(FULL_DISK_SECONDS)
+                    continue
+                if notice is None:
+                    return
                 answer = callback(notice)
                 if asyncio.iscoroutine(answer):
                     await answer

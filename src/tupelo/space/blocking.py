@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from tupelo.errors import BadArgument, ListenerFailed, SpaceClosed, TupeloError
+from tupelo.errors import BadArgument, DiskFull, ListenerFailed, SpaceClosed, TupeloError
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
 from tupelo.space.engine import Damaged, Engine, random_id
@@ -29,6 +30,7 @@ from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.reaction import Function, ReactionState
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
+from tupelo.space.tasks import FULL_DISK_SECONDS
 from tupelo.space.transaction import Vote
 from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
@@ -185,7 +187,14 @@ class Subscription(ClosingHandle, SubscriptionHandle):
 
     def _call(self, callback: Callable[[Notice], object]) -> None:
         try:
-            for notice in self:
+            while True:
+                try:
+                    notice = self.get()
+                except DiskFull:  # The notice comes again.
+                    time.sleep(FULL_DISK_SECONDS)
+                    continue
+                if notice is None:
+                    return
                 callback(notice)
         except Exception as error:
             logger.exception("a subscription's callback raised; the subscription is closed")
@@ -440,11 +449,13 @@ class Space(ClosingHandle, SpaceLike):
         return found  # type: ignore[return-value]
 
     def _flush_got(self, entries: list[Entry], position: int, query: Query) -> None:
-        """Wait for the disk; if the caller is interrupted, the entries are returned to the
-        space."""
+        """Wait for the disk; if the caller is interrupted, or the disk is full, the entries are
+        returned to the space."""
         delivery = self._port.deliveries.begin(entries, query)
         try:
             self._flush(position)
+        except DiskFull as error:
+            raise self._port.undelivered(delivery) from error
         except TupeloError:
             raise
         except BaseException:

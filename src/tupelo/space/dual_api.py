@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from datetime import datetime
 from decimal import Decimal
 from functools import partial, wraps
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -31,6 +31,8 @@ from typing import (
     overload,
 )
 from uuid import UUID
+
+from tupelo.errors import BadArgument
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
@@ -424,6 +426,13 @@ class DualHandle:
         """Raise TypeError if the handle belongs to the other API; `instead` is what to write."""
         if self.is_async is not is_async:
             raise TypeError(f"use {instead} with this {type(self).__name__}")
+
+    def require_function(self, argument: str, function: Any, of: str) -> None:
+        """Raise BadArgument unless this is a function that the API in use can call."""
+        if not callable(function):
+            raise BadArgument(argument, f"a function of {of}", function)
+        if iscoroutinefunction(function) and not self.is_async:
+            raise BadArgument(argument, "a plain function, or use tupelo.aio", function)
 
     def __enter__(self) -> Self:
         self.require_door(False, "'async with'")

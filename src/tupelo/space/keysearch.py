@@ -175,7 +175,7 @@ def _tracks(stores: list[Store], raw: Any, accept: Accept | None) -> Iterator[li
     """The tracks of each store."""
     for store in stores:
         plan, values = store.question(raw)
-        yield [_Track(store, target, values, accept) for target in plan.meet()]
+        yield [_Track(store, target, values, accept) for target in plan.all_targets()]
 
 
 def lacks_sorted(stores: list[Store], raw: Any, order: Key) -> bool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from tupelo.errors import (
     BadArgument,
     BadEntry,
+    DiskFull,
     JournalError,
     LeaseLost,
     Refused,
@@ -259,9 +260,11 @@ class Port:
         self._engine.flush(position)
 
     def flush_undone(self, position: int) -> None:
-        """Make durable that entries were given back; 0 means there were none."""
+        """Make durable that entries were given back; 0 means there were none. Errors of the disk
+        are not raised: the caller is being cancelled or interrupted."""
         if position:
-            self._engine.flush(position)
+            with suppress(JournalError):
+                self._engine.flush(position)
 
     async def flushed(self, position: int) -> None:
         """`flush` for tasks: the loop runs on meanwhile."""
@@ -651,7 +654,12 @@ class Port:
         return; entries that were taken in `reserve` or within a transaction need not be."""
         found, position = await self.answer(query, reserve)
         if position and not query.take:
-            await self.flusher.flush(position)
+            try:
+                await self.flusher.flush(position)
+            except BaseException:  # The disk is full, or the caller was cancelled.
+                if query.session is not None and not self._core.closed:
+                    self.unget(found, query)
+                raise
         return found
 
     async def answer(self, query: Query, reserve: bool = False) -> tuple[list[Entry], int]:
@@ -784,7 +792,11 @@ class Port:
         if not taken:
             self.abort(txn)
             return None, 0
-        _, position = self.prepare(txn)
+        try:
+            _, position = self.prepare(txn)
+        except DiskFull:
+            self.abort(txn)
+            raise
         return Prepared(self, txn), position
 
     def deliveries_in_doubt(self) -> list[Prepared]:
@@ -806,6 +818,19 @@ class Port:
 
     def forget_entries(self, entries: list[Entry]) -> None:
         self.deliveries.forget(entries)
+
+    def undelivered(self, delivery: Delivery) -> DiskFull:
+        """The disk has no room to store that these entries were got: give them back. Returns the
+        error for the caller."""
+        delivery.give_back()
+        return self.no_room()
+
+    def no_room(self) -> DiskFull:
+        """The error of an operation that was undone because the disk has no room for it."""
+        return DiskFull(
+            f"the disk of the space {self.name!r} is full: nothing was done, and the space goes on "
+            "when there is room"
+        )
 
     # Entries
 
@@ -1178,6 +1203,11 @@ class Port:
                 transaction.abort(self._core, state, reason)
 
         self.flush_soon(self._step(work)[1])
+
+    @property
+    def has_transactions(self) -> bool:
+        """Are there transactions now? Takes no step, and no lock."""
+        return bool(self._core.transactions)
 
     def in_doubt(self) -> list[Txn]:
         return self._step(

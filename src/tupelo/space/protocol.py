@@ -856,6 +856,11 @@ OPERATIONS: tuple[str, ...] = tuple(
 """The names of all operations of a space."""
 
 
+def is_space(thing: object) -> bool:
+    """Whether this is a space of any kind."""
+    return all(callable(getattr(thing, name, None)) for name in OPERATIONS)
+
+
 def names_of(protocol: type, *more: str) -> list[str]:
     """`__dir__` of an implementation: the public operations."""
     return sorted([*(name for name in vars(protocol) if not name.startswith("_")), *more])

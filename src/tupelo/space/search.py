@@ -232,7 +232,7 @@ class SlicedSearch:
     def _meet(self) -> None:
         """Make tracks for the shapes that can match, also new ones."""
         for store, (plan, values) in self._questions:
-            for target in plan.meet():
+            for target in plan.all_targets():
                 shape = target[0]
                 if (store, shape) not in self._tracks:
                     track = _SliceTrack(store.buckets[shape], target, values, self._after)
@@ -319,7 +319,7 @@ def begin(
     steps = SLICE_STEPS
     for store in stores:
         plan, values = store.question(template)
-        for shape, positions, fixed, check in plan.meet():
+        for shape, positions, fixed, check in plan.all_targets():
             bucket = store.buckets[shape]
             count = bucket.candidates_max(positions, values if fixed is None else fixed)
             if check is None and accept is None and enough is not None and not positions:
@@ -346,7 +346,7 @@ def _stand_near_the_end(
 ) -> bool:
     """Whether the last entries of each shape contain enough matches, or all its entries."""
     plan, values = question
-    for target in plan.meet():
+    for target in plan.all_targets():
         bucket = store.buckets[target[0]]
         if len(bucket) > look:
             track = _SliceTrack(bucket, target, values, 0)

@@ -288,7 +288,7 @@ class SharedTransaction(Spanning):
         try:
             tell(self._untold, self._decisions)
         finally:
-            self._say_ended()
+            self._report_ended()
         if interrupt is not None:
             raise interrupt
 
@@ -344,7 +344,7 @@ class SharedTransaction(Spanning):
             self._end("aborted", reason, [*branches, *guests])
         finally:
             for txn in nested:
-                txn._say_ended()
+                txn._report_ended()
 
     def _abort_nested(self) -> list[SharedTransaction]:
         """The nested transactions that are aborted with this one."""
@@ -418,7 +418,7 @@ class SharedTransaction(Spanning):
                     raise
                 raise CannotCommit(self.id, member.label, str(error)) from error
         self._end("committed")
-        self._say_ended()
+        self._report_ended()
 
     def _hand_up(self, member: Participant, parent: SharedTransaction) -> None:
         if isinstance(member, Branch):
@@ -441,9 +441,9 @@ class SharedTransaction(Spanning):
             try:
                 self.not_aborted = call_off(concerned or [])
             finally:
-                self._say_ended()
+                self._report_ended()
 
-    def _say_ended(self) -> None:
+    def _report_ended(self) -> None:
         self._over = True
         self.wake_waiting()
         if self._on_end is not None:
@@ -451,7 +451,7 @@ class SharedTransaction(Spanning):
         with self._lock:
             ends, self._ends = self._ends, []
         for end in ends:
-            self._tell_end(end)
+            self._notify_end(end)
 
     def at_end(self, end: End) -> None:
         """Call this function when the outcome is decided and visible, at once if it is already. A
@@ -460,9 +460,9 @@ class SharedTransaction(Spanning):
             if not self.ended:
                 self._ends.append(end)
                 return
-        self._tell_end(end)
+        self._notify_end(end)
 
-    def _tell_end(self, end: End) -> None:
+    def _notify_end(self, end: End) -> None:
         if self._state == "committed" and self.parent is not None:
             self.parent.at_end(end)
             return

@@ -109,7 +109,7 @@ class Subscriptions:
     def event(
         self, raw: Any, available: bool, returned: bool, removed: bool, txn: Txn | None
     ) -> PendingNotice:
-        key: Hashable = (_key(raw), available, returned, removed, txn)
+        key: Hashable = (template_key(raw), available, returned, removed, txn)
         try:
             event = self._events.get(key)
         except TypeError:  # a template with a list or a dict in it
@@ -213,14 +213,14 @@ def register(
     return subscription
 
 
-def _key(raw: Any) -> Hashable:
+def template_key(raw: Any) -> Hashable:
     """A key that is equal for equal templates; the types distinguish 1, 1.0 and True."""
     if type(raw) is tuple:
-        return tuple([(type(field), _key(field)) for field in raw])
+        return tuple([(type(field), template_key(field)) for field in raw])
     if is_typed(raw):
-        return type(raw), _key(values_of(raw))
+        return type(raw), template_key(values_of(raw))
     if isinstance(raw, Template):
-        return _key(raw.raw)
+        return template_key(raw.raw)
     if isinstance(raw, Combined):
-        return type(raw), *map(_key, raw.parts)
+        return type(raw), *map(template_key, raw.parts)
     return raw  # type: ignore[no-any-return]  # Unhashable ones are caught by the caller.

@@ -6,12 +6,13 @@ asyncio is loaded when the first task waits: it takes a while, and the command l
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from tupelo.errors import DiskFull
 from tupelo.space.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -116,6 +117,24 @@ async def timeout_at(clock: Clock, deadline: float | None) -> AsyncIterator[None
         finally:
             over = True
             cancel()
+
+
+FULL_DISK_SECONDS = 1.0
+"""What waits for room on a full disk tries again after so long."""
+
+
+async def when_room(work: Callable[[], Awaitable[T]], *, flushes: bool = False) -> T | None:
+    """Do something, again and again while the disk is full. None if it was done in memory, and is
+    stored when there is room; unless it `flushes`: that is repeated."""
+    import asyncio
+
+    while True:
+        try:
+            return await work()
+        except DiskFull as error:
+            if error.in_doubt and not flushes:
+                return None
+            await asyncio.sleep(FULL_DISK_SECONDS)
 
 
 WAKE_MAX = 1_024

@@ -37,7 +37,7 @@ def copy(source: Path, to: Path, report: Report = lambda file: None) -> list[Pat
     source, to = source.absolute(), to.absolute()
     for ending in BESIDE:
         if (there := to.with_name(to.name + ending)).exists():
-            raise BadArgument("to", f"a name that is free; {there} exists", str(to))
+            raise BadArgument("to", f"a name that is free; {there} exists")
     draft = draft_of(to)
     _remove(draft)
     try:

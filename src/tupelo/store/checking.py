@@ -237,7 +237,7 @@ class _Examiner:
         for row in self._rows():
             position, newest, living = (row[_PLACE[k]] for k in ("position", "newest", "living"))
             if position >= self._first:
-                self._tell_gap(expected, position - 1)
+                self._report_gap(expected, position - 1)
                 expected = position + 1
                 changes += 1
             if newest is not None and position > self._meta["position"]:
@@ -246,7 +246,7 @@ class _Examiner:
             self._follow(row)
         self._last = max(expected - 1, self._end)
         self._count(mark.newest if mark else 0, self._meta["n"])
-        self._tell_gap(expected, self._last)
+        self._report_gap(expected, self._last)
         self._settle()
         self._load_promises()
         self._check_living(mark.living if mark and mark.position == self._last else state[2])
@@ -331,7 +331,7 @@ class _Examiner:
                     raise ValueError("it is out of order")
                 self._require_good(row)
             except (BadBytes, LookupError, OverflowError, TypeError, ValueError) as error:
-                self._tell_row(row, error)
+                self._report_row(row, error)
                 continue
             before = row[0]
             yield row
@@ -368,14 +368,14 @@ class _Examiner:
                 raise ValueError("the checksum of its entry is wrong")
             decode_entry(row[_PLACE["payload"]])
 
-    def _tell_row(self, row: Row, error: Exception) -> None:
+    def _report_row(self, row: Row, error: Exception) -> None:
         position, code = row[0], row[2]
         kind = KINDS[code] if type(code) is int and 0 <= code < len(KINDS) else "of unknown kind"
         whose = " with its entry" if kind in _WITH_ENTRY else ""
         text = f"the change at {position!r} ({kind}){whose}: {error}"
         self._add("change", text, position if type(position) is int else 0)
 
-    def _tell_gap(self, first: int, last: int) -> None:
+    def _report_gap(self, first: int, last: int) -> None:
         """Report these changes as lost. Changes with a wrong checksum were reported before."""
         if first > last:
             return

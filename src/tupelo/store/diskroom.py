@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from tupelo.errors import DiskFull
@@ -25,12 +26,13 @@ class DiskRoom:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.free: Callable[[], int] = lambda: shutil.disk_usage(path.parent).free
         self.has_refused = False  # whether a commit failed for lack of room and is still pending
         self.is_low = False
 
     def look(self) -> None:
         """Measure the free room. Logs when it becomes too little, and when it is enough again."""
-        free = self._free()
+        free = self.free()
         if self.is_low:
             if free >= ENOUGH_BYTES and not self.has_refused:
                 self.is_low = False
@@ -51,7 +53,7 @@ class DiskRoom:
     @property
     def may_commit(self) -> bool:
         """Whether to repeat a commit that failed for lack of room."""
-        return not self.has_refused or self._free() >= RESERVE_BYTES
+        return not self.has_refused or self.free() >= RESERVE_BYTES
 
     def _lower(self, reason: str) -> None:
         self.is_low = True
@@ -61,7 +63,7 @@ class DiskRoom:
 
     def require(self, taking: bool, size: int = 0) -> None:
         """Raise DiskFull if there is no room for a take, or for a write of so many bytes."""
-        free = self._free()
+        free = self.free()
         needed = TAKING_BYTES if taking else RESERVE_BYTES + _OVERHEAD * size
         if self.has_refused or free < needed or (self.is_low and not taking):
             raise DiskFull(
@@ -77,6 +79,3 @@ class DiskRoom:
             "there is room",
             in_doubt=True,
         )
-
-    def _free(self) -> int:
-        return shutil.disk_usage(self._path.parent).free

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 from tupelo.store.plan import Planner, Question, Target
-from tupelo.store.sorted_values import SortedValues
 from tupelo.values.entry import Entry, Shape
 from tupelo.values.kind import is_at_hand
 from tupelo.values.parts import ANY
@@ -111,6 +110,81 @@ class Run:
                 yield items[place]
 
 
+_BLOCK_MAX = 1_024
+_FILL = _BLOCK_MAX // 2
+
+
+class SortedValues:
+    """Distinct values in ascending order. They are kept in blocks, so that adding or removing one
+    moves few others. `pending` are the values of an index that are not sorted in yet."""
+
+    __slots__ = ("_blocks", "_lasts", "pending")
+
+    def __init__(self, pending: Iterable[Any]) -> None:
+        self._blocks: list[list[Any]] = []
+        self._lasts: list[Any] = []  # the last value of each block
+        self.pending = list(pending)
+
+    def sort_pending(self, count: int, living: Container[Any]) -> None:
+        """Sort in so many of the pending values, as far as they are still `living`. Raises
+        TypeError if they cannot be compared."""
+        values = [value for value in self.pending[-count:] if value == value and value in living]
+        del self.pending[-count:]
+        if self.pending or self._blocks:
+            for value in values:
+                self.add(value)
+        else:  # Sorting all is faster than adding each.
+            values.sort()
+            self._blocks = [values[i : i + _FILL] for i in range(0, len(values), _FILL)]
+            self._lasts = [block[-1] for block in self._blocks]
+
+    def add(self, value: Any) -> None:
+        """Add a value, unless it is there. Raises TypeError if it cannot be compared. NaN has no
+        place in the order and is not added."""
+        if value != value:
+            return
+        blocks, lasts = self._blocks, self._lasts
+        number = bisect_left(lasts, value)
+        if number == len(blocks):  # It is the last one.
+            if not blocks:
+                blocks.append([])
+                lasts.append(value)
+            number = len(blocks) - 1
+        block = blocks[number]
+        place = bisect_left(block, value)
+        if place < len(block) and block[place] == value:
+            return
+        block.insert(place, value)
+        lasts[number] = block[-1]
+        if len(block) > _BLOCK_MAX:
+            blocks.insert(number + 1, block[_FILL:])
+            del block[_FILL:]
+            lasts[number : number + 1] = block[-1], blocks[number + 1][-1]
+
+    def discard(self, value: Any) -> None:
+        """Remove a value if it is there."""
+        number = bisect_left(self._lasts, value) if value == value else len(self._lasts)
+        if number == len(self._blocks):
+            return
+        block = self._blocks[number]
+        place = bisect_left(block, value)
+        if block[place] != value:
+            return
+        del block[place]
+        if block:
+            self._lasts[number] = block[-1]
+        else:
+            del self._blocks[number], self._lasts[number]
+
+    def __iter__(self) -> Iterator[Any]:
+        for block in self._blocks:
+            yield from block
+
+    def __reversed__(self) -> Iterator[Any]:
+        for block in reversed(self._blocks):
+            yield from reversed(block)
+
+
 Accept = Callable[[Entry], bool]
 
 REJECTIONS_BEFORE_INDEX = 32
@@ -167,10 +241,11 @@ class Bucket(Run):
                         del index[value]
                 else:
                     del index[value]
-        for position, values in self.sorted.items():
-            value = entry.fields[position]
-            if values is not None and value not in self.indexes[position]:
-                self._change_sorted(position, values.discard, value)
+        if self.sorted:
+            for position, values in self.sorted.items():
+                value = entry.fields[position]
+                if values is not None and value not in self.indexes[position]:
+                    self._change_sorted(position, values.discard, value)
 
     def restore(self, entry: Entry) -> None:
         entry.gone = False
@@ -423,7 +498,7 @@ class Store:
             if question is None:
                 return NotImplemented
             plan, values = question
-            targets = plan.meet()
+            targets = plan.all_targets()
             if len(targets) != 1:
                 return NotImplemented if targets else None
             shape, positions, fixed, check = targets[0]
@@ -446,7 +521,7 @@ class Store:
         """Whether the search for a template of values would build a large index."""
         question = self._planner.plain_question(raw)
         if question is not None:
-            for shape, positions, _, _ in question[0].meet():
+            for shape, positions, _, _ in question[0].all_targets():
                 bucket = self.buckets[shape]
                 if positions and len(bucket.items) > INDEX_AT_ONCE:
                     for position in positions:  # unrolled: this is called before every read
@@ -461,7 +536,7 @@ class Store:
     ) -> Entry | None:
         """The oldest match; with `accept`, the oldest one later than `after`."""
         plan, values = question
-        targets = plan.meet()
+        targets = plan.all_targets()
         if len(targets) == 1:
             return self._first_in(targets[0], values, accept, after)
         best: Entry | None = None
@@ -494,7 +569,7 @@ class Store:
             self.buckets[shape].search(
                 positions, values if fixed is None else fixed, check, accept, reverse, after
             )
-            for shape, positions, fixed, check in plan.meet()
+            for shape, positions, fixed, check in plan.all_targets()
         ]
         if len(found) == 1:
             return found[0]
@@ -503,7 +578,7 @@ class Store:
     def is_match(self, question: Question, entry: Entry) -> bool:
         """Whether this entry matches."""
         plan, values = question
-        for shape, positions, fixed, check in plan.meet():
+        for shape, positions, fixed, check in plan.all_targets():
             if shape == entry.shape:
                 required = values if fixed is None else fixed
                 fields = entry.fields
@@ -513,7 +588,7 @@ class Store:
     def count(self, question: Question) -> int:
         plan, values = question
         total = 0
-        for shape, positions, fixed, check in plan.meet():
+        for shape, positions, fixed, check in plan.all_targets():
             bucket = self.buckets[shape]
             if not positions and check is None:
                 total += len(bucket)

@@ -34,7 +34,7 @@ EVERYTHING = Template(ANY)
 
 
 class Plan:
-    """The targets of a template among the shapes known so far; `meet` adds later shapes."""
+    """The targets of a template among the shapes known so far; `all_targets` adds later shapes."""
 
     __slots__ = ("_bind", "_shapes", "_shapes_met", "targets")
 
@@ -44,7 +44,7 @@ class Plan:
         self._shapes_met = 0
         self.targets: list[Target] = []
 
-    def meet(self) -> list[Target]:
+    def all_targets(self) -> list[Target]:
         if self._shapes_met != len(self._shapes):
             for shape in islice(self._shapes, self._shapes_met, None):
                 target = self._bind(shape)

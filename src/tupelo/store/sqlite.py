@@ -85,11 +85,11 @@ _UPDATE = (
     "UPDATE change SET lease = v.column1, lease_crc = v.column2, returns = v.column3,"
     " ended = v.column4 FROM (VALUES {}) AS v WHERE position = v.column5"
 )
-_WRITE_ALONE = (
+_WRITE_SINGLE = (
     "INSERT INTO change (position, time, kind, arrival, waited, crc, n, payload, newest, living)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_END_ALONE = (
+_END_SINGLE = (
     "INSERT INTO change (position, time, kind, arrival, waited, crc, ended, newest, living)"
     " VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?), (?, 0, 0, NULL, NULL, NULL, ?, NULL, NULL)"
     " ON CONFLICT (position) DO UPDATE SET ended = excluded.ended, lease = NULL, lease_crc = NULL"
@@ -504,7 +504,7 @@ class SqliteJournal:
         trims = last - self._first - keep > keep // 4
         try:
             # A single statement is a transaction.
-            if count == 1 and not trims and (alone := self._alone(batch[0])):
+            if count == 1 and not trims and (alone := self._single_statement(batch[0])):
                 self._db.execute(*alone)
             elif (rows := self._rows(batch)).is_one and not trims:
                 _insert(self._db, rows.added)
@@ -547,7 +547,7 @@ class SqliteJournal:
             self._pending[:] = [c for c in self._pending if c.position > self.durable]
             self._uncertain = False
 
-    def _alone(self, c: Change) -> tuple[str, tuple[Any, ...]] | None:
+    def _single_statement(self, c: Change) -> tuple[str, tuple[Any, ...]] | None:
         """The statement and values for a commit of one common change. None if the change has more
         to store: see `_rows`."""
         position, kind, arrival, own = c.position, c.kind, c.arrival, self.agent
@@ -572,10 +572,10 @@ class SqliteJournal:
         crc = last_crc(crc, newest, living)
         if payload is None:
             of_both = (position, time, code, arrival, waited, crc, newest, living)
-            return _END_ALONE, (*of_both, arrival, position)
+            return _END_SINGLE, (*of_both, arrival, position)
         crc = row_crc(crc, entry_crc(position, None, n, payload, None))
         row = (position, time, code, arrival, waited, crc, n, payload, newest, living)
-        return _WRITE_ALONE, row
+        return _WRITE_SINGLE, row
 
     def _rows(self, batch: list[Change]) -> _Rows:
         """The rows of these changes; the last one also describes the space after them."""

@@ -142,7 +142,7 @@ class Watchers(Generic[W]):
         """Add the watch to every shape that it can match."""
         plan, values = watch.question
         places = self._watches[watch]
-        targets = plan.meet()
+        targets = plan.all_targets()
         for shape, positions, fixed, check in targets[len(places) :]:
             required = values if fixed is None else fixed
             if required and _has_nan(

@@ -129,3 +129,6 @@ class Notice(msgspec.Struct, frozen=True, eq=False):
     def entry(self) -> Any:
         """The entry as a read returns it. Raises UnknownType if its class is not known here."""
         return thaw(self.subject.shape, self.subject.fields)
+
+    def __repr__(self) -> str:
+        return f"<Notice {self.sequence}: {self.kind} {self.subject!r}>"

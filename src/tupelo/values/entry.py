@@ -89,6 +89,10 @@ class Entry(msgspec.Struct, gc=False, eq=False):
         """The entry as a read returns it: see `thaw`."""
         return thaw(self.shape, self.fields)
 
+    def __repr__(self) -> str:
+        kind = "" if self.shape.kind is None else self.shape.kind.name
+        return f"<entry {kind}{self.fields!r}>"
+
 
 class About(msgspec.Struct, frozen=True):
     """What a space knows about an entry that a read or take has returned, beside its fields.

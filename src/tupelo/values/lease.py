@@ -56,6 +56,10 @@ class Leased(msgspec.Struct, frozen=True, eq=False, gc=False):
         expires = self.expires
         return None if expires is None else max(0.0, expires - self.landlord.now())
 
+    def __repr__(self) -> str:
+        expires = getattr(self.thing, "expires", None)
+        return f"<{type(self).__name__} of {self.thing!r}, expires={expires}>"
+
 
 class Lease(Leased, frozen=True, eq=False, gc=False):
     """A limited lifetime; `renew()` and `cancel()` raise LeaseLost once it has ended."""

@@ -43,7 +43,7 @@ from tupelo.values.parts import (
 )
 from tupelo.values.template import AllOf, AnyOf, Combined, Named, NoneOf, Template, as_template
 
-Spelled = tuple[Any, ...]
+EncodedTemplate = tuple[Any, ...]
 
 
 class UnusablePart(BadBytes):
@@ -74,15 +74,17 @@ _COMBINED: dict[str, type[Combined]] = {"&": AllOf, "|": AnyOf, "~": NoneOf}
 _SIGNS = {cls: sign for sign, cls in _COMBINED.items()}
 
 
-def encode_template(raw: Any) -> Spelled:
+def encode_template(raw: Any) -> EncodedTemplate:
     """Convert a template to a value. Raises BadTemplate if it contains a `Where`."""
-    if isinstance(raw, Template):
-        raw = raw.raw
+    template = raw if isinstance(raw, Template) else None
+    if template is not None:
+        raw = template.raw
     if isinstance(raw, Combined):
         return (_SIGNS[type(raw)], *(encode_template(part) for part in raw.parts))
     if isinstance(raw, Named):
         return ("named", _encode_fields(raw.fields))
-    Template(raw)  # raises BadTemplate
+    if template is None:
+        Template(raw)  # raises BadTemplate
     return _encode(as_part(raw, "field"))
 
 
@@ -100,18 +102,20 @@ def read_template(encoded: Any) -> Template:
 def template_to_wire(raw: Any) -> Any:
     """Convert a template to an object that msgpack can encode; common ones become a list of their
     fields. Raises BadTemplate if the template cannot be sent or exceeds a limit."""
-    if type(raw) is tuple:
-        fields = [_encode_field(field) for field in raw]
+    given = raw.raw if isinstance(raw, Template) else raw
+    if type(given) is tuple:
+        fields = [_encode_field(field) for field in given]
         if NotImplemented not in fields:
             _check_cost(len(fields), BadTemplate)
             return fields
-    encoded = encode_template(raw)
+    template = as_template(raw)
+    encoded = encode_template(template)
     try:
         packed = encode_entry(shape_of(None, types_of(encoded)), encoded)
     except BadEntry as error:
         raise BadTemplate(f"the template is not valid Unicode: {error.__cause__}") from error
     _check_size(len(packed), BadTemplate)
-    _check_cost(as_template(raw).cost, BadTemplate)
+    _check_cost(template.cost, BadTemplate)
     return Ext(_TEMPLATE, packed)
 
 
@@ -195,7 +199,7 @@ def _encode_field(field: Any) -> Any:
     return _WILDCARD if field is ANY else NotImplemented
 
 
-def _encode(part: Part) -> Spelled:
+def _encode(part: Part) -> EncodedTemplate:
     match part:
         case AnyPart():
             return ("any",)

@@ -52,6 +52,7 @@ _TYPES: dict[str, Any] = {
         *(datetime, UUID, Decimal, tuple, list, dict),
     )
 }
+_JSON_WORDS = {"true": True, "false": False, "null": None}
 _NAMES: dict[str, Any] = {"ANY": ANY, "NoneType": NoneType, **_TYPES}
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "datetime": datetime.fromisoformat,
@@ -72,7 +73,7 @@ def read_template(text: str) -> Template:
     except BadTemplate:
         raise
     except _UNREADABLE as error:
-        raise BadTemplate(f"template={text!r} cannot be read: {error}") from error
+        raise BadTemplate(f"template={text!r} cannot be read: {_reason(error)}") from error
 
 
 def read_entry(text: str) -> Any:
@@ -83,12 +84,16 @@ def read_entry(text: str) -> Any:
             return _from_json(msgspec.json.decode(text))
         value = _value(ast.parse(text.strip(), mode="eval").body)
     except (*_UNREADABLE, BadTemplate, BadBytes) as error:
-        raise BadEntry(f"entry={text!r} cannot be read: {error}") from error
+        raise BadEntry(f"entry={text!r} cannot be read: {_reason(error)}") from error
     if isinstance(value, list):
         return tuple(value)
     if not isinstance(value, tuple) and not is_typed(value):
         raise BadEntry(f'entry={text!r} is no entry: write ("job", 7), or job(number=7)')
     return value
+
+
+def _reason(error: Exception) -> object:
+    return error.msg if isinstance(error, SyntaxError) else error  # without the place in a file
 
 
 def one_line(text: str) -> str:
@@ -126,7 +131,7 @@ def template_text(template: Template) -> str:
 
 def _part_text(part: Any) -> str:
     if isinstance(part, type):
-        return part.__name__
+        return part.__name__ if part.__name__ in _NAMES else f"{part.__name__}()"
     if isinstance(part, tuple):
         return f"({', '.join(map(_part_text, part))}{',' if len(part) == 1 else ''})"
     return repr(part) if is_typed(part) else _text(part)
@@ -221,8 +226,8 @@ def _value(node: ast.expr) -> Any:
             return value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
-        case ast.Name(id="true" | "false" | "null" as word):  # as JSON has them
-            return {"true": True, "false": False, "null": None}[word]
+        case ast.Name(id=word) if word in _JSON_WORDS:
+            return _JSON_WORDS[word]
         case ast.Tuple(elts=items):
             return tuple([_value(item) for item in items])
         case ast.List(elts=items):
@@ -236,7 +241,9 @@ def _value(node: ast.expr) -> Any:
             name = _dotted(function)
             kind = kind_named(name, tuple([str(word.arg) for word in named]), (name,))
             return build(kind, tuple([_value(word.value) for word in named]), stand_ins=True)
-    raise ValueError(f"{ast.unparse(node)!r} is no value")
+    text = ast.unparse(node)
+    hint = f': a text has quotes, "{text}"' if isinstance(node, (ast.Name, ast.Attribute)) else ""
+    raise ValueError(f"{text} is no value{hint}")
 
 
 def _read(node: ast.expr) -> Any:
@@ -258,10 +265,13 @@ def _read(node: ast.expr) -> Any:
         case ast.Dict(keys=keys, values=values) if None not in keys:
             pairs = zip(keys, values, strict=True)
             return {_read(key): _read(value) for key, value in pairs if key is not None}
-        case ast.Name(id=name):
-            return _NAMES[name] if name in _NAMES else OfType(name)
-        case ast.Attribute():
-            return OfType(_dotted(node))
+        case ast.Name(id=name) if name in _NAMES or name in _JSON_WORDS:
+            return _NAMES[name] if name in _NAMES else _JSON_WORDS[name]
+        case ast.Name() | ast.Attribute():  # Most often quotes were forgotten.
+            name = ast.unparse(node)
+            raise BadTemplate(
+                f'{name} is no type: a text has quotes, "{name}"; a dataclass is {name}()'
+            )
         case ast.Call(func=function, args=args, keywords=named) if all(k.arg for k in named):
             fields = {str(word.arg): _read(word.value) for word in named}
             kind = _dotted(function)
@@ -277,6 +287,11 @@ def _read(node: ast.expr) -> Any:
     raise BadTemplate(f"{ast.unparse(node)!r} is no part of a template")
 
 
+def type_named(name: str) -> Any:
+    """The part of a template for a type, or for a dataclass of this name."""
+    return _NAMES[name] if name in _NAMES else OfType(name)
+
+
 def _are_parts(*nodes: ast.expr) -> bool:
     """Whether `|` and `&` combine fields rather than whole templates."""
     return all(
@@ -288,6 +303,8 @@ def _are_parts(*nodes: ast.expr) -> bool:
 
 
 def _template(node: ast.expr) -> Template:
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return Template(type_named(_dotted(node)))
     read = _read(node)
     return read if isinstance(read, Template) else Template(read)
 

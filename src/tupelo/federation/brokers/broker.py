@@ -242,14 +242,14 @@ class BrokerEpoch:
             case ProbeAnswer():
                 self.probing.heard_answer(edge, message)
             case ProbeCancel():
-                self.probing.heard_quit(edge, message)
+                self.probing.heard_cancel(edge, message)
             case CollectRequest():
                 pattern = self._local.read_pattern(message.pattern)
                 self.collecting.heard_collect(edge, message, pattern)
             case CollectResult():
                 self.collecting.heard_result(edge, message)
             case CollectCancel():
-                self.collecting.heard_drop(edge, message)
+                self.collecting.heard_cancel(edge, message)
 
     # Updates
 

@@ -163,7 +163,7 @@ class Collecting:
         if entry is not None:
             self._remove(entry)
 
-    def heard_drop(self, edge: str, message: CollectCancel) -> None:
+    def heard_cancel(self, edge: str, message: CollectCancel) -> None:
         entry = self._entries.get(CollectId(message.host, message.number))
         if entry is not None and entry.toward == edge:
             self._remove(entry)

@@ -188,7 +188,7 @@ class Probing:
         if not evaluation.over:
             self._give_up(evaluation)
 
-    def heard_quit(self, edge: str, message: ProbeCancel) -> None:
+    def heard_cancel(self, edge: str, message: ProbeCancel) -> None:
         evaluation = self._asked.pop((edge, message.number), None)
         if evaluation is not None:
             self._of[edge] -= 1

@@ -8,6 +8,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -24,7 +25,7 @@ from tupelo.federation.client.space import (
     RemoteSpace,
     RemoteSpaceLike,
 )
-from tupelo.federation.links.address import Address, is_loopback, parse_url
+from tupelo.federation.links.address import Address, is_database, is_loopback, parse_url
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.space.dual_api import run_sync
 from tupelo.space.query import WAIT_MAX
@@ -32,6 +33,14 @@ from tupelo.space.query import WAIT_MAX
 if TYPE_CHECKING:
     from tupelo.federation.identity.keys import Identity
     from tupelo.federation.identity.trust import Trust
+
+_default_name: ContextVar[str] = ContextVar("default_name", default="")
+
+
+def name_connections(name: str) -> None:
+    """From now on this is the name of connections that are given none, in this thread or task and
+    in the tasks it creates. For tools that run the programs of others, such as `tupelo work`."""
+    _default_name.set(name)
 
 
 def connect(
@@ -100,18 +109,11 @@ async def connect_async(
     return typed
 
 
-def is_database(url: object) -> bool:
-    """Whether this is the URL of a PostgreSQL database."""
-    return isinstance(url, str) and url.startswith(("postgresql://", "postgres://"))
-
-
 def _require_none(**options: object) -> None:
     """The options for links to hosts are not for databases."""
     for option, value in options.items():
         if value is not None:
-            raise BadArgument(
-                option, "left out: the URL of a database has user, password and TLS", "given"
-            )
+            raise BadArgument(option, "left out: the URL of a database has user, password and TLS")
 
 
 async def _open_in_database(
@@ -122,9 +124,8 @@ async def _open_in_database(
         raise BadArgument("create", "True or False", create)
     from tupelo.postgres.connect import open_space
 
-    return await open_space(
-        url, is_async=is_async, label=name or "", reconnect=reconnect, create=create
-    )
+    label = name or _default_name.get()
+    return await open_space(url, is_async=is_async, label=label, reconnect=reconnect, create=create)
 
 
 def _check_options(name: object, reconnect: object) -> None:
@@ -160,8 +161,9 @@ def _config(
     recognise: Callable[[str], None] = _accept_any
     if tls or known or (tls is None and not is_loopback(address.host)):
         agent, context, recognise = _credentials(address, identity, trust)
+    label = name or _default_name.get()
     config = ConnectionConfig(
-        address, agent, name or "", uuid4().hex, context, recognise, float(reconnect)
+        address, agent, label, uuid4().hex, context, recognise, float(reconnect)
     )
     return config, space
 
@@ -180,7 +182,7 @@ def config_of(url: str, options: dict[str, Any]) -> tuple[ConnectionConfig, str 
     }
     unknown = [option for option in options if option not in values]
     if unknown:
-        raise BadArgument(unknown[0], f"left out: the options are {', '.join(values)}", "given")
+        raise BadArgument(unknown[0], f"left out: the options are {', '.join(values)}")
     values.update(options)
     password = values.pop("password")
     return _config(f"tupelo://{address}/-", **values)[0], password

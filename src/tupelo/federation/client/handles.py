@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -19,7 +17,6 @@ import msgspec
 from tupelo.errors import (
     BadFrame,
     LeaseLost,
-    ListenerFailed,
     PeerLost,
     SpaceClosed,
     TransactionEnded,
@@ -30,6 +27,7 @@ from tupelo.federation.client.arguments import built, listed, parts
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import read_error, read_whole
 from tupelo.space.dual_api import DualHandle, dual_api, run_sync
+from tupelo.space.fetching import Fetching, FetchingSubscription
 from tupelo.space.matchset import Skipped
 from tupelo.space.protocol import (
     MatchSetLike,
@@ -39,11 +37,9 @@ from tupelo.space.protocol import (
     names_of,
 )
 from tupelo.space.query import check_wait
-from tupelo.space.reaction import WeakFunction, WeakStep
-from tupelo.space.session import Seen
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
 from tupelo.values.change import Notice
-from tupelo.values.entry import About, Entry, check_about, thaw
+from tupelo.values.entry import About, check_about
 from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
@@ -65,6 +61,9 @@ class WrittenEntryId(msgspec.Struct, gc=False):
     @property
     def id(self) -> str:
         return f"{self.n}:{self.arrival}"
+
+    def __repr__(self) -> str:
+        return f"<entry {self.id}>"
 
 
 class RemoteLandlord:
@@ -349,7 +348,7 @@ class RemoteSession(ClosableHandle, SessionLike):
         _, self.expires, self._seen, _ = await self._fetch_state()
 
 
-class RemoteMatchSet(ClosableHandle):
+class RemoteMatchSet(ClosableHandle, Fetching):
     """The entries that matched at another host, in order of arrival. Iterate (`async for` on the
     async API), or call `next` until it returns None."""
 
@@ -363,6 +362,9 @@ class RemoteMatchSet(ClosableHandle):
     @dual_api
     async def next(self) -> Any:
         """The next entry, or None at the end. MatchSetInvalid if one of its entries was taken."""
+        return await self.fetch_next()
+
+    async def fetch_next(self) -> Any:
         while True:
             message = wire.NextMatches(0, self._space.name, self.id, 1)
             entries, skipped = parts(await self._ask(message), 2)
@@ -379,16 +381,6 @@ class RemoteMatchSet(ClosableHandle):
         """The entries that were left out so far, with the reasons."""
         return [*self._at_host, *self._skipped]
 
-    def __iter__(self) -> Iterator[Any]:
-        self.require_door(False, "'async for'")
-        while (entry := self.next()) is not None:
-            yield entry
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        self.require_door(True, "'for'")
-        while (entry := await self.next()) is not None:
-            yield entry
-
 
 logger = logging.getLogger("tupelo")
 
@@ -399,7 +391,7 @@ BACKLOG_MAX = 10_000
 """How many notices wait for a reaction at most."""
 
 
-class RemoteSubscription(ClosableHandle):
+class RemoteSubscription(ClosableHandle, FetchingSubscription):
     """A subscription at another host: notices in order. Iterate (`async for` on the async API), or
     call `get`. It ends with its lease, its transaction, its space, its link, or `close()`."""
 
@@ -429,15 +421,8 @@ class RemoteSubscription(ClosableHandle):
         check_wait(wait)
         return await self._next(wait, 1)
 
-    def __iter__(self) -> Iterator[Notice]:
-        self.require_door(False, "'async for'")
-        while (notice := run_sync(partial(self._next, None, AHEAD_MAX))) is not None:
-            yield notice
-
-    async def __aiter__(self) -> AsyncIterator[Notice]:
-        self.require_door(True, "'for'")
-        while (notice := await self._next(None, AHEAD_MAX)) is not None:
-            yield notice
+    async def fetch_next(self) -> Notice | None:
+        return await self._next(None, AHEAD_MAX)
 
     async def _next(self, wait: float | None, limit: int) -> Notice | None:
         while True:
@@ -457,7 +442,7 @@ class RemoteSubscription(ClosableHandle):
         except SpaceClosed:
             return False
         except TupeloError as error:
-            self._end(error)
+            self.fail(error)
             raise
         self._ahead.extend(notices)
         return bool(notices)
@@ -470,29 +455,7 @@ class RemoteSubscription(ClosableHandle):
         self._sequence = max(self._sequence, sequence)
         return Notice(event_id, sequence, kind, read_whole(subject), self._handback, missed)
 
-    async def call(self, callback: Callable[[Notice], object]) -> None:
-        """Call `callback` with each notice; an exception of the callback ends the subscription."""
-        try:
-            while (notice := await self._next(None, AHEAD_MAX)) is not None:
-                result = callback(notice)
-                if self.is_async and isawaitable(result):
-                    await result
-        except PeerLost as error:
-            logger.warning(
-                "a subscription in the space %r ended: %s; subscribe again to be told what comes "
-                "from now on",
-                self._space.name,
-                error,
-            )
-        except Exception as error:
-            logger.exception("a subscription's callback raised; the subscription is closed")
-            self._end(error)
-            await super().finish()
-        except BaseException as error:
-            self._end(ListenerFailed(repr(error)))
-            raise
-
-    def _end(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         self._error = self._error or error
         self._active = False
 
@@ -531,7 +494,7 @@ class RemoteSubscription(ClosableHandle):
         except SpaceClosed:
             self._active = False
         except TupeloError as lost:
-            self._end(lost)
+            self.fail(lost)
         else:
             if error is not None:
                 self._error = read_error(*error)
@@ -551,94 +514,3 @@ class RemoteSubscription(ClosableHandle):
                 await self._fetch(0, self._backlog_max)
             except TupeloError:  # It is kept as `error`.
                 return
-
-
-class RemoteReaction:
-    """A reaction to entries of another host: this program calls the function once for every entry,
-    after the host's step. It may lag behind by `BACKLOG_MAX` entries; of the entries beyond that it
-    sees only those that are still in the space."""
-
-    def __init__(
-        self,
-        space: RemoteSpace,
-        subscription: RemoteSubscription,
-        read_matches: Callable[[], Coroutine[Any, Any, list[Entry]]],
-        function: WeakFunction,
-        once: bool,
-    ) -> None:
-        self._space = space
-        self._subscription = subscription
-        self._read_matches = read_matches
-        self._function = function
-        self._once = once
-        self._seen = Seen()
-        self._active = True
-        self._error: Exception | None = None
-        self.is_async = space.is_async
-
-    def __repr__(self) -> str:
-        return f"<a reaction in the space {self._space.name!r} at {self._space.peer}>"
-
-    @property
-    def active(self) -> bool:
-        """Will the function be called again?"""
-        return self._active
-
-    @property
-    def error(self) -> Exception | None:
-        """The last exception of the function, or the error that ended the reaction."""
-        return self._error
-
-    @dual_api
-    async def cancel(self) -> None:
-        """End the reaction."""
-        self._active = False
-        await self._subscription.finish()
-
-    async def run(self, existing: list[Entry]) -> None:
-        """React to the entries that are there, then to those that come."""
-        try:
-            await self._react_to(existing)
-            while self._active and (notice := await self._subscription._next(None, AHEAD_MAX)):
-                if notice.missed:  # The backlog was full.
-                    await self._react_to(await self._read_matches())
-                await self._react_to([notice.subject])
-        except TupeloError as error:
-            self._error = error
-            if isinstance(error, PeerLost):
-                logger.warning(
-                    "a reaction in the space %r ended: %s; call react again to go on",
-                    self._space.name,
-                    error,
-                )
-        finally:
-            self._active = False
-        await self._subscription.finish()
-
-    async def _react_to(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            await self._react(entry)
-
-    async def _react(self, entry: Entry) -> None:
-        if not self._active or entry in self._seen:
-            return
-        self._seen.add(entry)
-        try:
-            txn = await self._space.begin(None)
-            try:
-                step = WeakStep(self._space, txn)
-                result = self._function(thaw(entry.shape, entry.fields), step)
-                if self.is_async and isawaitable(result):
-                    await result
-            except BaseException as error:
-                await txn.leave(error)
-                raise
-            await txn.leave(None)
-        except (PeerLost, SpaceClosed):
-            raise
-        except Exception as error:
-            logger.exception("a reaction's function raised; what it did is undone")
-            self._error = error
-        else:
-            if self._once:
-                self._active = False

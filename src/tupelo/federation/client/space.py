@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -37,7 +36,6 @@ from tupelo.federation.client.handles import (
     RemoteHandle,
     RemoteLandlord,
     RemoteMatchSet,
-    RemoteReaction,
     RemoteSession,
     RemoteSubscription,
     RemoteTransaction,
@@ -46,6 +44,7 @@ from tupelo.federation.client.handles import (
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_order, read_change, read_leases, read_whole
 from tupelo.space.dual_api import DualHandle, dual_api, run_sync
+from tupelo.space.fetching import FetchingReaction
 from tupelo.space.order import Fifo, Order
 from tupelo.space.port import Spanning, Transactional, check_entries
 from tupelo.space.protocol import (
@@ -164,6 +163,11 @@ class HostConnection(DualHandle):
     def agent(self) -> str:
         """The id under which the host and its other clients know this program."""
         return self._agent
+
+    @property
+    def label(self) -> str:
+        """The name that this program has given itself; it may be empty."""
+        return self._channel.config.name
 
     @property
     def peer(self) -> str:
@@ -458,16 +462,18 @@ class RemoteSpace(HostConnection, SpaceLike):
         handle: RemoteHandle | None = None,
         coverage: Coverage | None = None,
         about: list[About] | None = None,
+        build: Callable[[Any], Any] = built,
     ) -> list[Any]:
         """Send a read or take, possibly within a transaction or session (`handle`), and return the
         entries; whole ones only without `about`, which is filled. A take outside of transactions is
-        confirmed once its entries are built here."""
+        confirmed once its entries are built here. Entries that are not whole are built by `build`,
+        of what the message has of each."""
         if coverage is not None:
             check_coverage(coverage)
             message.coverage = True
         if isinstance(handle, RemoteTransaction):
             message.txn = handle.id
-        build = read_whole if message.whole else built
+        build = read_whole if message.whole else build
         noted: list[About] = []
 
         def build_all(answer: Any) -> list[Any]:
@@ -608,10 +614,8 @@ class RemoteSpace(HostConnection, SpaceLike):
         removed: bool,
         scope: Scope | None,
     ) -> Any:
-        if callback is not None and not callable(callback):
-            raise BadArgument("callback", "a function of a notice", callback)
-        if iscoroutinefunction(callback) and not self.is_async:
-            raise BadArgument("callback", "a plain function, or use tupelo.aio", callback)
+        if callback is not None:
+            self.require_function("callback", callback, "a notice")
         check_count(backlog_max, "backlog_max")
         _require_here(scope)
         message = wire.Subscribe(
@@ -654,12 +658,9 @@ class RemoteSpace(HostConnection, SpaceLike):
         once: bool,
         existing: bool,
         scope: Scope | None,
-    ) -> RemoteReaction:
+    ) -> FetchingReaction:
         """Functions are not sent: this program calls the function, after the host's step."""
-        if not callable(function):
-            raise BadArgument("function", "a function of an entry and a step", function)
-        if iscoroutinefunction(function) and not self.is_async:
-            raise BadArgument("function", "a plain function, or use tupelo.aio", function)
+        self.require_function("function", function, "an entry and a step")
         _require_here(scope)
         encoded = template_to_wire(template)
         message = wire.Subscribe(0, self._name, encoded, backlog_max=BACKLOG_MAX)
@@ -671,7 +672,9 @@ class RemoteSpace(HostConnection, SpaceLike):
             )
 
         entries = await read_matches() if existing else []
-        reaction = RemoteReaction(self, subscription, read_matches, function, bool(once))
+        reaction = FetchingReaction(
+            self, self.peer, subscription, read_matches, function, bool(once)
+        )
         self._channel.start(lambda: reaction.run(entries), "tupelo-reaction")
         return reaction
 

@@ -1,1 +1,1 @@
-"""A host: its spaces, the agents it serves, the hosts it meets."""
+"""A host: its spaces, its clients, its peers, discovery and services."""

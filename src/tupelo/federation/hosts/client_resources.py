@@ -43,8 +43,8 @@ from tupelo.values.template_encoding import template_from_wire
 if TYPE_CHECKING:
     from tupelo.federation.hosts.serving import ClientServer
 
-_HELD = "open transactions, sessions, subscriptions and match sets"
-_OF_THINGS: dict[wire.Thing, str] = {
+HELD = "open transactions, sessions, subscriptions and match sets"
+OF_THINGS: dict[wire.Thing, str] = {
     "entry": "write",
     "transaction": "read",
     "session": "read",
@@ -125,7 +125,7 @@ class ClientResources:
                 self._forget_ended()
             self._refusals += 1
         if self._counted >= self._limits.held:
-            raise LimitReached(f"{_HELD} of this connection", self._limits.held)
+            raise LimitReached(f"{HELD} of this connection", self._limits.held)
         self._in_all.require_room()
         self._refusals = 0
 
@@ -312,7 +312,7 @@ class ClientResources:
             notice = await subscription.get(wait=0 if taken else wait)
             if notice is None:
                 return
-            content = _encode_notice(notice, self._message_max - AROUND_BYTES, self._level)
+            content = encode_notice(notice, self._message_max - AROUND_BYTES, self._level)
             if content is None:
                 with hosted.port.atomic():
                     state.missed += notice.missed + 1
@@ -456,7 +456,7 @@ def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice
         hosted.port.return_notice(state, msgspec.structs.replace(notice, missed=0))
 
 
-def _encode_notice(notice: Notice, bytes_max: int, level: int) -> bytes | None:
+def encode_notice(notice: Notice, bytes_max: int, level: int) -> bytes | None:
     """The encoded notice; None if it is too long, or not valid Unicode."""
     try:
         subject = encode_whole(notice.subject, level=level)
@@ -473,7 +473,7 @@ Method = Callable[[ClientResources, HostedSpace, Any], Coroutine[Any, Any, Any]]
 async def _serve(operation: str, method: Method, client: ClientServer, message: Any) -> Any:
     """Call a method of ClientResources for a client that may do the operation in the space; without
     an operation, the one that the kind of thing needs."""
-    hosted = client.hosted(message.space, operation or _OF_THINGS[message.thing])
+    hosted = client.hosted(message.space, operation or OF_THINGS[message.thing])
     try:
         return await method(client.resources, hosted, message)
     finally:

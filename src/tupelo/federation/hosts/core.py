@@ -21,6 +21,7 @@ from tupelo.errors import (
     DamagedFile,
     ForeignFile,
     HostClosed,
+    JournalError,
     JournalFailed,
     LimitReached,
     NotAllowed,
@@ -31,12 +32,13 @@ from tupelo.errors import (
 from tupelo.federation.hosts.client_resources import ClientResources
 from tupelo.federation.hosts.decisions import TransactionDecisions
 from tupelo.federation.hosts.discovery import Dialler
-from tupelo.federation.hosts.folder import Archiver, Folder, check_space_name
+from tupelo.federation.hosts.folder import Folder, LogArchiver, check_space_name
 from tupelo.federation.hosts.limits import AGENTS_MAX, Budget, Limits
 from tupelo.federation.hosts.peer import Extensions, Peer
 from tupelo.federation.hosts.presence import PresenceBoard
 from tupelo.federation.hosts.services import Service, Services
 from tupelo.federation.hosts.serving import AnsweredCalls, ClientServer
+from tupelo.federation.hosts.stored import AT_WORK_MAX, StoredServing
 from tupelo.federation.identity.access import NOBODY, Access, PasswordGuard
 from tupelo.federation.identity.keys import Identity, check_key, require_proved
 from tupelo.federation.identity.trust import Trust
@@ -53,6 +55,7 @@ from tupelo.federation.spaces.hosted import (
     check_doubt,
     give_back,
 )
+from tupelo.federation.spaces.stored import StoredSpace, check_store, in_database
 from tupelo.federation.spanning.federated import Federation
 from tupelo.federation.spanning.moving import EntryMover
 from tupelo.space import blocking
@@ -107,10 +110,11 @@ class HostCore:
         answer_seconds: float = 5.0,
         commit_in_place: bool = False,
         durability: Any = None,
-        archiver: Archiver | None = None,
+        archiver: LogArchiver | None = None,
         local_trust: bool = True,
         limits: Limits | None = None,
         create_spaces: bool = True,
+        store: str = "",
     ) -> None:
         loop = asyncio.get_running_loop()
         self.name = name
@@ -124,6 +128,8 @@ class HostCore:
         self.answer_seconds = answer_seconds
         self.listening: Listener | None = None
         self.spaces: dict[str, HostedSpace] = {}
+        self.stored: dict[str, StoredSpace] = {}
+        """The spaces in databases."""
         self.set_aside: dict[str, SetAside] = {}
         self.peers: dict[str, Peer] = {}
         self.servings: dict[str, ClientServer] = {}
@@ -131,7 +137,9 @@ class HostCore:
         self.from_hosts: Handlers[Peer] = Handlers()
         self.extensions = Extensions()
         self.services = Services(self)
-        self.doubts = DoubtfulDeliveries(lambda name: self.spaces.get(name))
+        self.doubts = DoubtfulDeliveries(
+            lambda name: self.spaces.get(name) or self.stored.get(name)
+        )
         self.all_doubts = {self.doubts}
         """Also those of the models."""
         self.woken = AnsweredCalls(loop)
@@ -156,7 +164,11 @@ class HostCore:
         self._durability = durability
         self._archiver = archiver
         self.commits_in_place = commit_in_place
-        self._creates_spaces = create_spaces
+        self.creates_spaces = create_spaces
+        self.stores_at_work = asyncio.Semaphore(AT_WORK_MAX)
+        self._store = store
+        self.with_stored: set[StoredServing] = set()
+        """The clients that use spaces in databases."""
         self._calls = 0
         self._dialler = Dialler(host_id, self._greet, self._has, rng)
         self.dial = self._dialler.dial
@@ -167,7 +179,7 @@ class HostCore:
         """Whether this host keeps away from all others, until `reengage`."""
         self._left: list[str] = []
         self._started = False
-        self._saying: asyncio.TimerHandle | None = None
+        self._presence_timer: asyncio.TimerHandle | None = None
         # Not each time on disk: it is kept for its log, and must not hold up those who come.
         kept = {} if path is None else {"durability": durability or "process"}
         system = self.open_space(PRESENCE, kept)
@@ -203,12 +215,13 @@ class HostCore:
             """The answer shows that all earlier messages of the peer were handled."""
 
         ClientServer.register(self.from_clients)
+        StoredServing.register(self.from_clients)
         ClientResources.register(self.from_clients)
         self.deciding.register(self.from_clients, lambda client: client.session)
         self.from_clients.later[wire.DescribeHost] = tell
         Peer.register(self.from_hosts)
         self.deciding.register(self.from_hosts, lambda peer: peer.holder.id)
-        self.from_hosts.later[wire.MoveEntry] = self.mover.come
+        self.from_hosts.later[wire.MoveEntry] = self.mover.accept
         self.from_hosts.later[wire.DescribeHost] = hear
         self.from_hosts.now[wire.PartNotice] = self.extensions.heard
 
@@ -221,11 +234,11 @@ class HostCore:
             self._open_or_set_aside(name, options)
         for name in self._folder.names() if self._folder else []:
             if name not in self.spaces and name not in self.set_aside:
-                self._open_or_set_aside(name, {})
+                self._open_or_set_aside(name, {"store": ""})
         if self._listen is not None:
             self.listening = await self.network.listen(self._listen, self._answer)
         self.presence.engaged(self.id, self.name, self.address)
-        self._say_presence()
+        self._announce_presence()
         self.deciding.start()
         self._review_trust()
         for address in self._first_peers:
@@ -240,11 +253,12 @@ class HostCore:
         return self.listening.address if self.listening is not None else ""
 
     async def stop(self, reason: str = "") -> None:
-        """Send Goodbye on all links, and close the spaces."""
+        """Send Goodbye on all links, and close the spaces. If the disk refuses the last changes of
+        some, JournalError is raised when all are closed."""
         if self._closed:
             return
         self._closed = True
-        for timer in (self._saying, self._trust_ends):
+        for timer in (self._presence_timer, self._trust_ends):
             if timer is not None:
                 timer.cancel()
         if self.listening is not None:
@@ -262,15 +276,83 @@ class HostCore:
         self.guesses.close()
         self.presence.end()
         await asyncio.sleep(0)
+        for client in list(self.with_stored):
+            await client.stop()
+        for stored in self.stored.values():
+            await stored.close()
+        refused: list[JournalError] = []
         for hosted in self.spaces.values():
-            if self.commits_in_place:
-                hosted.port.close()
-            else:
-                await hosted.door.close()
+            try:
+                if self.commits_in_place:
+                    hosted.port.close()
+                else:
+                    await hosted.door.close()
+            except JournalError as error:
+                refused.append(error)
         if self._archiver is not None:
             await asyncio.to_thread(self._archiver.close)
+        if refused:
+            raise refused[0]
 
     # Spaces
+
+    def make(
+        self,
+        name: str,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        store: str | None = None,
+        **options: Any,
+    ) -> HostedSpace | StoredSpace:
+        """The space of this name, in the database `store` or in that of the host, if it has one and
+        `store` is not ""; otherwise see `make_space`."""
+        own = bool(options) or access is not None or doubt is not None or store is not None
+        if name in self.stored:
+            if own:
+                raise BadArgument("options", f"left out: the space {name!r} is there already", own)
+            return self.stored[name]
+        where = self._store if store is None else check_store(store)
+        if not where or name in self.spaces or name in self.set_aside or "path" in options:
+            if store and name in self.spaces:
+                raise BadArgument("store", f"left out: the space {name!r} is there already", store)
+            return self.make_space(name, access, doubt, **options)
+        check_space_name(name)
+        if access is not None and not isinstance(access, Access):
+            raise BadArgument("access", "an Access(...)", access)
+        policy = self._doubt if doubt is None else check_doubt(doubt)
+        made = StoredSpace(name, where, access or self._access, policy, options)
+        self.stored[name] = made
+        return made
+
+    def declared(
+        self,
+        name: str,
+        access: Access | None,
+        doubt: Doubt | None,
+        create: bool,
+        **options: Any,
+    ) -> HostedSpace | StoredSpace:
+        """The space of this name, for the program of the host."""
+        if not create and not (options.get("store") or self.is_stored(name)):
+            self.require_space(name)
+        found = self.make(name, access, doubt, **options)
+        if isinstance(found, StoredSpace):
+            found.declared = True
+        return found
+
+    def is_stored(self, name: str) -> bool:
+        """Is the space of this name in a database, or would it be if it was made now?"""
+        return name in self.stored or (
+            bool(self._store)
+            and not is_reserved(name)
+            and name not in self.spaces
+            and name not in self.set_aside
+        )
+
+    def forget_stored(self, stored: StoredSpace) -> None:
+        """The database has no such space, and was not to make it."""
+        if self.stored.get(stored.name) is stored and not stored.declared:
+            del self.stored[stored.name]
 
     def make_space(
         self, name: str, access: Access | None = None, doubt: Doubt | None = None, **options: Any
@@ -279,6 +361,8 @@ class HostCore:
         was set aside keeps the options that it was given, also now, unless others replace them.
         Raises BadArgument if options are given for an existing space."""
         check_space_name(name)
+        if name in self.stored:
+            raise in_database(name)
         if name in self.set_aside:  # The rules that it was given hold also after its repair.
             kept = dict(self.set_aside[name].options)
             rules, policy = kept.pop("access", None), kept.pop("doubt", None)
@@ -289,7 +373,7 @@ class HostCore:
         if name in self.spaces:
             if own:
                 given = ", ".join([*options, *(["access"] if access else []), "doubt"][:3])
-                raise BadArgument(given, f"left out: the space {name!r} is there already", "given")
+                raise BadArgument(given, f"left out: the space {name!r} is there already")
             return self.spaces[name]
         if access is not None and not isinstance(access, Access):
             raise BadArgument("access", "an Access(...)", access)
@@ -315,13 +399,15 @@ class HostCore:
     def _open_or_set_aside(self, name: str, options: Mapping[str, Any]) -> None:
         """Open a space; if its file cannot be used, the host goes on without it."""
         try:
-            self.make_space(name, **options)
+            given = {"access": None, "doubt": None, "create": True, **options}
+            self.declared(name, **given)
         except _UNUSABLE as error:
             if self._folder is None:
                 raise
             passing = isinstance(error, JournalFailed)
             state = None if passing else _file_state(self._folder.file_of(name))
-            self.set_aside[name] = SetAside(str(error), options, state)
+            own = {option: value for option, value in options.items() if option != "store"}
+            self.set_aside[name] = SetAside(str(error), own, state)
             logger.error(
                 "the space %r is set aside, and the others are served: %s; %s it is opened when it"
                 " is next used",
@@ -393,8 +479,8 @@ class HostCore:
         self.mover.recover(hosted)
         if hosted.shared:
             for peer in self.peers.values():
-                peer.space_made(hosted)
-        self._say_presence()
+                peer.space_created(hosted)
+        self._announce_presence()
 
     def _recover(self, hosted: HostedSpace) -> None:
         """Handle the deliveries that were open when this host ended the last time."""
@@ -466,14 +552,19 @@ class HostCore:
 
     def require_space(self, name: str) -> None:
         """Raise UnknownSpace, with the names that are spelt alike, if there is no such space."""
-        if name not in self.spaces and name not in self.set_aside:
-            known = [one for one in sorted(self.spaces) if not is_reserved(one)]
+        if not (name in self.spaces or name in self.set_aside or name in self.stored):
+            every = sorted([*self.spaces, *self.stored])
+            known = [one for one in every if not is_reserved(one)]
             raise UnknownSpace(name, get_close_matches(name, known, NEAR_MAX))
 
-    def hosted(self, name: str, who: str | None = None, create: bool = True) -> HostedSpace:
+    def served(
+        self, name: str, who: str | None = None, create: bool = True
+    ) -> HostedSpace | StoredSpace:
         """The space of this name, for a client with the identity `who`. It is made if it does not
         exist, `create` and the host allow that, and the client may write in spaces with the rules
         of the host."""
+        if name in self.stored:
+            return self.stored[name]
         found = self.spaces.get(name)
         if found is None or found.serves is not None:
             check_space_name(name)
@@ -481,13 +572,14 @@ class HostCore:
             self._reopen(name)
             found = self.spaces[name]
         if found is None:
-            if not (create and self._creates_spaces):
+            # Whether a database has the space is known when it is opened there.
+            if not (self._store or (create and self.creates_spaces)):
                 self.require_space(name)
             self._access.check("write", name, who, False)
             if self._folder is not None and self._folder.is_claimed(name):
                 raise NotAllowed("use, before its program has opened it,", name, who or "an agent")
             self._require_room_for_space()
-            found = self.make_space(name)
+            return self.make(name)
         return found
 
     def may(self, operation: str, name: str, neighbour: str, source: str) -> bool:
@@ -506,7 +598,7 @@ class HostCore:
     def _require_room_for_space(self) -> None:
         """Raise LimitReached if programs elsewhere may not make one more space here."""
         limits = self.limits
-        if len(self.spaces) >= limits.spaces:
+        if len(self.spaces) + len(self.stored) >= limits.spaces:
             raise LimitReached("spaces at this host", limits.spaces)
         assert limits.durable_spaces is not None
         durable = sum(hosted.durable for hosted in self.spaces.values())
@@ -536,7 +628,7 @@ class HostCore:
             "id": self.id,
             "name": self.name,
             "address": self.address,
-            "spaces": sorted(self.spaces),
+            "spaces": sorted([*self.spaces, *self.stored]),
             "agents": self.agents,
             "clients": {serving.agent: serving.name for serving in self.servings.values()},
             "hosts": {peer.name: peer.id for peer in self.peers.values()},
@@ -580,18 +672,18 @@ class HostCore:
         self._calls += 1
         return self._calls
 
-    def _say_presence(self) -> None:
+    def _announce_presence(self) -> None:
         """Send the spaces and agents of this host to all peers; several changes together."""
-        self.presence.has(self.id, self.shared_spaces(), self._named_agents)
-        self._tell_peers_soon()
+        self.presence.set_contents(self.id, self.shared_spaces(), self._named_agents)
+        self._send_presence_soon()
 
-    def _tell_peers_soon(self) -> None:
-        if self.peers and self._saying is None:
+    def _send_presence_soon(self) -> None:
+        if self.peers and self._presence_timer is None:
             loop = asyncio.get_running_loop()
-            self._saying = loop.call_later(PRESENCE_SECONDS, self._tell_peers)
+            self._presence_timer = loop.call_later(PRESENCE_SECONDS, self._send_presence)
 
-    def _tell_peers(self) -> None:
-        self._saying = None
+    def _send_presence(self) -> None:
+        self._presence_timer = None
         for peer in self.peers.values():
             peer.talk.say(self._presence_update())
 
@@ -704,7 +796,12 @@ class HostCore:
         not do so any more, or have shown the old password, end."""
         if not isinstance(access, Access):
             raise BadArgument("access", "an Access(...)", access)
-        hosted = self.spaces.get(check_space_name(name))
+        stored = self.stored.get(check_space_name(name))
+        if stored is not None:
+            stored.access = access
+            self._review_access(name)
+            return
+        hosted = self.spaces.get(name)
         if hosted is None and name in self.set_aside:
             self._remember(name, {**self.set_aside[name].options, "access": access})
             return
@@ -712,7 +809,7 @@ class HostCore:
             raise BadArgument("space", "the name of a space of this host", name)
         was_shared, hosted.access = hosted.shared, access
         if was_shared != hosted.shared:
-            self._say_presence()
+            self._announce_presence()
         self._review_access(name)
 
     def _others(self) -> list[ClientServer | Peer]:
@@ -746,12 +843,12 @@ class HostCore:
                 serving.end(reason)
                 logger.info("the agent %s has left: %s", agent, reason)
                 if not self._closed and (agent, hello.name) not in self._named_agents:
-                    self.presence.left(self.id, agent, hello.name)
-                    self._tell_peers_soon()
+                    self.presence.agent_left(self.id, agent, hello.name)
+                    self._send_presence_soon()
 
         serving.talk = Conversation(
             link,
-            serve=serving.requests.serve,
+            serve=serving.serve,
             ended=ended,
             next_call=self.next_call,
             heartbeat=self.heartbeat,
@@ -766,9 +863,9 @@ class HostCore:
                 peer.talk.say(returned)
         link.send(wire.encode(self._welcome(session)))
         self.servings[session] = serving
-        self.presence.came(self.id, agent, hello.name)
-        self._tell_peers_soon()
-        self.mover.arrived()
+        self.presence.agent_joined(self.id, agent, hello.name)
+        self._send_presence_soon()
+        self.mover.move_soon()
         return serving.talk
 
     def _welcome(self, session: str, *, more: bool = False) -> wire.Welcome:
@@ -900,13 +997,13 @@ class HostCore:
         if returned := self._returned():
             peer.talk.say(wire.Returned(returned))
         self.presence.engaged(peer.id, peer.name, peer.address)
-        self.presence.has(peer.id, details.spaces, [])
+        self.presence.set_contents(peer.id, details.spaces, [])
         logger.info("%s engaged with the host %r", self.name, peer.name)
         # Whoever waits for something waits for it there as well.
         self.federation.engaged(peer)
         for serving in list(self.servings.values()):
             serving.engaged()
-        self.mover.arrived()
+        self.mover.move_soon()
         self.extensions.engaged(peer)
 
     def _returned(self) -> list[tuple[str, str, list[int]]]:
@@ -943,15 +1040,15 @@ class HostCore:
         self.federation.departed(peer)
         self.extensions.departed(peer)
 
-    def told_presence(self, peer: Peer, spaces: list[str], agents: list[tuple[str, str]]) -> None:
+    def update_presence(self, peer: Peer, spaces: list[str], agents: list[tuple[str, str]]) -> None:
         """A peer has announced its spaces, and its agents with their names."""
         require_names(spaces, SPACES_MAX)
         require_names([agent for agent, _ in agents], AGENTS_MAX)
         require_names([name for _, name in agents], AGENTS_MAX)
         peer.spaces = set(spaces)
         peer.agents = {agent for agent, _ in agents}
-        self.presence.has(peer.id, spaces, agents)
-        self.mover.arrived()
+        self.presence.set_contents(peer.id, spaces, agents)
+        self.mover.move_soon()
 
 
 def _file_state(file: Path) -> tuple[int, ...]:

@@ -91,6 +91,7 @@ class TransactionDecisions:
         self._given_up: dict[str, set[str]] = {}  # transactions, by coordinator
         self._gone_since: dict[str, float] = {}  # transactions whose coordinators were lost
         self._unacknowledged: set[tuple[str, str]] = set()  # of commits here, to their deciders
+        self._may_have_decided = True  # also before this run of the host
         self._has_forgotten = False
         self._task: asyncio.Task[None] | None = None
 
@@ -143,7 +144,7 @@ class TransactionDecisions:
         empty, that it is given up. False if the opposite was decided before; None if that is not
         known."""
         if decider_of(txn) != self._host.id or any(
-            _transaction_of(branch) != txn for branch, _ in told
+            transaction_of(branch) != txn for branch, _ in told
         ):
             raise BadFrame("a decision is about one transaction that is decided here")
         coordinator = _part(txn, 3)
@@ -152,11 +153,14 @@ class TransactionDecisions:
             if told:
                 if not known or sender != coordinator or txn in self._given_up_by(coordinator):
                     return False
-                self._log.record(told)
+                try:
+                    self._log.record(told)
+                finally:
+                    self._may_have_decided = True
                 return True
             if known and sender != coordinator:
                 raise NotAllowed("decide a transaction of another", self.space.name, sender)
-            if txn in map(_transaction_of, self._log.decided()):
+            if txn in map(transaction_of, self._log.decided()):
                 self._log.flush()
                 return False
             if known:  # Otherwise nobody can commit it any more.
@@ -171,7 +175,7 @@ class TransactionDecisions:
             if self._log.committed(txn):
                 self._log.flush()
                 return "committed"
-            if self._is_known(coordinator) and _transaction_of(txn) not in self._given_up_by(
+            if self._is_known(coordinator) and transaction_of(txn) not in self._given_up_by(
                 coordinator
             ):
                 return None
@@ -214,9 +218,16 @@ class TransactionDecisions:
                 logger.exception("what is in doubt could not be settled; it is tried again")
 
     async def _settle_all(self) -> None:
-        if self._given_up or self.space.count():
+        # Every heartbeat: where there is nothing to settle, this must cost next to nothing.
+        if self._may_have_decided:
+            self._may_have_decided = False
+            if self.space.count():
+                self._may_have_decided = True
+        if self._given_up or self._may_have_decided:
             await self._in_thread(self._clean_up)
         for hosted in list(self._host.spaces.values()):
+            if not hosted.port.has_transactions:
+                continue
             with suppress(TupeloError):  # It was closed.
                 prepared = [txn for txn in hosted.port.in_doubt() if decider_of(txn.id)]
                 await asyncio.gather(*(self._settle(hosted, txn) for txn in prepared))
@@ -290,7 +301,7 @@ class TransactionDecisions:
             link.close()
 
 
-def _transaction_of(branch: str) -> str:
+def transaction_of(branch: str) -> str:
     """The id of the transaction to which a branch belongs."""
     return "|".join(branch.split("|")[:5])
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Self, TypeVar
@@ -27,6 +28,7 @@ from tupelo.federation.links.address import Address, is_loopback
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.federation.links.wire import VERSION
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace, check_doubt
+from tupelo.federation.spaces.stored import LazySpace, StoredSpace, check_store
 from tupelo.federation.spanning.space import (
     AsyncFederatedSpaceLike,
     FederatedSpace,
@@ -52,24 +54,17 @@ def own_identity(name: str, folder: Path | None) -> Identity:
 
 @dataclass
 class HostConfig:
-    """The checked arguments of a host; starts and stops it on the loop on which it runs."""
+    """The checked arguments of a host, of which the `options` go to its HostCore; starts and stops
+    it on the loop on which it runs."""
 
     name: str
-    listen: str | None
     path: Path | None
     discover: bool
-    peers: list[str]
     identity: Identity | None
-    trust: Trust | None
-    access: Access | None
-    doubt: Doubt
-    heartbeat: float
-    clock: Clock
     archiving: Archiving | None
-    local_trust: bool
     limits: Limits
     spaces: Mapping[str, Mapping[str, Any]]
-    create_spaces: bool
+    options: dict[str, Any]
     _discovery: Discovery | None = field(default=None, init=False)
 
     async def start(self) -> HostCore:
@@ -85,20 +80,12 @@ class HostConfig:
             self.name,
             host_id=id_of(self.identity.key) if self.identity else _kept_id(self.path),
             network=self._network,
-            clock=self.clock,
             rng=Random(),
             new_id=lambda: uuid4().hex,
-            listen=self.listen,
             path=self.path,
-            peers=self.peers,
-            trust=self.trust,
-            access=self.access,
-            doubt=self.doubt,
-            heartbeat=self.heartbeat,
             archiver=None if self.archiving is None else archiver_for(self.archiving),
-            local_trust=self.local_trust,
             limits=limits,
-            create_spaces=self.create_spaces,
+            **self.options,
         )
         core.identity = self.identity
         try:
@@ -206,6 +193,7 @@ class HostDoor:
         limits: Limits | None = None,
         spaces: Mapping[str, Mapping[str, Any]] | None = None,
         create_spaces: bool = True,
+        store: str | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise BadArgument("name", "a text that is not empty", name)
@@ -247,21 +235,24 @@ class HostDoor:
             trust = Trust.known([])  # Strangers are refused, unless told otherwise.
         self._plan = HostConfig(
             name,
-            None if place is None else str(place),
             folder,
             bool(discover),
-            addresses,
             identity,
-            trust,
-            access,
-            check_doubt(doubt),
-            float(heartbeat),
-            clock or system_clock,
             check_archive(archive, path),
-            local_trust,
             limits or Limits(),
             spaces or {},
-            create_spaces,
+            {
+                "listen": None if place is None else str(place),
+                "peers": addresses,
+                "trust": trust,
+                "access": access,
+                "doubt": check_doubt(doubt),
+                "heartbeat": float(heartbeat),
+                "clock": clock or system_clock,
+                "local_trust": local_trust,
+                "create_spaces": create_spaces,
+                "store": check_store(store, is_default=True),
+            },
         )
         self._begin()
 
@@ -433,6 +424,8 @@ class Host(blocking.ClosingHandle, HostDoor):
     - `limits`: how much clients may use.
     - `spaces`: spaces that are made before clients can connect: the arguments of `space` by name.
     - `create_spaces=False`: clients can open only spaces that exist.
+    - `store`: the URL of a database, postgresql://host/database, in which its spaces are; see
+      docs/POSTGRES.md.
     """
 
     is_async = False
@@ -469,16 +462,18 @@ class Host(blocking.ClosingHandle, HostDoor):
     ) -> FederatedSpaceLike:
         """Open a space that spans this host and all engaged hosts. If this host has no space of
         this name, it is created with these options of `tupelo.Space`; unless `create`, then
-        UnknownSpace is raised."""
+        UnknownSpace is raised. With `store`, the URL of a database, the space is there, and the
+        same for all its hosts."""
 
-        async def make() -> FederatedSpace:
-            if not create:
-                self._core.require_space(name)
-            hosted = self._core.make_space(name, access, doubt, **options)
-            return FederatedSpace(self, hosted, False)
+        async def make() -> Any:
+            found = self._core.declared(name, access, doubt, create, **options)
+            return found if isinstance(found, StoredSpace) else FederatedSpace(self, found, False)
 
-        made: FederatedSpaceLike = self.now(make())
-        return made
+        made = self.now(make())
+        if isinstance(made, StoredSpace):
+            made = run_coroutine(made.open(is_async=False, label=self.name, create=create))
+        found: FederatedSpaceLike = made
+        return found
 
     @property
     def presence(self) -> blocking.Space:
@@ -560,11 +555,14 @@ class AsyncHost(asynchronous.AsyncClosing, HostDoor):
     ) -> AsyncFederatedSpaceLike:
         """Open a space that spans this host and all engaged hosts. If this host has no space of
         this name, it is created with these options of `tupelo.Space`; unless `create`, then
-        UnknownSpace is raised."""
-        if not create:
-            self._core.require_space(name)
-        hosted = self._core.make_space(name, access, doubt, **options)
-        made: Any = FederatedSpace(self, hosted, True)
+        UnknownSpace is raised. With `store`, the URL of a database, the space is there, and the
+        same for all its hosts; it is opened at its first operation."""
+        hosted = self._core.declared(name, access, doubt, create, **options)
+        made: Any
+        if isinstance(hosted, StoredSpace):
+            made = LazySpace(name, partial(hosted.open, label=self.name, create=create))
+        else:
+            made = FederatedSpace(self, hosted, True)
         awaited: AsyncFederatedSpaceLike = made
         return awaited
 
@@ -605,6 +603,15 @@ class AsyncHost(asynchronous.AsyncClosing, HostDoor):
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class RunningHost(AsyncHost):
+    """The async API of a host that runs already, on its own loop: for services, and for the lab."""
+
+    def __init__(self, core: HostCore) -> None:
+        self._core = core
+        self._bridge = LoopBridge()
+        self._begin()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

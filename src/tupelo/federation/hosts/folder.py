@@ -87,7 +87,7 @@ class Archiving(msgspec.Struct, frozen=True):
     seconds: float = 300.0
 
 
-class Archiver(Protocol):
+class LogArchiver(Protocol):
     """Seals logs, on a thread of its own."""
 
     def keep(self, journal: SqliteJournal) -> None:
@@ -118,7 +118,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def archiver_for(archiving: Archiving) -> Archiver:
+def archiver_for(archiving: Archiving) -> LogArchiver:
     """An archiver for this folder. Raises PipelineError if the pipeline is not installed."""
     for found in entry_points(group=GROUP):
         try:
@@ -127,6 +127,6 @@ def archiver_for(archiving: Archiving) -> Archiver:
             raise PipelineError(
                 f'an archive needs the package {error.name}: pip install "tupelo[pipeline]"'
             ) from error
-        archiver: Archiver = made(archiving)
+        archiver: LogArchiver = made(archiving)
         return archiver
     raise PipelineError("an archive needs the pipeline, which is not installed with this Tupelo")

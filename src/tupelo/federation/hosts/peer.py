@@ -225,8 +225,8 @@ class Peer:
         """Add the handlers of the messages that hosts send for their agents."""
         handlers.now |= {
             wire.Hint: Peer.hint,
-            wire.HintAck: Peer.told,
-            wire.ForgetSession: Peer.unnote,
+            wire.HintAck: Peer.hint_acknowledged,
+            wire.ForgetSession: Peer.forget_session,
             wire.Returned: Peer.returned,
             wire.PresenceUpdate: Peer.presence,
         }
@@ -259,12 +259,12 @@ class Peer:
         if heard is not None:
             heard(message)
 
-    def told(self, message: wire.HintAck) -> None:
+    def hint_acknowledged(self, message: wire.HintAck) -> None:
         telling = self._watches.get(message.watch)
         if isinstance(telling, RemoteWatch):
             telling.arrived(message.entries)
 
-    def unnote(self, message: wire.ForgetSession) -> None:
+    def forget_session(self, message: wire.ForgetSession) -> None:
         self._sessions.forget(message.number)
 
     def returned(self, message: wire.Returned) -> None:
@@ -278,7 +278,7 @@ class Peer:
             for agent, name in zip_longest(message.agents, message.names, fillvalue="")
             if self._is_home_of(agent)
         ]
-        self._host.told_presence(self, message.spaces, agents)
+        self._host.update_presence(self, message.spaces, agents)
 
     def _is_home_of(self, agent: str) -> bool:
         """Can an agent of this id be at that host? Other agents in its messages are ignored."""
@@ -413,7 +413,7 @@ class Peer:
             self._require_room()
             self._watches[number] = SpaceAwaited(space, made)
 
-    def space_made(self, hosted: HostedSpace) -> None:
+    def space_created(self, hosted: HostedSpace) -> None:
         """A space was made here: answer the watches of that host that wait for it."""
         for watch in list(self._watches.values()):
             if isinstance(watch, SpaceAwaited) and watch.space == hosted.name:

@@ -75,7 +75,7 @@ class PresenceBoard:
 
     def departed(self, host_id: str, name: str, address: str, how: str) -> None:
         """A host was lost; `how` says in which way."""
-        self.has(host_id, [], [])
+        self.set_contents(host_id, [], [])
         self._replace_host(host_id, name, address, "departed", how)
 
     def _replace_host(
@@ -107,7 +107,7 @@ class PresenceBoard:
         for host in self.space.read_all(HostPresence(state="engaged")):
             self.departed(host.id or "", host.name or "", host.address or "", how)
 
-    def came(self, host_id: str, agent: str, name: str) -> None:
+    def agent_joined(self, host_id: str, agent: str, name: str) -> None:
         """One more agent is at a host."""
         thing = AgentPresence(agent, host_id, name)
         there = self._there.setdefault(host_id, set())
@@ -116,7 +116,7 @@ class PresenceBoard:
             with _QUIETLY:
                 self.space.write(thing)
 
-    def left(self, host_id: str, agent: str, name: str) -> None:
+    def agent_left(self, host_id: str, agent: str, name: str) -> None:
         """An agent has left a host."""
         thing = AgentPresence(agent, host_id, name)
         there = self._there.get(host_id, set())
@@ -125,7 +125,7 @@ class PresenceBoard:
             with _QUIETLY:
                 self.space.take(thing, wait=0)
 
-    def has(self, host_id: str, spaces: list[str], agents: list[tuple[str, str]]) -> None:
+    def set_contents(self, host_id: str, spaces: list[str], agents: list[tuple[str, str]]) -> None:
         """Set the spaces of a host, and its agents with their names."""
         # What a model keeps beside a space is no space that anybody could open.
         wanted: set[Any] = {

@@ -25,6 +25,7 @@ from tupelo.errors import BadArgument, BadFrame, NotAllowed, UnknownService
 from tupelo.federation.client.services import ANYTHING, ServiceMethod
 from tupelo.federation.links import wire
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spaces.stored import StoredSpace
 from tupelo.space.query import check_wait
 from tupelo.values.entry import Entry
 
@@ -58,7 +59,12 @@ class Caller(Protocol):
         ...
 
     def hosted(self, space: str, operation: str) -> HostedSpace:
-        """The space, if the caller may do this in it; else NotAllowed."""
+        """The space, if the caller may do this in it; else NotAllowed. Refused if it is in a
+        database."""
+        ...
+
+    def allowed(self, space: str, operation: str) -> HostedSpace | StoredSpace:
+        """The space, also one in a database, if the caller may do this in it; else NotAllowed."""
         ...
 
 
@@ -202,7 +208,7 @@ class DoorService(ABC, Generic[D]):
             return None
         if id not in doors:
             if len(doors) >= DOORS_MAX:
-                raise BadArgument("doors", f"at most {DOORS_MAX} at a time", "more")
+                raise BadArgument("doors", f"at most {DOORS_MAX} at a time")
             doors[id] = self.open(hosted)
         return None if name == "open" else await _called(doors[id], method, args, message)
 

@@ -27,6 +27,7 @@ from tupelo.errors import (
     WrongPassword,
 )
 from tupelo.federation.hosts.client_resources import ClientResources
+from tupelo.federation.hosts.stored import StoredCall, StoredDelivery, StoredServing
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
 from tupelo.federation.links.conversation import Conversation
@@ -41,9 +42,10 @@ from tupelo.federation.links.encoding import (
     read_order,
 )
 from tupelo.federation.spaces.hosted import HostedSpace, give_back
+from tupelo.federation.spaces.stored import StoredSpace, in_database
 from tupelo.federation.spanning.federated import adopt
 from tupelo.federation.spanning.question import FederatedResult
-from tupelo.space.delivery import Delivery, Got
+from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import TaskSignal, alarm_at, turn
@@ -164,7 +166,7 @@ class ClientWrites:
     def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
         """The leases that are sent to the client: all or none, as it has asked."""
         if message.txn is None and message.to is not None:
-            self._host.mover.arrived()
+            self._host.mover.move_soon()
         if not message.leases:
             return []
         if message.txn is not None:
@@ -244,7 +246,7 @@ class ClientDeliveries:
     def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
         self._space_of = space_of
         self._held: dict[int, Delivery] = {}
-        self._got: RecentByCall[Got] = RecentByCall(GOT_MAX, lambda got: None)
+        self._got: RecentByCall[Delivery] = RecentByCall(GOT_MAX, lambda got: None)
         self._confirmed: RecentByCall[Delivery] = RecentByCall(
             CONFIRMED_MAX, lambda delivery: delivery.forget()
         )
@@ -256,7 +258,7 @@ class ClientDeliveries:
     def hold(self, call: int, delivery: Delivery) -> None:
         self._held[call] = delivery
 
-    def got(self, call: int, got: Got) -> None:
+    def got(self, call: int, got: Delivery) -> None:
         if got.entries:
             self._got.add(call, got)
 
@@ -278,6 +280,9 @@ class ClientDeliveries:
             give_back(self._space_of(delivery.space), delivery)
             return
         confirmed = self._confirmed.pop(call)
+        if isinstance(confirmed, StoredDelivery):
+            confirmed.put_back()
+            return
         hosted = None if confirmed is None else self._space_of(confirmed.space)
         if confirmed is not None and hosted is not None:
             adopt(hosted, confirmed.entries)
@@ -471,7 +476,7 @@ class ClientServer:
             self.actor, who, host.limits, host.held, message_max, level
         )
         self._host = host
-        self._allowed: dict[tuple[str, str], HostedSpace] = {}
+        self._allowed: dict[tuple[str, str], HostedSpace | StoredSpace] = {}
         self._shown: set[str] = set()
         self.requests: InboundCalls[ClientServer] = InboundCalls(
             self,
@@ -484,6 +489,7 @@ class ClientServer:
         self._new_parked = partial(ParkedCall, asyncio.get_running_loop(), host.woken)
         self._given = ClientDeliveries(host.spaces.get)
         self.writing = ClientWrites(host, self)
+        self.stored = StoredServing(host, self, message_max, level)
         self._alone: dict[int, _NoGroup] = {}
         self._over = False
 
@@ -504,6 +510,13 @@ class ClientServer:
             wire.Trim: ClientServer.trim,
         }
 
+    def serve(self, message: wire.Message) -> None:
+        """Handle a message; those about a space in a database have handlers of their own."""
+        if isinstance(message, wire.SpaceCall) and self._host.is_stored(message.space):
+            self.requests.serve(StoredCall(message.call, getattr(message, "wait", 0), message))
+        else:
+            self.requests.serve(message)
+
     # As a caller
 
     @property
@@ -517,13 +530,21 @@ class ClientServer:
         self._given.give_back(call)
 
     def hosted(self, space: str, operation: str) -> HostedSpace:
+        """The space, if this client may do this in it; else NotAllowed or WrongPassword. Refused if
+        it is in a database."""
+        found = self.allowed(space, operation)
+        if isinstance(found, StoredSpace):
+            raise in_database(space)
+        return found
+
+    def allowed(self, space: str, operation: str) -> HostedSpace | StoredSpace:
         """The space, if this client may do this in it; else NotAllowed or WrongPassword."""
-        hosted = self._allowed.get((space, operation))
-        if hosted is None:
-            hosted = self._host.hosted(space, self.who)
-            hosted.check(operation, self.who, self._shown)
-            self._allowed[space, operation] = hosted
-        return hosted
+        found = self._allowed.get((space, operation))
+        if found is None:
+            found = self._host.served(space, self.who)
+            found.check(operation, self.who, self._shown)
+            self._allowed[space, operation] = found
+        return found
 
     def still_may(self, name: str) -> bool:
         """The rules of this space have changed: may this client still do what it has done there? It
@@ -533,13 +554,20 @@ class ClientServer:
         try:
             for one in used:
                 del self._allowed[one]
-                self.hosted(*one)
+                self.allowed(*one)
         except AccessError:
             return False
         return True
 
     async def open(self, message: wire.Open) -> list[Any]:
-        hosted = self._host.hosted(message.space, self.who, message.create)
+        hosted = await self.shown(message)
+        assert isinstance(hosted, HostedSpace)
+        now = self._host.clock.now()
+        return [hosted.durable, hosted.port.id, self.agent, self._host.id, now]
+
+    async def shown(self, message: wire.Open) -> HostedSpace | StoredSpace:
+        """The space that is to be opened, if its password is right; else WrongPassword."""
+        hosted = self._host.served(message.space, self.who, message.create)
         if hosted.protected:
             if not message.password:  # No guess: it may only want to know whether it needs one.
                 raise WrongPassword(message.space)
@@ -554,8 +582,7 @@ class ClientServer:
                 )
                 raise WrongPassword(message.space)
             self._shown.add(message.space)
-        now = self._host.clock.now()
-        return [hosted.durable, hosted.port.id, self.agent, self._host.id, now]
+        return hosted
 
     # Writing, reading and taking
 
@@ -766,6 +793,10 @@ class ClientServer:
         """The answer of this call carries a delivery."""
         self._given.hold(call, delivery)
 
+    def got(self, call: int, delivery: Delivery) -> None:
+        """The answer of this call carries entries that are the client's at once."""
+        self._given.got(call, delivery)
+
     async def count(self, message: wire.CountRequest) -> Any:
         hosted = self.hosted(message.space, "read")
         template = template_from_wire(message.template)
@@ -809,5 +840,6 @@ class ClientServer:
         self.requests.stop()
         self.writing.stop_all()
         self.resources.free()
+        self.stored.leave()
         self._host.services.left(self)
         self._host.doubts.leave(self.holder.owner, self._given.leave(), reason)

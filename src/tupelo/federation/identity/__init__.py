@@ -1,1 +1,1 @@
-"""Who is who: keys, TLS, whom to trust, who may do what."""
+"""Identities: keys, TLS, trust, access rules and encrypted messages."""

@@ -54,7 +54,7 @@ class Access:
         if password is not None:
             if not isinstance(password, str) or not password:
                 # What it was is not said: errors end up in logs.
-                raise BadArgument("password", "a text that is not empty, or None", "this")
+                raise BadArgument("password", "a text that is not empty, or None")
             self._salt = os.urandom(_SALT_BYTES)
             self._hash = _scramble(password, self._salt)
 

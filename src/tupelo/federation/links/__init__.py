@@ -1,1 +1,1 @@
-"""Lines to other programs: what is said over them, and how."""
+"""Connections to other programs: frames, messages, calls, handshake."""

@@ -15,7 +15,7 @@ DEFAULT_PORT = 7700
 LOOPBACK = "127.0.0.1"
 
 _SCHEME = "tupelo://"
-_EXPECTED_URL = "a URL such as tupelo://host:7700/space"
+_EXPECTED_URL = "of the form tupelo://host:7700/space"
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _HOST_MAX = 253
@@ -49,6 +49,11 @@ class Address(msgspec.Struct, frozen=True):
         raise BadArgument(name, expected, given)
 
 
+def is_database(url: object) -> bool:
+    """Whether this is the URL of a PostgreSQL database."""
+    return isinstance(url, str) and url.startswith(("postgresql://", "postgres://"))
+
+
 def parse_url(url: str) -> tuple[Address, str | None]:
     """The address of a host and the name of a space there, None if the URL names no space."""
     if not isinstance(url, str) or url[: len(_SCHEME)].lower() != _SCHEME:
@@ -56,7 +61,7 @@ def parse_url(url: str) -> tuple[Address, str | None]:
     place, _, path = url[len(_SCHEME) :].partition("/")
     if "@" in place:
         # It is not shown: there may be a password before the @.
-        raise BadArgument("url", f"{_EXPECTED_URL}, without a user or password", "one with an @")
+        raise BadArgument("url", f"{_EXPECTED_URL}, without a user or password")
     try:
         host, port = _split(place)
         if not host:

@@ -1,1 +1,1 @@
-"""Replication: copies of what a host has written, at other hosts, in order and without holes."""
+"""Replication: copies of entries at other hosts, in the order of their source and without gaps."""

@@ -27,6 +27,8 @@ from tupelo.federation.replication.streams import (
     decode_statement,
     encode_bits,
     encode_statement,
+    host_of,
+    is_signed,
     read_bits,
     up_to,
 )
@@ -257,11 +259,17 @@ class CopyStore:
             stream = found.setdefault(batch.source, Stream(batch.source))
             numbers = _decode(batch.numbers)
             behind.append(_LiveBatch(entry, 0))
+            missing = BitMap64()
             for place, number in enumerate(numbers, entry.arrival + 1):
-                if place in here:
+                if place not in here:
+                    missing.add(number)
+                else:
                     behind[-1].left += 1
                     self._batches[here[place]] = behind[-1]
                     stream.append([(number, here[place])])
+            if missing and is_signed(batch.source) and host_of(batch.source) != self._core.id:
+                # They have expired, and only their source may say that they are gone.
+                stream.away |= stream.not_removed(missing)
             stream.upto = stream.known = max(stream.upto, batch.upto)
             stream.tombstones = max(stream.tombstones, batch.tombstones)
         for record in kept.values():

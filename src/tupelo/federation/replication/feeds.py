@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, SpaceClosed
@@ -44,6 +45,7 @@ from tupelo.federation.replication.streams import Numbered, Stream, host_of, is_
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.session import Seen
+from tupelo.space.tasks import when_room
 from tupelo.values.entry import Entry
 from tupelo.values.parts import ANY
 
@@ -378,7 +380,7 @@ class Feed:
             items, numbers, position = self._capture.draw(self._drawn_upto)
             if items or numbers:
                 if self.space.durable:
-                    await self.space.flush(position)
+                    await when_room(partial(self.space.flush, position), flushes=True)
                 if items:
                     self._write(items)
                 if numbers:
@@ -477,7 +479,8 @@ class Feed:
                 if under_way is not None:
                     under_way.cancel()
             self._capture.close()
-            self._store.close()
+            with suppress(JournalError):  # The disk has failed: what was committed is there.
+                self._store.close()
             for watcher in list(self.watchers):
                 watcher()
 
@@ -705,4 +708,5 @@ class FeedCursor:
             if stream.upto > after:
                 self._upto[source] = stream.upto
                 for number in stream.numbers(after):
-                    yield source, number, stream.items[number]
+                    if number in stream.items:  # else the disk has failed before it was stored
+                        yield source, number, stream.items[number]

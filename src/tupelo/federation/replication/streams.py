@@ -291,6 +291,18 @@ class Stream:
         gone = {chunk.upto for chunk in empty}
         self.chunks = [chunk for chunk in self.chunks if chunk.upto not in gone]
 
+    def not_removed(self, numbers: BitMap64) -> BitMap64:
+        """Those of these numbers of which no kept statement says that they were removed."""
+        left = BitMap64(numbers)
+        for statement in self.removals:
+            if isinstance(statement, Tombstones):
+                left -= BitMap64(statement.numbers)
+            else:
+                lives = read_bits(statement.living)
+                left -= up_to(left, statement.known) - lives
+                left -= read_bits(statement.dead)
+        return left
+
     def _need_no_more(self, statements: Iterable[Statement]) -> None:
         for statement in statements:
             kept = [one for one in self.unkept if one is not statement]

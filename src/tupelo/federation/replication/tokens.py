@@ -42,7 +42,7 @@ from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.membership import Membership, MembershipId
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication.feeds import Broadcast, Feed, FeedCursor
-from tupelo.space.tasks import timeout_at
+from tupelo.space.tasks import timeout_at, when_room
 from tupelo.values.entry import thaw
 from tupelo.values.kind import entry, kind_of
 
@@ -465,7 +465,7 @@ class Token:
         self.here = False
         self._to, self._given, self.state = host, None, b""
         self._where = TokenPlace(max(self.epoch, self._where.epoch) + 1, host)
-        await self._tokens._keep(self)
+        await when_room(partial(self._tokens._keep, self), flushes=True)
 
     # Handing over
 
@@ -504,7 +504,8 @@ class Token:
         self._to = self._given = source
         self._where = TokenPlace(self.epoch, source, self._tokens.me)
         self.look()
-        self._noting = self._tokens._begin(self._tokens._keep(self))
+        keep = partial(self._tokens._keep, self)
+        self._noting = self._tokens._begin(when_room(keep, flushes=True))
 
     async def hand_to(self, host: str) -> None:
         """Give the token to a host that has not asked for it, and wait for the confirmation (of

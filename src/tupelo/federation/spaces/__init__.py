@@ -1,1 +1,1 @@
-"""The spaces of a host: their access rules, and their deliveries in doubt."""
+"""The spaces of a host: access rules and deliveries in doubt."""

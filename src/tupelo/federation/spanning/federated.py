@@ -16,7 +16,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadFrame, HostClosed, NotAllAnswered, PeerLost, TupeloError, UnknownHost
+from tupelo.errors import (
+    BadFrame,
+    DiskFull,
+    HostClosed,
+    NotAllAnswered,
+    PeerLost,
+    TupeloError,
+    UnknownHost,
+)
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import read_answer
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -199,8 +207,9 @@ class Federation:
         self, taken: FederatedResult, put_back: Callable[[HostedSpace, list[Entry]], object] = adopt
     ) -> None:
         """Confirm the entries of this host, for a program here that gets them; call
-        `taken.received` when it has them. If the program vanishes during the wait for the disk,
-        `put_back` restores the entries of this host, and the others return to their owners."""
+        `taken.received` when it has them. If the program vanishes during the wait for the disk, or
+        the disk is full, `put_back` restores the entries of this host, and the others return to
+        their owners."""
         if self._leaving and taken.is_brought:
             taken.give_back()
             raise HostClosed("the host was closed")
@@ -212,6 +221,9 @@ class Federation:
             except asyncio.CancelledError:
                 taken.undo(put_back)
                 raise
+            except DiskFull as error:
+                taken.undo(put_back)
+                raise taken.hosted.port.no_room() from error
         taken.forget()
 
     def _missing(self, during: str, result: FederatedResult, scope: Scope | None) -> TupeloError:

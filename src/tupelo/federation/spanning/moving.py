@@ -12,7 +12,7 @@ import logging
 from functools import partial
 from typing import Any
 
-from tupelo.errors import CannotSend, PeerLost, TupeloError
+from tupelo.errors import CannotSend, DiskFull, PeerLost, TupeloError
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_whole, read_whole
 from tupelo.federation.spaces.hosted import HostedSpace, confirm, give_back
@@ -86,7 +86,7 @@ class EntryMover:
 
     # Sending
 
-    def arrived(self) -> None:
+    def move_soon(self) -> None:
         """An agent, a host or an entry has come: move what can be moved now."""
         for peer in self._host.peers.values():
             self._begin(peer)
@@ -147,7 +147,11 @@ class EntryMover:
         if delivery is None:
             return
         moving = EntryInTransit(self, hosted, delivery)
-        await hosted.flush(position)
+        try:
+            await hosted.flush(position)
+        except DiskFull:  # It is tried again when an agent, a host or an entry comes.
+            give_back(hosted, moving)
+            raise
         if peer.talk.over:  # The entry was not sent.
             give_back(hosted, moving)
             return
@@ -206,7 +210,7 @@ class EntryMover:
 
     # Receiving
 
-    async def come(self, peer: EngagedPeer, message: wire.MoveEntry) -> bool:
+    async def accept(self, peer: EngagedPeer, message: wire.MoveEntry) -> bool:
         """Accept an entry that a peer sends. True if this host has it on disk."""
         hosted = peer.hosted(message.space, "write")
         return hosted is not None and await self._accept(

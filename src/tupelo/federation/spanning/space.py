@@ -131,7 +131,7 @@ class FederatedSpace(Closing, SpaceLike):
                 else:
                     leases = Lease(leases.landlord, leases.thing)
         if to is not None:
-            self._host.soon(self._core.mover.arrived)
+            self._host.soon(self._core.mover.move_soon)
         return leases
 
     async def _until_closed(

@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from tupelo.errors import CannotSend
+from tupelo.errors import CannotSend, DiskFull
 from tupelo.federation.links.wire import WatchRequest
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.asynchronous import Subscription
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.order import Fifo, Order
 from tupelo.space.query import Query
+from tupelo.space.tasks import FULL_DISK_SECONDS
 from tupelo.store.index import Accept
 from tupelo.values.change import Notice
 from tupelo.values.entry import Entry
@@ -155,9 +156,14 @@ class RemoteWatch:
             for entry in await self._hosted.port.fetch(query):
                 await self._send("visible", entry, 0)
         self._progress.set()
-        async for notice in self._subscription:
-            await self._send(notice.kind, notice.subject, notice.missed)
-            self._progress.set()
+        while True:
+            try:
+                async for notice in self._subscription:
+                    await self._send(notice.kind, notice.subject, notice.missed)
+                    self._progress.set()
+                return
+            except DiskFull:  # The notice comes again.
+                await asyncio.sleep(FULL_DISK_SECONDS)
 
     async def caught_up(self) -> None:
         """Wait until `tell` was called for everything that has come."""

@@ -1,19 +1,19 @@
-"""Events: what is in a heap, and how it is asked for.
+"""Events: the entries of a heap, and the templates for them.
 
-Any entry is an event: a dataclass of the user's own is one with a type and typed, named fields, and
-so is whatever another door writes in the space of the heap's name. `Event("stroke", x=1, y=2)` is
-an event for which nobody has declared a class.
+Any entry in the space of the heap's name is an event, whichever API wrote it. A user's dataclass is
+an event with a type and typed fields. `Event("stroke", x=1, y=2)` is an event without a declared
+class.
 
-It is kept as a typed entry of two fields: its type, which an index finds, and a dict of the others.
-So every door sees it as one kind of entry: `Named(type="stroke")` finds it in Linda, and an `Event`
-whose fields are None in JavaSpaces. (As a tuple of names and values it could only be matched by
-those who know all its fields; as a class made on the spot it could not be built elsewhere.) Its own
-fields are compared event by event, among those of its type: where there are very many, a dataclass
-is the better choice, whose fields have indexes.
+An Event is stored as a typed entry of two fields: its type, which has an index, and a dict of its
+fields. So all APIs see Events as one kind of entry: `Named(type="stroke")` finds this one in Linda,
+and an `Event` whose fields are None finds it in JavaSpaces. (A tuple of names and values could only
+be matched by readers that know all its fields; a class made at run time could not be built in
+another program.) The fields in the dict have no index: they are compared event by event, among the
+events of the same type. Where there are many, a dataclass is faster.
 
-A template may name fewer fields than an event has. What is asked of a field is a value, a type or a
-part of a template; `ANY` asks that there is such a field. None is a value like any other, except
-as a type, where it means any.
+A template may name fewer fields than an event has. A field of a template is a value, a type or a
+part of a template; `ANY` requires that the field exists. None is a value like any other, except as
+a type, where it matches any type.
 """
 
 from __future__ import annotations

@@ -4,28 +4,40 @@ Each host that has a heap has a factory. It serves the requests in the host's ow
 heaps", which is not shared with other hosts: a request comes from a program at this host, or from a
 client (`connect` finds the space). A client needs the same rights in the heap's space as for the
 operation: write to create a heap or view, read to share a session, administer to destroy the heap.
-The answer is a `Made` entry, which the requester takes; it expires after a while. `EventHeap` uses
-such requests itself.
+The answer is a `Made` entry, which the requester takes; it expires after a while. An `EventHeap`
+calls the factory of its host directly.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tupelo.errors import BadArgument, NotAllowed, SpaceClosed, TupeloError
+from tupelo.errors import (
+    BadArgument,
+    DiskFull,
+    JournalFailed,
+    NotAllowed,
+    SpaceClosed,
+    TupeloError,
+)
 from tupelo.models.event_heap.records import SessionMade
 from tupelo.models.event_heap.seen import read_seen
 from tupelo.models.event_heap.uses import check_unused
 from tupelo.space.port import value_of
 from tupelo.space.query import Query
+from tupelo.space.tasks import when_room
 from tupelo.values.kind import entry
 from tupelo.values.template import Template
 
 if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Heaps
+
+T = TypeVar("T")
 
 SPACE = "event heaps"
 ANSWER_SECONDS = 60.0
@@ -108,63 +120,52 @@ class Factory:
         self._heaps = heaps
         self._space = heaps.core.make_space(SPACE)
         self._space.alone = True  # Whoever asks must be known here.
-        self._served: dict[str, asyncio.Future[str]] = {}
         self._free = asyncio.Semaphore(REQUESTS_MAX)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._begin(self._serve())
 
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def ask(self, request: Request) -> str:
-        """Write a request and wait for its answer."""
-        request.request = self._heaps.core.new_id()
-        answered = self._served[request.request] = asyncio.get_running_loop().create_future()
-        try:
-            await self._space.door.write(request)
-            made: str = await answered
-        finally:
-            del self._served[request.request]
-        return made
+        """Serve a request of the program of this host, to its end even if the caller is cancelled;
+        returns the id or name of what was made."""
+        return await asyncio.shield(self._begin(self._make(request)))
 
     async def _serve(self) -> None:
         while True:
             await self._free.acquire()
             try:
-                (entry,), position = await self._space.port.answer(_NEXT)
-                await self._space.flush(position)
-            except SpaceClosed:
+                found = await when_room(partial(self._space.port.answer, _NEXT))
+                assert found is not None
+                (entry,), position = found
+                with suppress(DiskFull):  # If it is lost in a crash, it is answered again.
+                    await self._space.flush(position)
+            except (SpaceClosed, JournalFailed):
                 return
             self._begin(self._answer(value_of(entry), entry.origin))
 
     async def _answer(self, request: Request, agent: str) -> None:
-        waiting = self._served.get(request.request or "")
         try:
-            if not isinstance(request.heap, str):
-                raise BadArgument("heap", "the name of a heap", request.heap)
-            self._check_allowed(request, request.heap, agent)
-            made = Made(request.request, await self._make(request, request.heap))
-            if waiting is not None and not waiting.done():
-                waiting.set_result(made.id or "")
+            self._check_allowed(request, agent)
+            made = Made(request.request, await self._make(request))
         except TupeloError as error:
             made = Made(request.request, None, f"{type(error).__name__}: {error}")
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
         finally:
             self._free.release()
-        if waiting is None:
-            await self._space.door.write(made, lease=ANSWER_SECONDS)
+        await when_room(partial(self._space.door.write, made, lease=ANSWER_SECONDS))
 
-    def _check_allowed(self, request: Request, heap: str, agent: str) -> None:
+    def _check_allowed(self, request: Request, agent: str) -> None:
         """AccessError if the agent that has written the request lacks the right to it. The program
         of the host has all rights."""
-        core, rule = self._heaps.core, _RULES[type(request)]
+        core, rule, heap = self._heaps.core, _RULES[type(request)], _heap_of(request)
         if agent == core.id:
             return
         links = [one for one in core.servings.values() if one.agent == agent]
@@ -173,7 +174,8 @@ class Factory:
         for one in links:  # Another link may have the same name and fewer rights.
             one.hosted(heap, rule)
 
-    async def _make(self, request: Request, heap: str) -> str:
+    async def _make(self, request: Request) -> str:
+        heap = _heap_of(request)
         if isinstance(request, HeapRequest):
             patience = request.patience
             check_heap(heap, PATIENCE_SECONDS if patience is None else patience)
@@ -193,6 +195,12 @@ class Factory:
             await replica.shared_record(made).begin(read_seen(request.record or b""))
             await replica.record(SessionMade(made, lease=lease))
         return made
+
+
+def _heap_of(request: Request) -> str:
+    if not isinstance(request.heap, str):
+        raise BadArgument("heap", "the name of a heap", request.heap)
+    return request.heap
 
 
 def check_order(order: object) -> str:

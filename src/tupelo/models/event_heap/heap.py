@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -15,6 +16,7 @@ from tupelo.errors import (
     BadArgument,
     BadInput,
     CannotSend,
+    DiskFull,
     HeapDestroyed,
     HostClosed,
     Refused,
@@ -42,6 +44,7 @@ from tupelo.space.dual_api import Closing, dual_api, maybe_await, run_sync
 from tupelo.space.port import value_of
 from tupelo.space.query import check_wait
 from tupelo.space.session import Seen
+from tupelo.space.tasks import FULL_DISK_SECONDS
 from tupelo.space.waiting import Items, WriteOutcome
 from tupelo.values.entry import Entry, freeze
 from tupelo.values.lease import check_lease
@@ -169,9 +172,22 @@ class Query(Session):
         self._heap._door.run_apart(partial(self._call, callback))
         return self
 
+    async def _pause(self) -> None:
+        if self.is_async:
+            await asyncio.sleep(FULL_DISK_SECONDS)
+        else:
+            time.sleep(FULL_DISK_SECONDS)
+
     async def _call(self, callback: Callable[[Any], object]) -> None:
         try:
-            while (event := await maybe_await(self.wait())) is not None:
+            while True:
+                try:
+                    event = await maybe_await(self.wait())
+                except DiskFull:  # What was read is noted when there is room.
+                    await self._pause()
+                    continue
+                if event is None:
+                    return
                 answer = callback(event)
                 if self.is_async and isawaitable(answer):
                     await answer
@@ -523,14 +539,16 @@ class Bridge(Closing):
                 for _, _, one in news.news():
                     known.add(one)
                 mark = _mark(entry, here.name)
-                if _is_home(mark, there.name) or _is_known(mark, known):
+                origin, number = mark.origin or "", mark.n or 0
+                is_home = origin.startswith(f"{_PREFIX}{there.name}\n")
+                if is_home or number in known.bits.get(origin, ()):
                     continue
-                known.add_number(mark.origin or "", mark.n or 0)
-                await self._carry(entry, mark, there)
+                known.add_number(origin, number)
+                await self._copy(entry, mark, there)
         except TupeloError:
             return  # One of the heaps was destroyed, or the host closed.
 
-    async def _carry(self, entry: Entry, mark: WriteOutcome, there: Replica) -> None:
+    async def _copy(self, entry: Entry, mark: WriteOutcome, there: Replica) -> None:
         ttl = None if entry.expires is None else entry.expires - there.feed.space.clock.now()
         if ttl is not None and ttl <= 0:
             return
@@ -557,12 +575,3 @@ def _mark(entry: Entry, heap: str) -> WriteOutcome:
     if entry.origin.startswith(_PREFIX):
         return WriteOutcome(entry.origin, entry.n)
     return WriteOutcome(f"{_PREFIX}{heap}\n{entry.origin}", entry.n)
-
-
-def _is_home(mark: WriteOutcome, heap: str) -> bool:
-    return (mark.origin or "").startswith(f"{_PREFIX}{heap}\n")
-
-
-def _is_known(mark: WriteOutcome, known: Seen) -> bool:
-    bits = known.bits.get(mark.origin or "")
-    return bits is not None and mark.n is not None and mark.n in bits

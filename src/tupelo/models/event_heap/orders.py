@@ -57,7 +57,7 @@ from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
     from tupelo.models.event_heap.readings import Ordered
-    from tupelo.models.event_heap.replica import Replica, WrittenEvent
+    from tupelo.models.event_heap.replica import Replica, WrittenEvents
 
 
 PACKED_MAX = 100_000
@@ -107,7 +107,7 @@ class TotalOrder(TokenState):
         self.successor: TotalOrder | None = None
         """The clone that has replaced this view at this host."""
         self.wanted_elsewhere = False
-        self.told: object = None  # the host that was asked for a clone, and the membership
+        self.asked_host: object = None  # the host that was asked for a clone, and the membership
         self.orphaned = False
         self.timer: asyncio.TimerHandle | None = None
         self._replica = replica
@@ -147,6 +147,19 @@ class TotalOrder(TokenState):
 
     def deliver(self, after: int) -> Iterator[tuple[int, Entry]]:
         return iter(deliver(self.ordering, after, self._replica.look_up, self._replica.is_gone))
+
+    def dropped(self) -> Iterator[Entry]:
+        """The living events whose places were dropped because of the horizon."""
+        if self.horizon is None:
+            return
+        listed = {place for _, place in self.ordering.listed()}
+        for source, last in self.ordering.last.items():
+            stream = self._replica.feed.stream(source)
+            for number in () if stream is None else stream.numbers(0):
+                if number <= last and (source, number) not in listed:
+                    entry = self._replica.look_up((source, number))
+                    if entry is not None:
+                        yield entry
 
     async def place_all(self) -> None:
         """Place all events that have no place. The token must be held."""
@@ -228,7 +241,7 @@ class TotalOrder(TokenState):
         finally:
             missed = self.waiting.pop(putting, putting) is None
             if missed and not self.waiting and not self.begun:
-                self._replica.orders.serve_no_more(self)
+                self._replica.orders.stop_serving(self)
         if missed:
             raise TokenAway(self.token.name, self.token.holder)
         await putting.done  # A timeout does not interrupt a step.
@@ -284,7 +297,7 @@ class TotalOrder(TokenState):
 
     async def _write(self, begun: list[PendingPut]) -> list[Entry]:
         """Write these events in the heap; returns the entries."""
-        written: list[tuple[PendingPut, WrittenEvent]] = []
+        written: list[tuple[PendingPut, WrittenEvents]] = []
         for one in begun:
             try:
                 written.append((one, self._replica.write(one.items, one.ttl)))
@@ -292,7 +305,7 @@ class TotalOrder(TokenState):
                 one.end(error)
         for one, what in written:
             try:
-                await self._replica.drawn(what)
+                await self._replica.wait_copied(what)
             except CannotSend as error:
                 one.end(error)
         return [entry for one, what in written if not one.done.done() for entry in what.entries]
@@ -317,7 +330,7 @@ class TotalOrder(TokenState):
         self._permitted -= 1
         return True
 
-    def lets_put(self, host: str) -> bool:
+    def permits_put(self, host: str) -> bool:
         """Whether this owner permits another host to put. Not if no other host puts: then it should
         take the token."""
         if not self.token.here:
@@ -471,52 +484,48 @@ class TotalOrders:
             users.remove(user)
             if not users:
                 del self.used[order.id]
-                self._rest(order)
+                self._reset(order)
                 self._replica.uses.changed(order.id)
 
     def forget(self, view: str, into: str | None) -> None:
         """A view has ended: notify its users here, or switch them to another view."""
         if into is not None and into != view and into not in self._replica.uses.ended:
-            self._merge(view, into)
+            # Puts that have not begun go through `into`; begun ones get their places there.
+            order = self.order(view)
+            if view in self.used:
+                self._switch(order, self.order(into))
+                order.give_up_waiting()
         made = self.made.pop(view, None)
         if made is not None and made.parent in self._clones:
             self._clones[made.parent].discard(view)
         self._clones.pop(view, None)
-        order = self.orders.pop(view, None)
+        ended = self.orders.pop(view, None)
         users = self.used.pop(view, [])
-        is_served = order is not None and order.begun and order.successor is not None
+        is_served = ended is not None and ended.begun and ended.successor is not None
         for what in ("place", "clone", "ask", *([] if is_served else ["put"])):
             if (task := self._tasks.pop(f"{what} {view}", None)) is not None:
                 task.cancel()
-        if order is not None:
-            self._rest(order)
-            if order.successor is None:
-                order.end(LeaseLost("this view has ended"), waiting=True)
+        if ended is not None:
+            self._reset(ended)
+            if ended.successor is None:
+                ended.end(LeaseLost("this view has ended"), waiting=True)
         for user in users:
             user.end()
-
-    def _merge(self, view: str, into: str) -> None:
-        """Switch the users of a view to another one. Puts that have not begun go through that;
-        begun ones get their places there."""
-        order = self.order(view)
-        if view in self.used:
-            self._switch(order, self.order(into))
-            order.give_up_waiting()
 
     def close(self) -> None:
         self._closed = True
         for order in self.orders.values():
-            self._rest(order)
+            self._reset(order)
             order.end(self._replica.closing, waiting=True)
         for task in self._tasks.values():
             task.cancel()
 
-    def _rest(self, order: TotalOrder) -> None:
+    def _reset(self, order: TotalOrder) -> None:
         if order.timer is not None:
             order.timer.cancel()
             order.timer = None
         order.orphaned = order.wanted_elsewhere = False
-        order.told = None
+        order.asked_host = None
 
     def metadata_changed(self) -> None:
         self._metadata_version += 1
@@ -527,7 +536,7 @@ class TotalOrders:
         self._start(f"put {order.id}", order.serve)
         self.look()
 
-    def serve_no_more(self, order: TotalOrder) -> None:
+    def stop_serving(self, order: TotalOrder) -> None:
         """Stop serving an order without pending puts, so that the token is not fetched for
         nothing."""
         serving = self._tasks.pop(f"put {order.id}", None)
@@ -590,14 +599,14 @@ class TotalOrders:
             order = self.orders.get(view)
             if order and order.token.here and not order.token.busy and order.unplaced:
                 self._start(f"place {order.id}", order.place_if_owned)
-            if order and order.token.here and (home := self._home_of(order)) is not None:
-                self._start(f"merge {order.id}", partial(self._go_home, order, home))
+            if order and order.token.here and (home := self._merge_target(order)) is not None:
+                self._start(f"merge {order.id}", partial(self._merge_clone, order, home))
         for view in list(self.used):
-            self._look_after(self.order(view))
+            self._check_owner(self.order(view))
 
-    def _look_after(self, order: TotalOrder) -> None:
+    def _check_owner(self, order: TotalOrder) -> None:
         if not order.token.is_away:
-            self._rest(order)
+            self._reset(order)
             return
         clone = self._clone_of(order)
         if clone is not None:
@@ -607,8 +616,8 @@ class TotalOrders:
             if first == self._replica.me:
                 if order.waiting or order.wanted_elsewhere or order.unplaced:
                     self._start(f"clone {order.id}", lambda: self._clone(order))
-            elif order.waiting and order.told != (first, self._replica.membership.id):
-                order.told = first, self._replica.membership.id
+            elif order.waiting and order.asked_host != (first, self._replica.membership.id):
+                order.asked_host = first, self._replica.membership.id
                 ask = self._replica.voice.ask
                 self._start(f"ask {order.id}", partial(ask, first, ["clone", order.id]))
         elif order.timer is None:
@@ -629,7 +638,7 @@ class TotalOrders:
                 return self.order(view)
         return None
 
-    def _home_of(self, order: TotalOrder) -> str | None:
+    def _merge_target(self, order: TotalOrder) -> str | None:
         """The view into which a clone is merged: the nearest to the first view that is in use and
         owned within reach."""
         made = self.made.get(order.id)
@@ -645,11 +654,11 @@ class TotalOrders:
                     best = min(best, (other.depth or 0, view))
         return None if best[1] == order.id else best[1]
 
-    async def _go_home(self, order: TotalOrder, home: str) -> None:
+    async def _merge_clone(self, order: TotalOrder, home: str) -> None:
         """Merge a clone into `home`. The token is held, so that no put is under way."""
         with suppress(TokenAway):
             async with order.token.held(ask=False):
-                if self._home_of(order) == home:
+                if self._merge_target(order) == home:
                     await self._replica.uses.end(order.id, home)
 
     def _users(self, order: TotalOrder) -> list[str]:
@@ -697,7 +706,7 @@ class TotalOrders:
 
     def _switch(self, old: TotalOrder, new: TotalOrder) -> None:
         """Switch the users here from the old view to the new one."""
-        self._rest(old)
+        self._reset(old)
         users = self.used.pop(old.id)
         old.successor, new.successor = new, None
         old.token.abandoned, new.token.abandoned = True, False

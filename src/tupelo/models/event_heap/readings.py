@@ -134,7 +134,10 @@ class Ordered:
         replica.orders.use(order, self)
 
     def switch(self, order: TotalOrder, cloned: ViewCloned) -> None:
-        """Continue with this order."""
+        """Continue with this order. What the old one has dropped was skipped here: it would come
+        after later events of its source."""
+        for entry in self.order.dropped():
+            self._seen.add(entry)
         self.order = order
         self._low = 0
         self._cursors.clear()
@@ -234,9 +237,9 @@ class Shared:
         self._tasks: set[asyncio.Task[None]] = set()
         replica.uses.use(session, self.close)
 
-    def note(self, future_events: Record) -> None:
+    def note(self, record: Record) -> None:
         """Apply what was seen, or given back."""
-        self._copies.note(future_events)
+        self._copies.note(record)
 
     async def record(self) -> Seen:
         """What all readers of the session have seen. TokenAway if that cannot be known now; if the

@@ -56,8 +56,9 @@ class Removing:
             refusals: list[NotAllowed] = []
             for entry in self._matches(template, known):
                 place = self._replica.places.get(entry)
-                if place is not None and (given := await self._given(entry, place, away, refusals)):
-                    return given
+                removed = place and await self._remove_for(entry, place, away, refusals)
+                if removed:
+                    return removed
             meeting = bool(away) and self._is_meeting and loop.time() < met
             try:  # Patience ends between questions: what was removed must not be lost.
                 async with asyncio.timeout_at(met) if meeting else timeout_at(clock, deadline):
@@ -88,7 +89,7 @@ class Removing:
             for host in self._replica.feed.partners
         )
 
-    async def _given(
+    async def _remove_for(
         self, entry: Entry, place: Place, away: set[str], refusals: list[NotAllowed]
     ) -> Entry | None:
         """Remove an event for a requester. If the requester is cancelled, the event is put back."""
@@ -117,7 +118,7 @@ class Removing:
         host = host_of(source)
         request = self._replica.core.new_id()
         if source == self._replica.feed.source:
-            return await self.here(number, request)
+            return await self.remove_here(number, request)
         try:
             removed = await self._ask(host, ["remove", source, number, request])
         except NotAllowed as refusal:
@@ -159,7 +160,7 @@ class Removing:
             async with asyncio.timeout(self._replica.patience):
                 await self._replica.until(lambda: self._replica.membership.id != membership)
 
-    async def here(self, number: int, request: str) -> bool:
+    async def remove_here(self, number: int, request: str) -> bool:
         if self._removed.get(request) != number:
             port = self._replica.feed.space.port
             entry = self._replica.feed.original(number)

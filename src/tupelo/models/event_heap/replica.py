@@ -12,6 +12,7 @@ likewise.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,10 +23,13 @@ from tupelo.errors import (
     BadArgument,
     BadFrame,
     CannotSend,
+    DiskFull,
     HeapDestroyed,
     HostClosed,
+    JournalError,
     NotAllowed,
     PeerLost,
+    SpaceClosed,
     TupeloError,
     UnknownHost,
 )
@@ -38,7 +42,6 @@ from tupelo.federation.replication.feeds import (
     Broadcast,
     Feed,
     FeedCursor,
-    Replication,
     replication_of,
 )
 from tupelo.federation.replication.placement import CopyAll
@@ -54,7 +57,7 @@ from tupelo.models.event_heap.removing import Removing
 from tupelo.models.event_heap.seen import Base, SharedRecord
 from tupelo.models.event_heap.uses import UsageLeases
 from tupelo.space.query import Query
-from tupelo.space.tasks import TaskSignal
+from tupelo.space.tasks import TaskSignal, when_room
 from tupelo.space.waiting import Items, WriteOutcome
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.kind import kind_of
@@ -87,6 +90,8 @@ class Heaps(SilentExtension):
         self.replicas: dict[str, Replica] = {}
         self.core = core
         self.factory = Factory(self)
+        self._due: dict[HostedSpace, dict[Entry, None]] = {}  # to be removed when there is room
+        self._removing: set[asyncio.Task[None]] = set()
         core.extensions[CHANNEL] = self
 
     def replica(self, name: str, patience: float) -> Replica:
@@ -110,16 +115,42 @@ class Heaps(SilentExtension):
         found = self.replicas[name] = Replica(self, name, patience, anew=True)
         if found.is_new:
             found.clear()  # This host may have been away when the heap was destroyed.
+            await found.feed.drawn()  # Until then its copies of the old events can be read.
             await found.record(records.HeapMade(found.generation))
         return found
+
+    def remove(self, space: HostedSpace, entries: list[Entry]) -> None:
+        """Remove those of these entries that are there: on a full disk, once it has room."""
+        if (due := self._due.get(space)) is not None:
+            due.update(dict.fromkeys(entries))
+            return
+        try:
+            _remove(space, entries)
+        except DiskFull:
+            self._due[space] = dict.fromkeys(entries)
+            task = asyncio.ensure_future(self._remove_when_room(space))
+            self._removing.add(task)
+            task.add_done_callback(self._removing.discard)
+
+    async def _remove_when_room(self, space: HostedSpace) -> None:
+        async def remove() -> None:
+            _remove(space, list(self._due[space]))
+
+        try:
+            with suppress(SpaceClosed, JournalError):
+                await when_room(remove)
+        finally:
+            del self._due[space]
 
     async def stop(self) -> None:
         self.factory.close()
         for replica in list(self.replicas.values()):
             replica.close()
+        for task in self._removing:
+            task.cancel()
 
 
-class WrittenEvent(NamedTuple):
+class WrittenEvents(NamedTuple):
     """Written events, durable at this position."""
 
     entries: list[Entry]
@@ -158,7 +189,9 @@ class Replica:
         self._adopted: dict[str, int] = {}  # source → up to which number
         self._heaps = heaps
         replication = replication_of(core)
-        _check_free(replication, name)
+        known = replication.feeds.get(name)
+        if known is not None and known.policy != CopyAll():
+            raise BadArgument("name", "one that is not copied in another way at this host", name)
         self.feed: Feed = replication.feed(name, CopyAll())
         # Only replicas use it: an order without its records would have a gap.
         records_space = core.companion(self.feed.space, "system", NOBODY)
@@ -226,8 +259,14 @@ class Replica:
             self._let_go(source)
         for source, number, entry in self._events.news():
             self.places[entry] = source, number
-        if len(self.places) > PLACES_KEPT:
-            self._forget_places()
+        streams = self.feed.exchange.streams.values()
+        alive = sum(len(one.items) for one in streams) if len(self.places) > PLACES_KEPT else 0
+        if len(self.places) > PLACES_KEPT + 2 * alive:
+            self.places = {
+                entry: (one.source, number)
+                for one in streams
+                for number, entry in one.items.items()
+            }
         self._look()
 
     def _look_at_records(self) -> None:
@@ -238,9 +277,16 @@ class Replica:
         ]
         joined = self.generation > 0
         for record in heard:
-            self._heard_of_heap(record)
-        if not joined:
-            self._join()
+            match record:
+                case records.Destroyed(generation=int(generation)):
+                    self.gone = max(self.gone, generation)
+                case records.HeapMade(generation=int(generation)):
+                    self._made = max(self._made, generation)
+        if not joined:  # The records say which generation it is.
+            self.generation = max(1, self._made)
+            if self._anew and self.destroyed:
+                self.is_new = True
+                self.generation = self.gone + 1
         elif self.destroyed and not self.closed:
             self.clear()
             self.close()
@@ -248,35 +294,12 @@ class Replica:
             self._heard_record(record)
         self._look()
 
-    def _join(self) -> None:
-        """Determine the generation from the records."""
-        self.generation = max(1, self._made)
-        if self._anew and self.destroyed:
-            self.is_new = True
-            self.generation = self.gone + 1
-
     def _look(self) -> None:
         if self.feed.closed or self.system.closed:
             self.close()
         if not self.closed:
             self.orders.look()
             self.broadcast.ring()
-
-    def _forget_places(self) -> None:
-        streams = self.feed.exchange.streams.values()
-        if len(self.places) > PLACES_KEPT + 2 * sum(len(one.items) for one in streams):
-            self.places = {
-                entry: (one.source, number)
-                for one in streams
-                for number, entry in one.items.items()
-            }
-
-    def _heard_of_heap(self, record: Any) -> None:
-        match record:
-            case records.Destroyed(generation=int(generation)):
-                self.gone = max(self.gone, generation)
-            case records.HeapMade(generation=int(generation)):
-                self._made = max(self._made, generation)
 
     def _heard_record(self, record: Any) -> None:
         match record:
@@ -295,10 +318,9 @@ class Replica:
                 self._let_go(source)
             case records.Ended(id=str(id), into=str() | None, generation=self.generation):
                 self.uses.heard(id, record.into)
-            case records.ViewMade(generation=self.generation):
-                self.orders.heard(record)
             case (
-                records.Placed(generation=self.generation)
+                records.ViewMade(generation=self.generation)
+                | records.Placed(generation=self.generation)
                 | records.Folded(generation=self.generation)
             ):
                 self.orders.heard(record)
@@ -308,14 +330,14 @@ class Replica:
         if isinstance(record, records.GENERATION_RECORDS):
             record.generation = self.generation
         written = await self.system.space.door.write(record, lease=lease)
-        await self._drawn(self.system, written.thing)
+        await self._wait_copied(self.system, written.thing)
 
     async def keep(self, feed: Feed) -> None:
         """Wait until the copies here are durable, if the host is."""
         if feed.copies.durable:
             await feed.copies.flush(feed.copies.port.position)
 
-    async def _drawn(self, feed: Feed, entry: Entry) -> None:
+    async def _wait_copied(self, feed: Feed, entry: Entry) -> None:
         own = feed.exchange.own
         await self.until(lambda: own.upto >= entry.arrival or entry.ended or feed.is_drawn)
 
@@ -347,26 +369,26 @@ class Replica:
     async def put(self, items: Items, ttl: float | None, mark: WriteOutcome | None = None) -> None:
         """Put all of these events or none; they are among the copies here when this returns.
         `mark`: another identity for them."""
-        await self.drawn(self.write(items, ttl, mark))
+        await self.wait_copied(self.write(items, ttl, mark))
 
     def write(
         self, items: Items, ttl: float | None, mark: WriteOutcome | None = None
-    ) -> WrittenEvent:
+    ) -> WrittenEvents:
         """Write events, without waiting for their copies."""
         self.require_open()
         leases, position = self.feed.space.port.write_items(
             items, ttl, None, None, TaskSignal, 0, mark
         )
         assert isinstance(leases, list)
-        return WrittenEvent([lease.thing for lease in leases], position)
+        return WrittenEvents([lease.thing for lease in leases], position)
 
-    async def drawn(self, written: WrittenEvent) -> None:
+    async def wait_copied(self, written: WrittenEvents) -> None:
         """Wait until written events are among the copies. CannotSend if they are too large to be
         copied; then they are removed."""
         space, entries = self.feed.space, written.entries
         await space.flush(written.position)
         for entry in entries[-1:]:
-            await self._drawn(self.feed, entry)
+            await self._wait_copied(self.feed, entry)
         own = self.feed.exchange.own
         if any(not entry.ended and entry.arrival not in own.items for entry in entries):
             for entry in entries:
@@ -407,12 +429,8 @@ class Replica:
         if source != self.feed.source:
             self.feed.outgrow(source, numbers)
             return
-        port = self.feed.space.port
-        txn = port.begin(None)
-        for number in numbers:
-            if (entry := self.feed.original(number)) is not None:
-                port.take_entry(entry, txn)
-        self.feed.space.flush_soon(port.commit(txn))
+        entries = [one for n in numbers if (one := self.feed.original(n)) is not None]
+        self._heaps.remove(self.feed.space, entries)
 
     # Closing
 
@@ -429,8 +447,17 @@ class Replica:
 
     def clear(self) -> None:
         """Remove this host's events and its records about them."""
-        _clear(self.feed.space, ANY)
-        _clear(self.system.space, Template.any_of([*records.GENERATION_RECORDS, TokenAt]))
+        self._clear(self.feed.space, ANY)
+        kinds = Template.any_of([*records.GENERATION_RECORDS, TokenAt])
+        self._clear(self.system.space, kinds)
+
+    def _clear(
+        self, space: HostedSpace, template: object, only: Callable[[Any], bool] | None = None
+    ) -> None:
+        """Remove all matching entries, or those for which `only` is true."""
+        found, _ = space.port.get_now(Query(as_template(template), many=True, limit=None))
+        wanted = [one for one in found if only is None or only(thaw(one.shape, one.fields))]
+        self._heaps.remove(space, wanted)
 
     def forget(self, id: str, token: str, into: str | None) -> None:
         """Remove this host's records about a view or shared session that has ended."""
@@ -442,7 +469,7 @@ class Replica:
             records.SessionSeen(id),
             TokenAt(token),
         ):
-            _clear(self.system.space, record)
+            self._clear(self.system.space, record)
         self.sessions.discard(id)
         self._shared.pop(id, None)
         self.orders.forget(id, into)
@@ -451,8 +478,8 @@ class Replica:
     def forget_places(self, view: str, base: int) -> None:
         """Remove this host's records of places before the base of a folded order."""
         space = self.system.space
-        _clear(space, records.Folded(view), lambda one: (one.base or 0) < base)
-        _clear(
+        self._clear(space, records.Folded(view), lambda one: (one.base or 0) < base)
+        self._clear(
             space,
             records.Placed(view),
             lambda one: (one.start or 0) + len(one.numbers or []) <= base,
@@ -460,7 +487,7 @@ class Replica:
 
     def forget_seen(self, session: str, base: Base) -> None:
         """Remove this host's records about a session that are older than its base."""
-        _clear(
+        self._clear(
             self.system.space,
             records.SessionSeen(session),
             lambda one: ((one.epoch or 0), (one.fold or 0)) < base,
@@ -514,7 +541,7 @@ class Replica:
                 self._require("take", neighbour, source)
                 if stream != self.feed.source:
                     return None
-                return await self.removing.here(number, request)
+                return await self.removing.remove_here(number, request)
             case ["order", str(view), int(length)]:
                 self._require("read", neighbour, source)
                 order = self.orders.order(view)
@@ -522,7 +549,7 @@ class Replica:
             case ["put", str(view)]:
                 self._require("write", neighbour, source)
                 orders = self.orders.orders
-                return view in orders and orders[view].lets_put(source)
+                return view in orders and orders[view].permits_put(source)
             case ["destroy"]:
                 self._require("take", neighbour, source)
                 return None
@@ -547,19 +574,15 @@ class Replica:
         return is_allowed
 
 
-def _clear(space: HostedSpace, template: object, only: Callable[[Any], bool] | None = None) -> None:
-    """Remove all matching entries, or those for which `only` is true."""
-    port = space.port
-    found, _ = port.get_now(Query(as_template(template), many=True, limit=None))
-    if found:
+def _remove(space: HostedSpace, entries: list[Entry]) -> None:
+    if entries:
+        port = space.port
         txn = port.begin(None)
-        for entry in found:
-            if only is None or only(thaw(entry.shape, entry.fields)):
-                port.take_entry(entry, txn)
-        space.flush_soon(port.commit(txn))
-
-
-def _check_free(replication: Replication, name: str) -> None:
-    feed = replication.feeds.get(name)
-    if feed is not None and feed.policy != CopyAll():
-        raise BadArgument("name", "one that is not copied in another way at this host", name)
+        for entry in entries:
+            port.take_entry(entry, txn)
+        try:
+            position = port.commit(txn)
+        except DiskFull:
+            port.abort(txn)
+            raise
+        space.flush_soon(position)

@@ -15,6 +15,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
+from tupelo.federation.links.encoding import encode_seen as seen_to_wire
 from tupelo.federation.replication.tokens import TokenState
 from tupelo.models.event_heap.records import SessionSeen
 from tupelo.space.session import Seen
@@ -74,7 +75,7 @@ class Record:
 
     def encode(self) -> bytes:
         again = [[*key, count] for key, count in self.again.items()]
-        return msgspec.msgpack.encode([_encode(self.seen), again])
+        return msgspec.msgpack.encode([seen_to_wire(self.seen), again])
 
 
 def read_record(encoded: bytes) -> Record:
@@ -93,14 +94,6 @@ def read_record(encoded: bytes) -> Record:
     return record
 
 
-def _encode(seen: Seen) -> dict[str, bytes]:
-    encoded = {}
-    for origin, bits in seen.bits.items():
-        bits.run_optimize()
-        encoded[origin] = bits.serialize()
-    return encoded
-
-
 def _read(bits: dict[str, bytes]) -> Seen:
     seen = Seen()
     seen.bits = {origin: BitMap64.deserialize(numbers) for origin, numbers in bits.items()}
@@ -109,7 +102,7 @@ def _read(bits: dict[str, bytes]) -> Seen:
 
 def encode_seen(seen: Seen) -> bytes:
     """Encode seen events for a SessionRequest."""
-    return msgspec.msgpack.encode(_encode(seen))
+    return msgspec.msgpack.encode(seen_to_wire(seen))
 
 
 def read_seen(encoded: bytes) -> Seen:
@@ -161,11 +154,11 @@ class SharedRecord(TokenState):
             case _:
                 raise BadFrame("invalid SessionSeen record")
         if told.whole:
-            self._found((epoch, fold))
+            self._set_base((epoch, fold))
             if not record.join(self.known):  # Otherwise its writer did not know all.
                 self._replica.forget_seen(self.id, (epoch, fold))
 
-    def _found(self, base: Base) -> None:
+    def _set_base(self, base: Base) -> None:
         if base > self.base:
             self.base = base
             self._recent = []
@@ -193,20 +186,20 @@ class SharedRecord(TokenState):
         self._join(change)
         encoded = change.encode()
         self._recent.append((self.token.epoch, encoded))
-        await self._tell(encoded)
+        await self._publish(encoded)
         if len(self._recent) >= self._replica.folded_after:
             await self._fold()
 
-    async def _tell(self, encoded: bytes, *, whole: bool = False) -> None:
+    async def _publish(self, encoded: bytes, *, whole: bool = False) -> None:
         told = SessionSeen(self.id, *self.base, whole, len(self.lost), encoded)
         await self._replica.record(told)
 
     async def _fold(self) -> None:
         epoch, fold = self.base
         here = self.token.epoch
-        self._found((here, fold + 1 if epoch == here else 0))
+        self._set_base((here, fold + 1 if epoch == here else 0))
         self._is_whole = True
-        await self._tell(self.known.encode(), whole=True)
+        await self._publish(self.known.encode(), whole=True)
 
     # Payload of the token
 
@@ -263,11 +256,11 @@ class SharedRecord(TokenState):
         lacking = Record()
         for encoded in [*([] if whole is None else [whole]), *[one for _, one in recent]]:
             lacking.join(self._join(read_record(encoded)))
-        self._found(base)
+        self._set_base(base)
         self._recent += recent
         self._is_whole = True
         if lacking:  # The giver may go before others have heard of it.
-            await self._tell(lacking.encode())
+            await self._publish(lacking.encode())
         await self._replica.keep(self._replica.system)
 
 

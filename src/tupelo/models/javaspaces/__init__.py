@@ -57,11 +57,12 @@ from tupelo.models.javaspaces.remote.clients import (
 from tupelo.models.javaspaces.remote.hosting import offer
 from tupelo.models.javaspaces.remote.multicast import LookupDiscovery, announce
 from tupelo.models.javaspaces.remote.wire import ServiceLocation
-from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
-from tupelo.models.javaspaces.renewal_sets import (
+from tupelo.models.javaspaces.renewal import (
     EXPIRATION_WARNING_EVENT_ID,
     RENEWAL_FAILURE_EVENT_ID,
     ExpirationWarningEvent,
+    LeaseRenewalEvent,
+    LeaseRenewalManager,
     LeaseRenewalService,
     LeaseRenewalSet,
     RenewalFailureEvent,

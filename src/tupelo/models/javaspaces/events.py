@@ -146,7 +146,7 @@ class Notifier:
         self.is_async = is_async
         self.cancelled = False
         self.missed = 0
-        self._call = listening(listener)
+        self._call = function_of(listener)
         self._retry = retry
         self._clock = clock
         self._tries = 0
@@ -236,7 +236,7 @@ class RemoteEventIterator:
             self.close()
 
 
-def listening(listener: object, name: str = "listener") -> Listener:
+def function_of(listener: object, name: str = "listener") -> Listener:
     """The function that delivers to a listener: the listener itself, or its method `notify`."""
     tell = getattr(listener, "notify", listener)
     if not callable(tell):
@@ -272,7 +272,7 @@ class EventSender:
         self._more = False
 
     def go(self) -> None:
-        """There are events in the store: start delivering, unless that is under way."""
+        """Start delivering the events of the store, unless that is under way."""
         with self._lock:
             self._more = True
             if self._busy or self._notifier.cancelled:
@@ -305,7 +305,7 @@ class EventSender:
     async def _deliver(self, event: RemoteEvent) -> None:
         try:
             delivered = not self._notifier.cancelled and await self._notifier.attempt(event)
-        except BaseException as error:  # Whatever a listener does, the event is not lost.
+        except BaseException as error:  # Also if a listener exits: the event must not be lost.
             if isinstance(error.__cause__, UnknownEvent) and await maybe_await(
                 self._store.unwanted()
             ):
@@ -398,7 +398,7 @@ class ListenerThread:
 def target_of(name: str, listener: object) -> Listener:
     """The function that delivers to a listener from a thread. BadArgument if it is a coroutine
     function."""
-    tell = listening(listener, name)
+    tell = function_of(listener, name)
     if iscoroutinefunction(tell):
         raise BadArgument(name, "a plain function: it is called from a thread", listener)
     return tell

@@ -286,7 +286,7 @@ class FixedLeasePeriodPolicy:
         return asked if limit is None else limit if asked is None else min(asked, limit)
 
     def preferred(self, kind: str) -> float | None:
-        """What is granted for ANY."""
+        """The seconds that are granted for ANY."""
         return self.default
 
     def __repr__(self) -> str:
@@ -315,7 +315,7 @@ class PolicyByKind:
         return asked if policy is None else policy(kind, asked)
 
     def preferred(self, kind: str) -> float | None:
-        """What is granted for ANY."""
+        """The seconds that are granted for ANY."""
         preferred = getattr(self.policies.get(kind), "preferred", None)
         return None if preferred is None else cast("float | None", preferred(kind))
 
@@ -356,9 +356,12 @@ class Tenant:
         """The lease, as the client of the service gets it."""
         return Lease(engine.Lease(self._tenancy, self))
 
+    def renewed(self) -> None:
+        """Called after an attempt to renew the lease."""
+
     @abstractmethod
     def lease_ended(self) -> None:
-        """Free what the service keeps, and remove the entry if it is still there. Called once."""
+        """Free the resources of the tenant, and remove the entry if it is there. Called once."""
 
 
 class Tenancy:
@@ -410,6 +413,7 @@ class Tenancy:
             )
             for tenant, _ in wanted:
                 self.watch(tenant)
+                tenant.renewed()
         return [*outcomes]
 
     def cancel_leases(self, tenants: list[Tenant]) -> list[Exception | None]:

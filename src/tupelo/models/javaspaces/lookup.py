@@ -28,6 +28,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from itertools import count
 from typing import Any
@@ -77,7 +78,7 @@ from tupelo.models.javaspaces.service_items import (
 )
 from tupelo.space.blocking import ClosingHandle, Space
 from tupelo.space.clock import Clock
-from tupelo.space.dual_api import Blocking, DoorT, OnDoor, dual_api
+from tupelo.space.dual_api import Blocking, DoorT, OnDoor, dual_api, maybe_await, run_sync
 from tupelo.space.port import port_of
 from tupelo.values import lease as engine
 from tupelo.values.entry import same
@@ -124,27 +125,27 @@ class LookupLocator:
         """The lookup service at this address: a LookupService of this process, or a connected
         RemoteLookupService. `options` are those of `tupelo.connect`. DiscoveryFailed if there is no
         lookup service."""
+        return run_sync(partial(self._registrar, "connect", options))
+
+    async def get_registrar_async(self, **options: Any) -> Any:
+        """`get_registrar` for the async API."""
+        return await self._registrar("connect_async", options)
+
+    async def _registrar(self, connect: str, options: dict[str, Any]) -> Any:
         if self.elsewhere:
+            clients = import_module("tupelo.models.javaspaces.remote.clients")  # a cycle
             try:
-                return _remote().connect(str(self), **options)
+                connected = getattr(clients.RemoteLookupService, connect)(str(self), **options)
+                return await maybe_await(connected)
             except (CannotReach, UnknownService) as error:
                 raise DiscoveryFailed(str(self)) from error
         if options:
-            raise BadArgument(next(iter(options)), "left out for an address in this process", "it")
+            raise BadArgument(next(iter(options)), "left out for an address in this process")
         with _claiming:
             found = _claimed.get(self)
         if found is None:
             raise DiscoveryFailed(str(self))
         return found
-
-    async def get_registrar_async(self, **options: Any) -> Any:
-        """`get_registrar` for the async API."""
-        if not self.elsewhere:
-            return self.get_registrar(**options)
-        try:
-            return await _remote().connect_async(str(self), **options)
-        except (CannotReach, UnknownService) as error:
-            raise DiscoveryFailed(str(self)) from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LookupLocator) and str(other) == str(self)
@@ -176,11 +177,6 @@ def free(locator: LookupLocator, lookup: LookupService) -> None:
     with _claiming:
         if _claimed.get(locator) is lookup:
             del _claimed[locator]
-
-
-def _remote() -> Any:
-    module = import_module("tupelo.models.javaspaces.remote.clients")  # a cycle
-    return module.RemoteLookupService
 
 
 # Where the registrations are
@@ -263,7 +259,7 @@ class RegisteredService(Tenant):
         self._registry.service_ended(self)
 
 
-class _Listening(Tenant):
+class RegisteredListener(Tenant):
     """A listener with its template and transitions."""
 
     def __init__(
@@ -278,7 +274,7 @@ class _Listening(Tenant):
     ) -> None:
         tenancy = registry.tenancy
         self.event_id = event_id
-        self.listening = ListenerThread(
+        self.thread = ListenerThread(
             lambda: self.lease.granted,
             tell,
             handback,
@@ -309,13 +305,13 @@ class _Listening(Tenant):
             self._registry.name,
             self.event_id,
             self._sequence,
-            self.listening.handback,
+            self.thread.handback,
             about.service_id,
             transition,
             None if after is None else after.copies(),
         )
         event.__dict__["_after"] = after
-        self.listening.tell(event)
+        self.thread.tell(event)
 
 
 class Registry:
@@ -334,7 +330,7 @@ class Registry:
         self.tenancy = Tenancy(self.space, self._lock)
         self._services: dict[str, RegisteredService] = {}
         self._of_type: dict[str, dict[str, RegisteredService]] = {}
-        self._watching: dict[int, _Listening] = {}
+        self._watching: dict[int, RegisteredListener] = {}
         self._events = 0
         _registries[name] = self
 
@@ -483,17 +479,19 @@ class Registry:
             self._require_open()
             self._events += 1
             granted = self.space.write(ListenerEntry(self._events), lease=seconds)
-            listening = _Listening(self, self._events, wanted, transitions, granted, tell, handback)
-            self._watching[listening.event_id] = listening
-            return EventRegistration(listening.listening, self.name, listening.event_id, 0)
+            listener = RegisteredListener(
+                self, self._events, wanted, transitions, granted, tell, handback
+            )
+            self._watching[listener.event_id] = listener
+            return EventRegistration(listener.thread, self.name, listener.event_id, 0)
 
     def _tell(self, before: Description | None, after: Description | None) -> None:
-        for listening in list(self._watching.values()):
-            if listening.listening.active:
+        for listener in list(self._watching.values()):
+            if listener.thread.active:
                 try:
-                    listening.changed(before, after)
+                    listener.changed(before, after)
                 except BadTemplate as error:  # A function in the template has failed.
-                    listening.listening.give_up(error)
+                    listener.thread.give_up(error)
 
     # Within
 
@@ -502,9 +500,9 @@ class Registry:
             self.closed = True
             for service in self._services.values():
                 self.tenancy.evict(service)
-            for listening in self._watching.values():
-                self.tenancy.evict(listening)
-                listening.listening.call_off()
+            for listener in self._watching.values():
+                self.tenancy.evict(listener)
+                listener.thread.call_off()
             self._services.clear()
             self._of_type.clear()
             self._watching.clear()
@@ -558,13 +556,13 @@ class Registry:
                 self._forget(service)
                 self._tell(service.description, None)
 
-    def listener_ended(self, listening: _Listening) -> None:
+    def listener_ended(self, listener: RegisteredListener) -> None:
         """Its lease has ended; events that happened before are still delivered, unless the lease
         was cancelled."""
         with self._lock:
             if not self.closed:
-                self._watching.pop(listening.event_id, None)
-                self._remove(listening)
+                self._watching.pop(listener.event_id, None)
+                self._remove(listener)
 
 
 PUBLIC_GROUP = "public"

@@ -163,14 +163,14 @@ class EventMailbox(ClosingHandle):
             return found
 
     def close(self) -> None:
-        """Stop delivering events. What is kept in a given space stays there."""
+        """Stop delivering events. Registrations and events in a given space stay there."""
         with self._lock:
             self._closed = True
             registrations = list(self._registrations.values())
             self._registrations.clear()
         for registration in registrations:
             self._tenancy.evict(registration)
-            registration._end_turn("the mailbox was closed")
+            registration._end_reader("the mailbox was closed")
         if self._owns:
             self.space.close()
 
@@ -222,7 +222,7 @@ class MailboxRegistration(Tenant):
         self._lock = threading.RLock()
         self._count = self.space.count(self._template)
         self._sender: EventSender | None = None
-        self._turn: IteratorTurn | None = None
+        self._reader: MailboxReader | None = None
         self._unwanted = {
             (record.fields[1], record.fields[2])
             for record in mailbox._entries(UnwantedEvent(registration_id))
@@ -241,9 +241,9 @@ class MailboxRegistration(Tenant):
         return self._sender is not None
 
     @property
-    def turn(self) -> IteratorTurn | None:
+    def reader(self) -> MailboxReader | None:
         """The current reader of the events."""
-        return self._turn
+        return self._reader
 
     @property
     def listener(self) -> Callable[[RemoteEvent], None]:
@@ -273,12 +273,12 @@ class MailboxRegistration(Tenant):
                     self._sender, self.error = None, error
 
         with self._lock:
-            turn = self.take_turn("events are delivered to a target now", is_target=True)
+            reader = self.new_reader("events are delivered to a target now", is_target=True)
             self._unwanted.clear()
             self._mailbox._remove(self._mailbox._entries(UnwantedEvent(self.id)))
             retry, clock = self._mailbox._retry, self._mailbox.clock
             sender = EventSender(
-                _MailboxStore(self, turn), Notifier(tell, retry, clock, False), give_up
+                _MailboxStore(self, reader), Notifier(tell, retry, clock, False), give_up
             )
             self._sender, self.error = sender, None
         sender.go()
@@ -297,17 +297,17 @@ class MailboxRegistration(Tenant):
         ends when none came. Delivery is disabled, and earlier iterators end.
         """
         check_wait(wait)
-        turn = self.take_turn("another iterator has taken its place")
+        reader = self.new_reader("another iterator has replaced it")
 
         async def fetch(timeout: float | None) -> RemoteEvent | None:
-            if await turn.fetch(timeout, self.space) is None:
+            if await reader.fetch(timeout, self.space) is None:
                 return None
-            event = turn.built()
-            turn.confirm()
+            event = reader.built()
+            reader.confirm()
             return event
 
         async def close() -> None:
-            turn.close()
+            reader.close()
 
         return RemoteEventIterator(fetch, close, wait)
 
@@ -325,13 +325,13 @@ class MailboxRegistration(Tenant):
                     self.space.write(UnwantedEvent(self.id, *what))
                     self._unwanted.add(what)
 
-    def take_turn(self, why: str, *, is_target: bool = False) -> IteratorTurn:
-        """Become the reader of the events. The reader before ends with the reason `why`."""
+    def new_reader(self, why: str, *, is_target: bool = False) -> MailboxReader:
+        """A new reader of the events; the reader before it ends with the reason `why`."""
         with self._lock:
             self._require_active()
-            self._end_turn(why)
-            self._turn = IteratorTurn(self, is_target)
-            return self._turn
+            self._end_reader(why)
+            self._reader = MailboxReader(self, is_target)
+            return self._reader
 
     def _keep(self, event: RemoteEvent) -> None:
         if not isinstance(event, RemoteEvent):
@@ -364,12 +364,12 @@ class MailboxRegistration(Tenant):
 
     # Endings
 
-    def _end_turn(self, why: str) -> None:
+    def _end_reader(self, why: str) -> None:
         """End the current reader."""
         with self._lock:
             self._stop_sender()
-            if self._turn is not None:
-                self._turn.end(why)
+            if self._reader is not None:
+                self._reader.end(why)
 
     def _stop_sender(self) -> None:
         if self._sender is not None:
@@ -382,7 +382,7 @@ class MailboxRegistration(Tenant):
         with self._mailbox._lock:
             if self._mailbox._registrations.get(self.id) is self:
                 del self._mailbox._registrations[self.id]
-        self._end_turn("the registration is gone")
+        self._end_reader("the registration is gone")
         self.error = LeaseLost("the mailbox registration is gone")
         with self._lock, suppress(SpaceClosed):
             entries = self._mailbox._entries
@@ -398,7 +398,7 @@ class MailboxRegistration(Tenant):
         return f"MailboxRegistration({self.id!r})"
 
 
-class IteratorTurn:
+class MailboxReader:
     """A reader of the events of a registration: an iterator, a target, or a program elsewhere. A
     registration has one reader at a time.
 
@@ -488,19 +488,19 @@ class IteratorTurn:
 class _MailboxStore:
     """The events of a registration, as the store of an EventSender."""
 
-    def __init__(self, registration: MailboxRegistration, turn: IteratorTurn) -> None:
+    def __init__(self, registration: MailboxRegistration, reader: MailboxReader) -> None:
         self._registration = registration
         self._out: RemoteEvent | None = None
-        self._turn = turn
-        self.delivered = turn.confirm
-        self.returned = turn.give_back
+        self._reader = reader
+        self.delivered = reader.confirm
+        self.returned = reader.give_back
 
     def fetch(self) -> RemoteEvent | None:
         """The oldest event that is wanted; unwanted ones that were kept before are removed."""
         registration = self._registration
-        fetch = partial(self._turn.fetch, 0, registration.space)
+        fetch = partial(self._reader.fetch, 0, registration.space)
         while run_sync(fetch) is not None:
-            self._out = event = self._turn.built()
+            self._out = event = self._reader.built()
             if (event.source, event.event_id) not in registration._unwanted:
                 return event
             self.delivered()

@@ -26,7 +26,7 @@ from tupelo.models.javaspaces.events import (
     RemoteEvent,
     Retry,
     check_retry,
-    listening,
+    function_of,
 )
 from tupelo.models.javaspaces.leases import FOREVER, AsyncLease, Lease, lease_of, seconds_asked
 from tupelo.space import asynchronous
@@ -44,7 +44,7 @@ from tupelo.space.dual_api import (
 )
 from tupelo.space.matchset import Skipped
 from tupelo.space.port import find_port
-from tupelo.space.protocol import OPERATIONS, AsyncSpaceLike, SpaceLike
+from tupelo.space.protocol import AsyncSpaceLike, SpaceLike, is_space
 from tupelo.space.query import check_count
 from tupelo.values.change import Notice
 from tupelo.values.entry import SCALARS, Shape, freeze, freeze_value, thaw
@@ -412,7 +412,7 @@ class JavaSpace(OnDoor[DoorT], Closing):
         available: bool = False,
         returned: bool = True,
     ) -> EventRegistration:
-        if not self.is_async and iscoroutinefunction(listening(listener)):
+        if not self.is_async and iscoroutinefunction(function_of(listener)):
             raise BadArgument("listener", "a plain function, or use tupelo.aio", listener)
         notifier = Notifier(listener, self._retry, self.clock, self.is_async)
 
@@ -566,11 +566,6 @@ async def _later(granted: Coroutine[Any, Any, Any]) -> Lease:
     return AsyncLease(await granted)
 
 
-def is_space(thing: object) -> bool:
-    """Whether this is a space of any kind."""
-    return all(callable(getattr(thing, name, None)) for name in OPERATIONS)
-
-
 def is_async_space(space: Any) -> bool:
     """Whether the operations of this space are awaited."""
     if isinstance(space, asynchronous.Space):
@@ -580,9 +575,10 @@ def is_async_space(space: Any) -> bool:
 
 
 def clock_of(space: Any) -> Clock:
-    """The clock of a space in this program; for a space elsewhere, the system clock."""
+    """The clock of a space; for one at a host elsewhere, the system clock."""
     port = find_port(space)
-    return system_clock if port is None else port.clock
+    clock: Clock = getattr(space if port is None else port, "clock", system_clock)
+    return clock
 
 
 def _most(max_entries: int | None) -> int | None:

@@ -445,7 +445,7 @@ class TransactionManager:
         self._outcomes: OrderedDict[str, State] = OrderedDict()
         self._closed = False
 
-    # What clients use
+    # For clients
 
     def create(self, lease: float = FOREVER, parent: Transaction | None = None) -> Created:
         """A new transaction, nested in `parent` if given. It aborts itself when its lease
@@ -503,7 +503,7 @@ class TransactionManager:
         else:
             require_outcome(txn_id, found, committing, "")
 
-    # What participants use
+    # For participants
 
     def join(self, txn_id: str, participant: TransactionParticipant, crash_count: int = 0) -> None:
         """Add a participant. Joining again changes nothing; with another `crash_count` it is
@@ -525,7 +525,7 @@ class TransactionManager:
                 raise
         elif known != crash_count:
             with suppress(TransactionEnded):
-                transaction.abort_because(f"{name} has crashed and lost what it did")
+                transaction.abort_because(f"{name} has crashed and lost its work")
             raise CannotJoin(f"{name} has crashed since it joined transaction {txn_id}")
 
     @dual_api

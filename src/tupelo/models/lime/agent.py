@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tupelo.errors import AgentEnded, BadArgument, BadInput, HostClosed, NotOwner
 from tupelo.models.lime.locations import AgentLocation, HostLocation
@@ -23,7 +23,7 @@ from tupelo.space.dual_api import dual_api
 
 if TYPE_CHECKING:
     from tupelo.models.lime.host import Host
-    from tupelo.models.lime.reactions import ReactionCall, ReactionRecord
+    from tupelo.models.lime.reactions import ReactionCall, ReactionDelivery, ReactionRecord
     from tupelo.models.lime.spaces import AgentState
 
 logger = logging.getLogger("tupelo")
@@ -32,12 +32,6 @@ Role = Literal["owner", "run", "listener"]
 
 _acting: ContextVar[tuple[tuple[AgentRuntime, Role], ...]] = ContextVar("tupelo.lime", default=())
 _step: ContextVar[_Step | None] = ContextVar("tupelo.lime.step", default=None)
-
-
-class AgentListener(Protocol):
-    """The part of a reaction that calls its listener: see `ReactionDelivery`."""
-
-    def listen(self, event: ReactionCall) -> object: ...
 
 
 class AgentMoved(BaseException):
@@ -146,9 +140,9 @@ class AgentRuntime:
         self._listening = False
         self._busy = False
         self._news = asyncio.Event()
-        self._rest = asyncio.Event()
-        self._still = asyncio.Event()
-        self._still.set()
+        self._idle = asyncio.Event()
+        self._unpaused = asyncio.Event()
+        self._unpaused.set()
 
     # run()
 
@@ -195,7 +189,7 @@ class AgentRuntime:
         self._enter("listener")
         while (event := await self.host._door.on_loop(self._next_event())) is not None:
             try:
-                answer = cast(AgentListener, event.registered.deliver).listen(event)
+                answer = cast("ReactionDelivery", event.registered.deliver).listen(event)
                 if self.is_async and isawaitable(answer):
                     await answer
             except AgentMoved:
@@ -208,7 +202,7 @@ class AgentRuntime:
     async def _next_event(self) -> ReactionCall | None:
         """Wait for the next event; the listener of the one before has returned. None at the end."""
         self._busy = False
-        self._rest.set()
+        self._idle.set()
         while not self.ended:
             if self.events and not self._paused:
                 self._busy = True
@@ -229,20 +223,20 @@ class AgentRuntime:
         operations: their effects would not migrate."""
         self._paused = True
         while self._busy and not self.ended and role != "listener":
-            self._rest.clear()
-            await self._rest.wait()
+            self._idle.clear()
+            await self._idle.wait()
         if not self.ended:
-            self._still.clear()
+            self._unpaused.clear()
 
-    def go_on(self) -> None:
+    def unpause(self) -> None:
         """Continue after `pause`: the migration has failed."""
         self._paused = False
-        self._still.set()
+        self._unpaused.set()
         self._news.set()
 
     async def operate(self, operation: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
         """Run an operation of the agent. Raises AgentEnded if it has ended or left."""
-        await self._still.wait()
+        await self._unpaused.wait()
         if self.ended:
             raise AgentEnded(self.state.id)
         return await operation(*args)
@@ -252,14 +246,14 @@ class AgentRuntime:
     def end(self, caller: asyncio.Task[Any] | None = None) -> None:
         """The agent has ended or left: cancel its tasks here, but for the `caller`."""
         self.ended = True
-        self._still.set()
+        self._unpaused.set()
         self._news.set()
-        self._rest.set()
+        self._idle.set()
         for task in self._tasks.values():
             if task is not None and task is not caller:
                 task.cancel()
 
-    async def gone(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until the cancelled tasks of the agent have ended."""
         tasks = {task for task in self._tasks.values() if task is not None}
         await asyncio.gather(*tasks - {asyncio.current_task()}, return_exceptions=True)

@@ -8,6 +8,7 @@ given to `Host(engine=)` as a function that makes one adapter for each tuple spa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from tupelo.errors import SpaceClosed
@@ -30,6 +31,7 @@ BACKLOG_MAX = 100_000
 OLDEST_FIRST = Fifo()
 """LIME looks at every tuple, whatever order the space has: a migrating agent must find all tuples
 that it takes along."""
+_query = partial(Query, many=True, order=OLDEST_FIRST)
 
 
 class EngineReaction(Protocol):
@@ -225,28 +227,20 @@ class SpaceEngine:
         self._subscription = port.subscribe(
             ANY, None, None, None, None, backlog_max=BACKLOG_MAX, available=True
         )
-        self._waking: _Waking
+        self._waking: _LoopSignal
 
     def find(
         self, template: Any, limit: int | None, only: Accept | None, known: bool
     ) -> list[Entry]:
-        found, position = self._get(template, False, limit, only, known)
-        if position:  # What a reader has seen must not vanish in a crash.
+        found, position = self.port.get_now(_query(template, limit=limit, known=known, only=only))
+        if position:  # A tuple that was read must not vanish in a crash.
             self.port.flush(position)
         return found
 
     def take(
         self, template: Any, limit: int | None, only: Accept | None, known: bool
     ) -> tuple[list[Entry], int]:
-        return self._get(template, True, limit, only, known)
-
-    def _get(
-        self, template: Any, take: bool, limit: int | None, only: Accept | None, known: bool
-    ) -> tuple[list[Entry], int]:
-        order = OLDEST_FIRST
-        return self.port.get_now(
-            Query(template, take, many=True, limit=limit, order=order, known=known, only=only)
-        )
+        return self.port.get_now(_query(template, True, limit=limit, known=known, only=only))
 
     def write(self, item: tuple[Shape, tuple[Any, ...]], mark: WriteOutcome) -> int:
         return self.port.write_items([item], None, None, None, TaskSignal, 0, mark)[1]
@@ -268,7 +262,7 @@ class SpaceEngine:
         return self.port.catch_up(entries) if self.port.has_reactions else 0
 
     def listen(self, news: Callable[[], object]) -> None:
-        self._waking = _Waking(news)
+        self._waking = _LoopSignal(news)
         self.fresh()
 
     def fresh(self) -> list[Entry]:
@@ -289,7 +283,7 @@ class SpaceEngine:
         self.port.end_subscription(self._subscription)
 
 
-class _Waking:
+class _LoopSignal:
     """The signal of a subscription: calls a function on the loop, from whichever thread."""
 
     def __init__(self, call: Callable[[], object]) -> None:
@@ -297,7 +291,7 @@ class _Waking:
         self._call = call
         self._bridge = LoopBridge()
 
-    def arm(self) -> _Waking:
+    def arm(self) -> _LoopSignal:
         self.armed = True
         return self
 

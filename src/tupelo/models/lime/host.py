@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from inspect import iscoroutinefunction
 from typing import Any, Literal, Self, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, ref
 
 from tupelo.errors import BadArgument, BadInput, HostClosed
 from tupelo.federation.client.space import RemoteSpace
@@ -35,8 +35,16 @@ A = TypeVar("A", bound=Agent)
 
 logger = logging.getLogger("tupelo")
 
-_on_core: WeakSet[HostCore] = WeakSet()
-"""The hosts of Tupelo that have a LIME host."""
+_on_core: WeakKeyDictionary[HostCore, ref[Host]] = WeakKeyDictionary()
+"""The LIME hosts of hosts of Tupelo."""
+
+
+async def host_on(core: HostCore) -> Host:
+    """For services, on the loop of the host: its lime.Host, of either API; one of the async API is
+    started if there is none."""
+    found = _on_core.get(core)
+    host = None if found is None else found()
+    return await Host(doors.RunningHost(core)).start() if host is None else host
 
 
 class Host:
@@ -73,7 +81,7 @@ class Host:
         if not isinstance(host, (str, HostDoor)):
             raise BadArgument("host", "a name, a tupelo.Host or a tupelo.aio.Host", host)
         if options and not isinstance(host, str):
-            raise BadArgument(", ".join(options), "left out: the host is there already", "given")
+            raise BadArgument(", ".join(options), "left out: the host is there already")
         self.is_async: bool = not isinstance(host, str) and host.is_async
         self._over: Literal["collect", "publish"] = over
         self._classes: dict[str, type[Agent]] = {}
@@ -116,11 +124,11 @@ class Host:
             )
         self._started = server = Server(core, over=self._over, engine=self._engine)
         self.migrations = server.migrations = Migrations(self)
-        _on_core.add(core)
+        _on_core[core] = ref(self)
         try:
             await server.start()
         except BaseException:
-            _on_core.discard(core)
+            del _on_core[core]
             raise
 
     @property
@@ -306,8 +314,8 @@ class Host:
         await server.stop()
         await self.migrations.stop()
         for runtime in runtimes:
-            await runtime.gone()
-        _on_core.discard(server.core)
+            await runtime.wait_ended()
+        _on_core.pop(server.core, None)
 
     def _close_owned(self) -> None:
         if self._owned and isinstance(self._door, doors.Host):

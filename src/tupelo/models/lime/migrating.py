@@ -15,8 +15,8 @@ until it is answered.
 If the leaving host is lost for good, or comes back in a new incarnation, a parked agent never
 starts: it may have gone on there, and even have moved on. So there are never two.
 
-What migrates (`Packed`): the number of the agent, its spaces with their tuples, its reactions with
-the tuples for which they have fired, and the queued events of weak reactions.
+The package (`Packed`) contains the number of the agent, its spaces with their tuples, its
+reactions with the tuples for which they have fired, and the queued events of weak reactions.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ from tupelo.federation.links.encoding import encode_error, encode_seen, read_err
 from tupelo.models.lime.agent import Agent, AgentRuntime, Role, is_to_end, on_loop
 from tupelo.models.lime.locations import AgentLocation, HostLocation, Location
 from tupelo.models.lime.messages import (
+    ANYWHERE,
     CarriedTuple,
     LoadDone,
+    MigrationRequest,
     TuplePlace,
     carried,
     encode,
@@ -181,14 +183,14 @@ class Migrations:
         if role == "listener" and runtime.running:
             raise MigrationFailed(runtime.state.id, host.id, "run() is running: only it can leave")
         caller = asyncio.current_task()
-        migration = asyncio.ensure_future(self._travel(runtime, host.id, role, caller))
+        migration = asyncio.ensure_future(self._migrate(runtime, host.id, role, caller))
         try:
             await asyncio.shield(migration)
         except asyncio.CancelledError:
             await asyncio.wait([migration])
             raise
 
-    async def _travel(
+    async def _migrate(
         self, runtime: AgentRuntime, target: str, role: Role, caller: asyncio.Task[Any] | None
     ) -> None:
         state, class_name = runtime.state, self._host._class_names[type(runtime.agent)]
@@ -200,22 +202,22 @@ class Migrations:
             state.state = MIGRATING
             packed = await self._server.pack(state, runtime.events)
         except Exception as error:
-            await self._stay(runtime)
+            await self._cancel(runtime)
             raise _failed(state.id, target, error) from error
         package = AgentPackage(class_name, packed, own, _handles(kept, state.reactions))
         token = self._server.core.new_id()
         try:
             async with self._server.group.operating():
-                await self._carry(token, runtime, target, package)
+                await self._send_package(token, runtime, target, package)
                 self._server.forget(state)
                 self._host.lives.pop(state.id, None)
                 runtime.end(caller)
-                await self._say(token)
+                await self._send_decision(token)
         except Exception as error:
-            await self._stay(runtime)
+            await self._cancel(runtime)
             raise _failed(state.id, target, error) from error
 
-    async def _carry(
+    async def _send_package(
         self, token: str, runtime: AgentRuntime, target: str, package: AgentPackage
     ) -> None:
         """Send the package, and decide: until all of it has arrived, the agent stays."""
@@ -235,7 +237,7 @@ class Migrations:
             raise AgentEnded(runtime.state.id)
         self.decisions[token] = self._decision(target, go=True)
 
-    async def _stay(self, runtime: AgentRuntime) -> None:
+    async def _cancel(self, runtime: AgentRuntime) -> None:
         """The migration has failed: let the agent go on here."""
         state = runtime.state
         if state.state != HERE and not runtime.ended:
@@ -244,7 +246,7 @@ class Migrations:
                 await self._server.resume(state)
             else:
                 await self._server.set_state(state, HERE)
-        runtime.go_on()
+        runtime.unpause()
 
     def _decision(self, target: str, go: bool) -> UnansweredDecision:
         member = self._server.group.membership.members.get(target)
@@ -252,7 +254,7 @@ class Migrations:
             raise UnknownHost(target)
         return UnansweredDecision(target, member.incarnation, go)
 
-    async def _say(self, token: str) -> None:
+    async def _send_decision(self, token: str) -> None:
         """Send a decision; if the other host is lost, `settle` sends it again."""
         decision = self.decisions[token]
         try:
@@ -267,7 +269,7 @@ class Migrations:
     async def _ask(
         self, target: str, body: ClassCheck | PackagePiece | MigrationDecision | Load
     ) -> Any:
-        return await self._server.ask(target, encode(body))
+        return await self._server.sender.ask(target, MigrationRequest(encode(body)))
 
     # A new membership
 
@@ -283,7 +285,7 @@ class Migrations:
             if target is not None and target.incarnation != decision.incarnation:
                 del self.decisions[token]
             elif target is not None:
-                await self._say(token)
+                await self._send_decision(token)
 
     # Arriving
 
@@ -367,7 +369,7 @@ class Migrations:
             self._host.lives[runtime.state.id] = runtime
             await runtime.pause("run")  # No listener is called before its spaces are shared again.
             await self._server.arrive(runtime.state)
-            runtime.go_on()
+            runtime.unpause()
             runtime.start()
 
         task = asyncio.ensure_future(arrive())
@@ -504,7 +506,12 @@ def _package_of(
         ):
             kept[name] = value.name
         else:
-            fields += [name, _value(state.id, target, name, value)]
+            try:
+                freeze((value,))
+            except BadEntry as error:
+                what = f"its attribute {name!r} is not a value that can be sent ({error})"
+                raise MigrationFailed(state.id, target, what) from error
+            fields += [name, value]
     return encode_entry(*freeze(tuple(fields))), kept
 
 
@@ -519,15 +526,6 @@ def _handles(
         for name, key in kept.items()
         if isinstance(key, str) or key in places
     }
-
-
-def _value(agent: str, target: str, name: str, value: Any) -> Any:
-    try:
-        freeze((value,))
-    except BadEntry as error:
-        what = f"its attribute {name!r} is not a value that can be sent ({error})"
-        raise MigrationFailed(agent, target, what) from error
-    return value
 
 
 def _handle(runtime: AgentRuntime, key: str | int) -> Any:
@@ -597,7 +595,14 @@ def pack(agent: AgentState, pending: Iterable[ReactionCall], now: float) -> Any:
             agent.state,
             agent.number,
             [
-                _pack_space(interface, interface in agent.packed, now)
+                PackedSpace(
+                    interface.name,
+                    interface in agent.packed,
+                    [
+                        carried(entry, now)
+                        for entry in interface.own.look(ANY, ANYWHERE, one=False, known=False)
+                    ],
+                )
                 for interface in agent.spaces.values()
             ],
             [_pack_reaction(one) for one in reactions],
@@ -611,11 +616,6 @@ def pack(agent: AgentState, pending: Iterable[ReactionCall], now: float) -> Any:
             ],
         )
     )
-
-
-def _pack_space(interface: InterfaceSpace, shared: bool, now: float) -> PackedSpace:
-    entries = interface.own.look(ANY, TuplePlace(), one=False, known=False)
-    return PackedSpace(interface.name, shared, [carried(entry, now) for entry in entries])
 
 
 def _pack_reaction(one: ReactionRecord) -> PackedReaction:
@@ -677,17 +677,13 @@ def _unpack_reaction(
         packed.weak,
         current,
         None if destination is None else AgentLocation(destination),
-        _undelivered,
+        lambda event: None,  # until the delivery is known
         packed.tag,
     )
     one.deliver = deliver(one)
     one.enabled = packed.enabled
     one.fired = _read_seen(packed.fired)
     return one
-
-
-def _undelivered(event: ReactionCall) -> None:
-    """A placeholder until the delivery is known."""
 
 
 def _read_seen(packed: dict[str, bytes]) -> Seen:

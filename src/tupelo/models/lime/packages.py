@@ -54,7 +54,7 @@ class AgentPackages:
         if not self.folder.is_dir():
             raise BadArgument("folder", "a folder that exists", folder)
         if isinstance(keys, str) or not isinstance(keys, Iterable):
-            raise BadArgument("keys", "the keys of those who may sign packages", keys)
+            raise BadArgument("keys", "the keys of the allowed signers", keys)
         self.keys = frozenset(check_key(key, "keys") for key in keys)
         self._seen: dict[Path, tuple[object, dict[str, str]]] = {}
         """The classes of each file, with the version of the file and its signature."""

@@ -54,7 +54,7 @@ from tupelo.models.lime.spaces import (
     Spaces,
     TupleStore,
 )
-from tupelo.models.lime.transfer import Sharing, TupleBatch, TuplesToMove, TupleTransfer, to_share
+from tupelo.models.lime.transfer import Sharing, TupleBatch, TupleTransfer, to_share
 from tupelo.models.lime.transport import (
     CollectTransport,
     PublishedTuples,
@@ -112,12 +112,11 @@ class LimePart:
         self._thread = get_ident()
         self.sender = self.group.part(self.name, self, LimeNotice, LimeRequest)
         self.transfer = TupleTransfer(core, self.sender, self.spaces, self._announce_within_request)
-        self.moving = TuplesToMove(self.spaces, self.transfer)
         self._publishing: PublishTransport | None = None
         self.broker, self.transport = self._transport(over, prune)
         listener_seconds_max = LISTENER_HEARTBEATS * core.heartbeat
         self.reactions = Reactions(core.id, self.transport.watch, listener_seconds_max)
-        self.sharing = Sharing(self.spaces, self.reactions, self.transfer, self.moving)
+        self.sharing = Sharing(self.spaces, self.reactions, self.transfer)
 
     def _transport(self, over: Over, prune: bool) -> tuple[Broker, Transport]:
         now, may = self.core.clock.now, self.transfer.may
@@ -315,7 +314,7 @@ class LimePart:
             # refused.
             await asyncio.sleep(0)
             self.spaces.directory = self.directory.with_metadata(here, metadata)
-            self._put_in_force()
+            self._apply_metadata()
             self.reactions.settle(list(self.agents.values()))
             relocated, self._relocated = self._relocated, {}
             for tuple_store in [*self.spaces, self.system.tuple_store]:
@@ -441,12 +440,8 @@ class LimePart:
             event.registered.deliver(event)
         for interface in [agent.system, *agent.spaces.values()]:
             if not interface.wanted:
-                self.reactions.replace(interface)
+                self.reactions.register_all(interface)
         await self.group.renew()
-
-    async def ask(self, host: str, body: Any) -> Any:
-        """Send a request of `Migrations` to another host."""
-        return await self.sender.ask(host, MigrationRequest(body))
 
     # As a part of the group: see `GroupPart`
 
@@ -474,9 +469,9 @@ class LimePart:
         for batch in batches:  # of a membership that was replaced before it was settled
             give_back(batch.tuple_store, batch.held)
         self._metadata_known = True
-        self.batches = self._put_in_force() + self.moving.gather()
+        self.batches = self._apply_metadata() + self.transfer.gather()
 
-    def _put_in_force(self) -> list[TupleBatch]:
+    def _apply_metadata(self) -> list[TupleBatch]:
         """Let the metadata of this host in the directory take effect. Returns the tuples that must
         move to other hosts because of it."""
         metadata_of = self.directory.metadata_of.get(self.core.id, {})
@@ -499,9 +494,9 @@ class LimePart:
             unsettled = self.transfer.unsettled(hosts)
             await asyncio.gather(*map(self.transfer.settle_with, unsettled))
             if unsettled:
-                self.batches += self.moving.gather()
+                self.batches += self.transfer.gather()
             batches, self.batches = self.batches, []
-            await self.moving.send(batches)
+            await self.transfer.send(batches)
             relocated, self._relocated = self._relocated, {}
             for tuple_store in [*self.spaces, self.system.tuple_store]:
                 await self._announce(
@@ -576,7 +571,7 @@ class LimePart:
 
     async def _move_misplaced(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
         async with self.group.operating():
-            await self.moving.move_misplaced(tuple_store, entries)
+            await self.transfer.move_misplaced(tuple_store, entries)
 
     def _on_news(self, tuple_store: TupleStore) -> None:
         """Another door has written tuples, or reserved tuples have returned."""
@@ -587,7 +582,7 @@ class LimePart:
     async def _move_and_announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
         if self._is_hosts(tuple_store) and any(map(tuple_store.away, entries)):
             async with self.group.operating():
-                await self.moving.move_misplaced(tuple_store, entries)
+                await self.transfer.move_misplaced(tuple_store, entries)
         await self._announce(tuple_store, entries)
 
     def spawn(

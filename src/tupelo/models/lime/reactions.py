@@ -117,11 +117,11 @@ class ReactionRecord:
 
     def remove(self) -> None:
         self._removed = True
-        self.displace()
+        self.unregister()
 
     # Strong reactions
 
-    def place(
+    def register(
         self, here: str, existing: bool, seconds_max: float, within: EngineStep | None = None
     ) -> None:
         """Register a strong reaction with the engine of its current tuple store, unless it is for
@@ -169,7 +169,7 @@ class ReactionRecord:
         )
         tuple_store.flush_soon(position)
         if self._removed:  # by its own listener, for an existing tuple
-            self.displace()
+            self.unregister()
 
     def end_within(self, step: EngineStep) -> None:
         """Remove the reaction in a step of a listener: it stops now, and is back if the step is
@@ -179,12 +179,12 @@ class ReactionRecord:
             self._removing = False
             self._removed = self._removed or holds
             if holds and not self.weak:  # The watch of a weak reaction is ended on the loop.
-                self.displace()
+                self.unregister()
 
         step.when_over(over)
         self._removing = True
 
-    def displace(self) -> None:
+    def unregister(self) -> None:
         """Stop the reaction: unregister it from the engine, or end its watch."""
         if self.watch is not None:
             self.watch.cancel()
@@ -301,7 +301,7 @@ class Reactions:
         try:
             for one in reactions:
                 one.interface.agent.add(one)
-                self._put_in_force(one, existing=True)
+                self._start(one, existing=True)
         except BaseException:
             for one in reactions:
                 one.remove()
@@ -314,7 +314,7 @@ class Reactions:
         try:
             for one in reactions:
                 if not one.weak:
-                    one.place(self._here, True, self._listener_seconds_max, step)
+                    one.register(self._here, True, self._listener_seconds_max, step)
         except BaseException:
             for one in reactions:
                 one.end_within(step)
@@ -332,20 +332,20 @@ class Reactions:
     def enable(self, one: ReactionRecord) -> None:
         """Enable a disabled reaction; it forgets the tuples for which it has fired."""
         if not one.enabled and one.registered:
-            one.displace()
+            one.unregister()
             one.enabled = True
             one.forget()
-            self._put_in_force(one, existing=True)
+            self._start(one, existing=True)
 
     def disable(self, one: ReactionRecord) -> None:
         one.enabled = False
-        one.displace()
+        one.unregister()
 
-    def _put_in_force(self, one: ReactionRecord, existing: bool) -> None:
+    def _start(self, one: ReactionRecord, existing: bool) -> None:
         if not one.enabled:
             return
         if not one.weak:
-            one.place(self._here, existing, self._listener_seconds_max)
+            one.register(self._here, existing, self._listener_seconds_max)
         else:
             self.watch(one)
 
@@ -382,19 +382,19 @@ class Reactions:
 
     # Changes of the tuple store of a space
 
-    def displace(self, interface: InterfaceSpace) -> None:
+    def unregister_all(self, interface: InterfaceSpace) -> None:
         for one in interface.agent.reactions:
             if one.interface is interface:
-                one.displace()
+                one.unregister()
 
-    def replace(self, interface: InterfaceSpace) -> None:
+    def register_all(self, interface: InterfaceSpace) -> None:
         """Register the strong reactions of a space with its new tuple store; they fire for existing
         tuples that are new to them. `settle` starts the weak ones."""
         strong = [
             one for one in interface.agent.reactions if one.interface is interface and not one.weak
         ]
         for one in strong:
-            self._put_in_force(one, existing=False)
+            self._start(one, existing=False)
         if strong:
             tuple_store = interface.tuple_store
             self.catch_up(tuple_store, tuple_store.look(ANY, ANYWHERE, one=False, known=False))
@@ -630,7 +630,13 @@ def new_records(
             )
         if not isinstance(reaction, Reaction):
             raise BadArgument("reaction", "a UbiquitousReaction or a LocalizedReaction", reaction)
-        check_listener(reaction.listener, weak, runtime.is_async)
+        function = function_of(reaction.listener)
+        if iscoroutinefunction(function) and not (weak and runtime.is_async):
+            where = "at the blocking door" if weak else "in a strong reaction, which cannot wait"
+            raise BadArgument("listener", f"a plain function {where}", reaction.listener)
+        name = getattr(function, "__name__", "")
+        own = getattr(function, "__self__", None) is runtime.agent
+        is_method = own and getattr(runtime.agent, name, None) == function
         new.append(
             ReactionRecord(
                 interface,
@@ -640,7 +646,7 @@ def new_records(
                 reaction.current,
                 reaction.destination,
                 ReactionDelivery(runtime, reaction.listener),
-                method_name_of(runtime, reaction.listener),
+                name if is_method else None,  # Other functions cannot migrate.
             )
         )
     return new
@@ -664,21 +670,6 @@ def function_of(listener: Any) -> Callable[[ReactionEvent], object]:
         listener if callable(listener) else listener.reacts_to
     )
     return function
-
-
-def check_listener(listener: Any, weak: bool, is_async: bool) -> None:
-    if iscoroutinefunction(function_of(listener)) and not (weak and is_async):
-        where = "at the blocking door" if weak else "in a strong reaction, which cannot wait"
-        raise BadArgument("listener", f"a plain function {where}", listener)
-
-
-def method_name_of(runtime: AgentRuntime, listener: Any) -> str | None:
-    """The name of a listener that is a method of the agent; None for other functions, which cannot
-    migrate."""
-    function = function_of(listener)
-    name = getattr(function, "__name__", "")
-    own = getattr(function, "__self__", None) is runtime.agent
-    return name if own and getattr(runtime.agent, name, None) == function else None
 
 
 def check_owner(runtime: AgentRuntime, space: str) -> None:

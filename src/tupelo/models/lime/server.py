@@ -66,9 +66,11 @@ class Server(LimePart):
         if space.shared and space.tuple_store.away(entry) is not None:
             async with self.group.operating():
                 _require_alive(space)
-                _, batches = self.moving.pass_on(space.tuple_store, [entry] if space.shared else [])
+                _, batches = self.transfer.pass_on(
+                    space.tuple_store, [entry] if space.shared else []
+                )
                 if batches:
-                    await self.moving.send(batches)
+                    await self.transfer.send(batches)
                     return
         tuple_store = space.tuple_store
         await tuple_store.flush(tuple_store.engine.write(item, mark))
@@ -208,7 +210,7 @@ class Server(LimePart):
         pattern = TuplePattern(space.name, encoded_template(template), where, True, True)
         if target is not None:
             return await self._take_from(target, space.tuple_store, template, pattern)
-        while True:  # Another taker may be faster.
+        while space.shared:  # Another taker may be faster.
             found_elsewhere, lost = await self.transport.probe(pattern, every=False)
             for host in [found_elsewhere[0].host] if found_elsewhere else sorted(lost):
                 taken = await self._take_from(host, space.tuple_store, template, pattern)
@@ -216,6 +218,7 @@ class Server(LimePart):
                     return taken
             if not found_elsewhere:
                 return []
+        return await space.tuple_store.take(template, where, one=True)  # It is private by now.
 
     async def _take_at(
         self, space: InterfaceSpace, template: Any, pattern: TuplePattern, host: str

@@ -92,7 +92,8 @@ class UnstoredTuples:
 
 
 class TupleTransfer:
-    """The tuples that one host sends to other hosts, and receives from them."""
+    """The tuples that one host sends to other hosts, and receives from them; and its misplaced
+    tuples, which move."""
 
     def __init__(
         self,
@@ -305,6 +306,63 @@ class TupleTransfer:
             await self._announce(tuple_store)
         return True
 
+    # Misplaced tuples: a tuple for an agent moves to the host where that agent shares the space.
+    # Until then it can be read and taken here. After a change of the membership all misplaced
+    # tuples move before operations go on.
+
+    def gather(self) -> list[TupleBatch]:
+        """Reserve all misplaced tuples that can move."""
+        return [batch for tuple_store in self._spaces for batch in self._gather(tuple_store)]
+
+    async def move_misplaced(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+        """Move misplaced tuples, if there are any among these new ones."""
+        if any(tuple_store.away(entry) for entry in entries):
+            await self.send(self._gather(tuple_store))
+
+    def pass_on(
+        self, tuple_store: TupleStore, entries: list[Entry]
+    ) -> tuple[list[Entry], list[TupleBatch]]:
+        """Divide tuples that are about to be put in a tuple store into those that stay, and those
+        that are sent on at once and never visible here."""
+        batches = []
+        for host, chunk in _sorted(tuple_store, entries):
+            token = self.next_token()
+            batches.append(TupleBatch(tuple_store, host, token, UnstoredTuples(tuple_store, chunk)))
+        going = {entry for batch in batches for entry in batch.held.entries}
+        return [entry for entry in entries if entry not in going], batches
+
+    def _gather(self, tuple_store: TupleStore) -> list[TupleBatch]:
+        chunks = _sorted(tuple_store, tuple_store.entries())
+        batches = [self._put_aside(tuple_store, host, chunk) for host, chunk in chunks]
+        return [batch for batch in batches if batch is not None]
+
+    def _put_aside(
+        self, tuple_store: TupleStore, host: str, entries: list[Entry]
+    ) -> TupleBatch | None:
+        token = self.next_token()
+        holder = self.holder(MOVED, host, token)
+        delivery, position = tuple_store.engine.put_aside(entries, holder)
+        if delivery is None:  # They are held, or were taken before.
+            return None
+        return TupleBatch(tuple_store, host, token, delivery, position)
+
+    async def send(self, batches: list[TupleBatch]) -> None:
+        """Send batches, to all hosts at once and to each in order. If this is cancelled, the unsent
+        tuples return."""
+        by_host: dict[str, list[TupleBatch]] = {}
+        for batch in batches:
+            by_host.setdefault(batch.host, []).append(batch)
+        try:
+            await asyncio.gather(*map(self._send, by_host.values()))
+        finally:
+            for unsent in by_host.values():
+                for batch in unsent:
+                    give_back(batch.tuple_store, batch.held)
+
+    async def _send(self, batches: list[TupleBatch]) -> None:
+        while batches:
+            await self.move(batches.pop(0))
+
     # Changes of the membership
 
     def cut(self, hosts: Collection[str]) -> None:
@@ -334,7 +392,11 @@ class TupleTransfer:
     async def settle_with(self, host: str) -> None:
         """Ask a host which deliveries it has received, and settle all of them."""
         moved = self._unconfirmed(MOVED, host)
-        asked = [self._moved(token, held) for token, held in moved.items()]
+        asked = [
+            Moved(token, self._incarnations.get(token, ""), held.space, first.origin, first.n)
+            for token, held in moved.items()
+            for first in held.entries[:1]
+        ]
         message = ReceivedQuery(list(self._unconfirmed(TAKEN, host)), asked)
         try:
             answer = await self._sender.ask(host, message)
@@ -346,11 +408,6 @@ class TupleTransfer:
             self._in_doubt.back((kind, host), tokens)
         for token in moved:
             self._incarnations.pop(token, None)
-
-    def _moved(self, token: int, held: Delivery) -> Moved:
-        entry = held.entries[0]
-        life = self._incarnations.get(token, "")
-        return Moved(token, life, held.space, entry.origin, entry.n)
 
     def received(self, source: str, message: ReceivedQuery) -> Any:
         arrived = self._arrived.get(source, BitMap64())
@@ -393,69 +450,6 @@ def chunks_of(entries: Iterable[Entry]) -> list[list[Entry]]:
     return chunks
 
 
-class TuplesToMove:
-    """Moves the misplaced tuples of one host: a tuple for an agent moves to the host where that
-    agent shares the space. Until then it can be read and taken here. After a change of the
-    membership all misplaced tuples move before operations go on."""
-
-    def __init__(self, spaces: Spaces, transfer: TupleTransfer) -> None:
-        self._spaces = spaces
-        self._transfer = transfer
-
-    def gather(self) -> list[TupleBatch]:
-        """Reserve all misplaced tuples that can move."""
-        return [batch for tuple_store in self._spaces for batch in self._gather(tuple_store)]
-
-    async def move_misplaced(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
-        """Move misplaced tuples, if there are any among these new ones."""
-        if any(tuple_store.away(entry) for entry in entries):
-            await self.send(self._gather(tuple_store))
-
-    def pass_on(
-        self, tuple_store: TupleStore, entries: list[Entry]
-    ) -> tuple[list[Entry], list[TupleBatch]]:
-        """Divide tuples that are about to be put in a tuple store into those that stay, and those
-        that are sent on at once and never visible here."""
-        batches = []
-        for host, chunk in _sorted(tuple_store, entries):
-            token = self._transfer.next_token()
-            batches.append(TupleBatch(tuple_store, host, token, UnstoredTuples(tuple_store, chunk)))
-        going = {entry for batch in batches for entry in batch.held.entries}
-        return [entry for entry in entries if entry not in going], batches
-
-    def _gather(self, tuple_store: TupleStore) -> list[TupleBatch]:
-        chunks = _sorted(tuple_store, tuple_store.entries())
-        batches = [self._put_aside(tuple_store, host, chunk) for host, chunk in chunks]
-        return [batch for batch in batches if batch is not None]
-
-    def _put_aside(
-        self, tuple_store: TupleStore, host: str, entries: list[Entry]
-    ) -> TupleBatch | None:
-        token = self._transfer.next_token()
-        holder = self._transfer.holder(MOVED, host, token)
-        delivery, position = tuple_store.engine.put_aside(entries, holder)
-        if delivery is None:  # They are held, or were taken before.
-            return None
-        return TupleBatch(tuple_store, host, token, delivery, position)
-
-    async def send(self, batches: list[TupleBatch]) -> None:
-        """Send batches, to all hosts at once and to each in order. If this is cancelled, the unsent
-        tuples return."""
-        by_host: dict[str, list[TupleBatch]] = {}
-        for batch in batches:
-            by_host.setdefault(batch.host, []).append(batch)
-        try:
-            await asyncio.gather(*map(self._send, by_host.values()))
-        finally:
-            for unsent in by_host.values():
-                for batch in unsent:
-                    give_back(batch.tuple_store, batch.held)
-
-    async def _send(self, batches: list[TupleBatch]) -> None:
-        while batches:
-            await self._transfer.move(batches.pop(0))
-
-
 def _sorted(tuple_store: TupleStore, entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
     """The misplaced tuples that can be sent, in chunks for each host."""
     going: dict[str, list[Entry]] = {}
@@ -477,7 +471,6 @@ class Sharing:
     _spaces: Spaces
     _reactions: Reactions
     _transfer: TupleTransfer
-    _moving: TuplesToMove
 
     def install(
         self, agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentMetadata]
@@ -492,11 +485,11 @@ class Sharing:
         return self._share(to_share(agents, metadata_of))
 
     def _unshare(self, interface: InterfaceSpace) -> None:
-        self._reactions.displace(interface)
+        self._reactions.unregister_all(interface)
         self._spaces.unshare(interface)
         interface.end_waiting()
         if not interface.agent.ended:
-            self._reactions.replace(interface)
+            self._reactions.register_all(interface)
 
     def _share(self, spaces: list[InterfaceSpace]) -> tuple[list[TupleBatch], Relocated]:
         """Share several spaces at once: the current locations of all tuples are known before
@@ -506,22 +499,26 @@ class Sharing:
         contents = [interface.own.take_out(lambda entry: True) for interface in spaces]
         before = set(self._spaces.sharing)
         for interface in spaces:
-            self._reactions.displace(interface)
+            self._reactions.unregister_all(interface)
             self._spaces.share(interface)
             self._transfer.recover(interface.tuple_store)
         for interface in spaces:
-            held = _held_by(
-                interface.tuple_store, interface.agent.id if interface.name in before else None
-            )
-            relocated.setdefault(interface.tuple_store, []).extend(held)
+            store = interface.tuple_store
+            # In a space that no agent has shared before, other doors may have written.
+            held = [
+                entry
+                for entry in store.entries()
+                if interface.name not in before or store.current(entry) == interface.agent.id
+            ]
+            relocated.setdefault(store, []).extend(held)
         for interface, entries in zip(spaces, contents, strict=True):
-            stay, going = self._moving.pass_on(interface.tuple_store, entries)
+            stay, going = self._transfer.pass_on(interface.tuple_store, entries)
             interface.tuple_store.put(stay)
             batches += going
         for tuple_store, entries in relocated.items():
             self._reactions.catch_up(tuple_store, entries)
         for interface in spaces:
-            self._reactions.replace(interface)
+            self._reactions.register_all(interface)
         return batches, relocated
 
 
@@ -532,13 +529,3 @@ def to_share(
     wanted = sorted((agent, space) for agent in metadata_of for space in metadata_of[agent].shared)
     spaces = [agents[agent].spaces[space] for agent, space in wanted if agent in agents]
     return [interface for interface in spaces if not interface.shared]
-
-
-def _held_by(tuple_store: TupleStore, agent: str | None) -> list[Entry]:
-    """The tuples of this agent in a tuple store; with None all tuples, as other doors may have
-    written in a space that no agent has shared before."""
-    return [
-        entry
-        for entry in tuple_store.entries()
-        if agent is None or tuple_store.current(entry) == agent
-    ]

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tupelo.errors import PeerLost, Refused
 from tupelo.federation.brokers.broker import Broker, Reply, StandingRequest
@@ -57,36 +57,6 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
 LookAt = Callable[[str, TuplePattern], Coroutine[Any, Any, list[FoundTuple]]]
-
-
-class Transport(Protocol):
-    """The ways in which operations and reactions reach other hosts."""
-
-    async def probe(
-        self, pattern: TuplePattern, every: bool
-    ) -> tuple[list[FoundTuple], frozenset[str]]:
-        """The current matches, of any host or of `every` host; and the hosts that must be asked
-        directly."""
-        ...
-
-    def watch(self, pattern: TuplePattern, deliver: Detected) -> ReactionWatch:
-        """Call `deliver` for current and later matches: for one, if the pattern wants one, or for
-        all, perhaps more than once. It may be called before this returns."""
-        ...
-
-    async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
-        """Announce tuples that have become visible at this host."""
-        ...
-
-    def serve(self, tuple_store: TupleStore) -> None:
-        """This host shares this space from now on."""
-        ...
-
-    def settled(self) -> None:
-        """A new membership is settled, and operations go on."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class VisibleTuples:
@@ -156,11 +126,16 @@ class CollectTransport:
     async def probe(
         self, pattern: TuplePattern, every: bool
     ) -> tuple[list[FoundTuple], frozenset[str]]:
+        """The current matches, of any host or of `every` host; and the hosts that must be asked
+        directly."""
         collected = await self._broker.probe(encode(pattern), "all" if every else "any")
         found = [found for reply in collected.replies for found in self._read(reply)]
         return found, collected.lost - {self._group.me}  # The asker looks at this host itself.
 
     def watch(self, pattern: TuplePattern, deliver: Detected) -> ReactionWatch:
+        """Call `deliver` for current and later matches: for one, if the pattern wants one, or for
+        all, perhaps more than once. It may be called before this returns."""
+
         def deliver_reply(reply: Reply) -> None:
             for found in self._read(reply):
                 deliver(found)
@@ -197,13 +172,14 @@ class CollectTransport:
         return [one.found(reply.host, now) for one in placed]
 
     async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+        """Announce tuples that have become visible at this host."""
         await publish_all(self._broker, updates_of(tuple_store, entries, self._group.me))
 
     def serve(self, tuple_store: TupleStore) -> None:
-        """Nothing to do: collects go to all hosts."""
+        """This host shares this space from now on. Nothing to do: collects go to all hosts."""
 
     def settled(self) -> None:
-        """Nothing to do: the broker answers standing collects."""
+        """A new membership is settled. Nothing to do: the broker answers standing collects."""
 
     def close(self) -> None:
         self._broker.close()
@@ -469,3 +445,7 @@ class _Watch:
             self._standing.cancel()
             self._transport.end_query(self._query)
             self._transport.unwatch(self)
+
+
+Transport = CollectTransport | PublishTransport
+"""How operations and reactions reach other hosts."""

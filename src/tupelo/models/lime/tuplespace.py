@@ -37,7 +37,7 @@ from tupelo.space.dual_api import dual_api, run_coroutine
 from tupelo.space.query import check_wait
 
 
-class _Readable:
+class _AgentSpace:
     """The common part of all spaces of an agent: reading and reactions."""
 
     def __init__(self, name: str, agent: Agent | None) -> None:
@@ -165,7 +165,7 @@ class _Readable:
         ]
 
 
-class LimeSystemTupleSpace(_Readable):
+class LimeSystemTupleSpace(_AgentSpace):
     """The hosts, agents and shared spaces of the group, to read and to react to: tuples ("host",
     host id, name), ("agent", agent id, host id, state) and ("space", name, agent id, host id), the
     same at every host; and ("departed host", id, name), ("departed agent", id, host id), which each
@@ -178,7 +178,7 @@ class LimeSystemTupleSpace(_Readable):
         return f"<LimeSystem, as the agent {self._runtime.state.id} sees it>"
 
 
-class LimeTupleSpace(_Readable):
+class LimeTupleSpace(_AgentSpace):
     """The interface tuple space of an agent with this name. It is private at first; once shared, it
     shows the tuples of all agents of the group that share a space of this name.
 

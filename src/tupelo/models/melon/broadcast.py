@@ -1,5 +1,4 @@
-"""Waiting for whichever comes first: an answer of the other hosts, or a message that arrives
-here."""
+"""Waiting for an answer of other hosts, or for a message that arrives here, whichever is first."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from tupelo.values.entry import Entry
 Found = list[Entry]
 
 
-class PostBroadcast:
+class MessageSignal:
     """Wakes all waiting reads and takes when messages arrive, or when the host is closed."""
 
     def __init__(self) -> None:
@@ -54,7 +53,7 @@ async def race(
     is_here: Callable[[], bool],
     look: Callable[[], Found | Awaitable[Found]],
     undo: Callable[[Found], object],
-    broadcast: PostBroadcast,
+    broadcast: MessageSignal,
 ) -> Found:
     """Return the result of `ask`, which waits for other hosts, or of `look`, which searches at this
     host. Never both: `ask` is cancelled before `look` is called, and if it has ended by then, its

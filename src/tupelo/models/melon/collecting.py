@@ -71,7 +71,7 @@ class Collected:
     kind: Kind
 
 
-class PinnedRoom(CapacityLimit):
+class PinnedCapacity(CapacityLimit):
     """The capacity limit of a space whose pinned entries are never evicted. Evicted entries are
     passed to `on_evicted`, under the lock of the space, on any thread; entries for which `counts`
     is false need no room and are never evicted."""

@@ -12,10 +12,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from tupelo.errors import BadArgument, CannotSend, JournalError, SpaceClosed, TupeloError
+from tupelo.errors import (
+    BadArgument,
+    CannotSend,
+    DiskFull,
+    JournalError,
+    JournalFailed,
+    SpaceClosed,
+    TupeloError,
+)
 from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
 from tupelo.federation.replication.feeds import CONTENT_BYTES_MAX, Broadcast, Feed, replication_of
@@ -23,9 +32,9 @@ from tupelo.federation.replication.placement import LaneRules
 from tupelo.federation.replication.streams import host_of, lane_name
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Copies
-from tupelo.models.melon.private import Numbered, PostRecords, Takings
+from tupelo.models.melon.private import Numbered, PrivateRecords, TakenNumbers
 from tupelo.models.melon.sealed import Letter, Letters, Receipt, Sealed, read_item
-from tupelo.space.tasks import TaskSignal
+from tupelo.space.tasks import FULL_DISK_SECONDS, TaskSignal, when_room
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
 
@@ -36,7 +45,7 @@ if TYPE_CHECKING:
 
 RECEIPT_SECONDS = 30 * 24 * 3_600.0
 """The lease of a receipt. If the host that stored the message is away longer, it never sees it."""
-_HEEDED_MIN = 1_000
+_SEEN_MIN = 1_000
 
 Place = tuple[str, int]
 """A stream, and the number of an item in it."""
@@ -50,10 +59,10 @@ class Receipts:
         self._sealed = sealed
         self._feed = feed
         self._given: dict[str, dict[int, Entry]] = {}  # by stream and item of the message
-        self._tidied: dict[str, int] = {}  # by stream: the number of removals at the last tidy()
+        self._checked: dict[str, int] = {}  # by stream: its removals at the last `remove_settled`
         # By the place of a message: the place of its receipt, and the number of the message.
         self._seen: dict[Place, tuple[Place, int]] = {}
-        self._seen_max = _HEEDED_MIN
+        self._seen_max = _SEEN_MIN
 
     def load(self, entry: Entry, receipt: Receipt) -> None:
         """Add a receipt that was given before this host was restarted."""
@@ -77,18 +86,18 @@ class Receipts:
             )
             assert isinstance(written, list)
             given[item] = written[0].thing
-            self._tidied.pop(source, None)
+            self._checked.pop(source, None)
             self._sealed.flush_soon(position)
 
-    def tidy(self) -> None:
+    def remove_settled(self) -> None:
         """Remove the receipts of messages that their source has removed, or whose lease is over."""
         own = sum(stream.tombstones for stream in self._feed.exchange.owned())
         for source, given in list(self._given.items()):
             stream = self._feed.stream(source)
             tombstones = own + (0 if stream is None else stream.tombstones)
-            if self._tidied.get(source) == tombstones:
+            if self._checked.get(source) == tombstones:
                 continue
-            self._tidied[source] = tombstones
+            self._checked[source] = tombstones
             for item, entry in list(given.items()):
                 if entry.ended:  # The lease of the receipt is over.
                     del given[item]
@@ -97,10 +106,10 @@ class Receipts:
                     del given[item]
                     self.remove(entry)
 
-    def heed(self, place: Place, receipt: Receipt) -> None:
+    def apply(self, place: Place, receipt: Receipt) -> None:
         """Drop the message of a receipt that has arrived, if the addressee itself has signed it."""
         feed = self._feed
-        if not receipt.is_true(self._name):
+        if not receipt.is_valid(self._name):
             return
         if feed.exchange.owns(receipt.source):
             entry = feed.original(receipt.item)
@@ -120,10 +129,10 @@ class Receipts:
             feed.outgrow(receipt.source, [receipt.item])
         if len(self._seen) > self._seen_max:
             self._seen = {key: seen for key, seen in self._seen.items() if self._is_here(seen[0])}
-            self._seen_max = max(_HEEDED_MIN, 2 * len(self._seen))
+            self._seen_max = max(_SEEN_MIN, 2 * len(self._seen))
 
     def covers(self, place: Place, number: int) -> bool:
-        """Is there a receipt for the message of this number at this place?"""
+        """Whether there is a receipt for the message of this number at this place."""
         where, taken = self._seen.get(place, (None, 0))
         return where is not None and taken == number and self._is_here(where)
 
@@ -150,7 +159,7 @@ class DirectedMessages:
         name: str,
         stored: HostedSpace,
         sealed: HostedSpace,
-        private: PostRecords,
+        private: PrivateRecords,
         copies: Copies | None,
         arrived: Callable[[], object],
     ) -> None:
@@ -165,11 +174,10 @@ class DirectedMessages:
         self._numbers_max = 0  # the last number that is reserved on disk
         self._numbered: list[Entry] = []
         self.letters = Letters()
-        self._looked: dict[str, int] = {}  # by stream: the last item that `look` has seen
-        self._taken = Takings(private)
-        self._in_hand: dict[
-            tuple[str, int], list[Letter]
-        ] = {}  # taken and not confirmed: all copies
+        self._processed: dict[str, int] = {}  # by stream: the last item that was processed
+        self._taken = TakenNumbers(private)
+        # Taken and not confirmed: all copies of each letter.
+        self._in_hand: dict[tuple[str, int], list[Letter]] = {}
         self._confirmed_upto = 0  # the position at which the last one is durable
         self._settling: set[asyncio.Task[None]] = set()
         self._silent: WeakSet[Peer] = WeakSet()  # peers that have not told what they have
@@ -193,11 +201,11 @@ class DirectedMessages:
         )
         self._receipts = Receipts(name, sealed, self.feed)
         self._load(sealed)
-        self.feed.listeners.append(self.look)
+        self.feed.listeners.append(self.process_arrivals)
         self.gave_way = self.feed.gave_way
         self.feed.watchers.append(self._broadcast.ring)
         core.extensions.leaving.append(self.settle)
-        self.look()
+        self.process_arrivals()
 
     def _load(self, sealed: HostedSpace) -> None:
         for entry in sealed.port.entries():
@@ -245,7 +253,7 @@ class DirectedMessages:
         await self._private.flush(position)
         self._numbers_max = max(self._numbers_max, upto)
 
-    async def told(self, entry: Entry) -> None:
+    async def announce(self, entry: Entry) -> None:
         """Wait until engaged hosts have been told of this entry. Links keep the order, so they get
         every later answer of this host after it."""
         feed = self.feed
@@ -257,31 +265,31 @@ class DirectedMessages:
 
     # Receiving
 
-    def look(self) -> None:
+    def process_arrivals(self) -> None:
         """Handle the items that have been replicated here since the last call: open the messages
         for this identity, apply receipts. Opened letters stay, even if their source removes
         them."""
         letters = len(self.letters)
-        for source, item, entry in self._news():
+        for source, item, entry in self._new_items():
             found = read_item(entry)
             if isinstance(found, Receipt):
-                self._receipts.heed((source, item), found)
+                self._receipts.apply((source, item), found)
             elif found is None:
                 pass
             elif self.identity is not None and found.to == self.identity.key:
                 self._open(source, item, found, self.identity)
             elif self._receipts.covers((source, item), found.number):
                 self.feed.outgrow(source, [item])
-        self._receipts.tidy()
+        self._receipts.remove_settled()
         if len(self.letters) > letters:
             self._arrived()
         self._broadcast.ring()
 
-    def _news(self) -> Iterator[tuple[str, int, Entry]]:
+    def _new_items(self) -> Iterator[tuple[str, int, Entry]]:
         for source, stream in list(self.feed.exchange.streams.items()):
-            looked = self._looked.get(source, 0)
+            looked = self._processed.get(source, 0)
             if stream.upto != looked:
-                self._looked[source] = stream.upto
+                self._processed[source] = stream.upto
                 # A stream that was restarted is read again from its beginning.
                 for item in stream.numbers(looked if looked < stream.upto else 0):
                     entry = stream.items.get(item)
@@ -310,8 +318,8 @@ class DirectedMessages:
 
     # The order of letters among the other messages of a host
 
-    async def in_step(self, host: str) -> None:
-        """Wait until all messages for us have arrived that this host has told us of."""
+    async def sync_letters(self, host: str) -> None:
+        """Wait until all messages for us have arrived that this host has announced."""
         if self._lacks(host):
             try:
                 async with asyncio.timeout(self._core.answer_seconds):
@@ -321,9 +329,9 @@ class DirectedMessages:
                 if peer is not None and host not in self.feed.partners:
                     self._silent.add(peer)
 
-    async def in_step_with_all(self) -> None:
+    async def sync_all_letters(self) -> None:
         for host in self.feed.partners:
-            await self.in_step(host)
+            await self.sync_letters(host)
 
     def _lacks(self, host: str) -> bool:
         far = self.feed.exchange.partners.get(host)
@@ -341,7 +349,7 @@ class DirectedMessages:
         return False
 
     def is_sooner(self, letter: Letter, host: str, arrival: int) -> bool:
-        """Was this letter stored at this host before the message with this arrival?"""
+        """Whether this letter was stored at this host before the message with this arrival."""
         if letter.host != host:
             return False
         far = self.feed.exchange.partners.get(host)
@@ -353,7 +361,7 @@ class DirectedMessages:
 
     async def take(self, letters: list[Letter]) -> list[Entry]:
         """Take those of these letters that are still here. No other process gets them until they
-        are returned by `untake`; `confirm` makes the take final."""
+        are returned by `put_back`; `confirm` makes the take final."""
         # A process that is killed may get its last letter again after a restart, but none before.
         if self._in_hand:
             await asyncio.sleep(0)
@@ -365,7 +373,7 @@ class DirectedMessages:
         self._in_hand.update((letter.key, [letter]) for letter in found)
         return [*found]
 
-    def untake(self, letters: list[Letter]) -> None:
+    def put_back(self, letters: list[Letter]) -> None:
         """Put letters back for other processes of this host: the taker has vanished."""
         for letter in letters:
             self._in_hand.pop(letter.key, None)
@@ -376,18 +384,31 @@ class DirectedMessages:
         """The taker has received these letters: record that, and give receipts once it is on
         disk."""
         letters = [copy for one in taken for copy in self._in_hand.pop(one.key, [])]
-        with suppress(SpaceClosed, JournalError):  # After a restart the letters are here again.
-            self._confirmed_upto = self._taken.add(letters)
-            task = asyncio.ensure_future(self._give_receipts(letters, self._confirmed_upto))
-            self._settling.add(task)
-            task.add_done_callback(self._settling.discard)
+        position: int | None = None
+        with suppress(DiskFull):
+            try:
+                position = self._confirmed_upto = self._taken.add(letters)
+            except (SpaceClosed, JournalFailed):
+                return  # After a restart the letters are here again.
+        task = asyncio.ensure_future(self._give_receipts(letters, position))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
 
-    async def _give_receipts(self, letters: list[Letter], position: int) -> None:
+    async def _give_receipts(self, letters: list[Letter], position: int | None) -> None:
         assert self.identity is not None
         with suppress(SpaceClosed, JournalError):
-            await self._private.flush(position)
+            while position is None:  # The disk was full.
+                await asyncio.sleep(FULL_DISK_SECONDS)
+                with suppress(DiskFull):
+                    position = self._confirmed_upto = self._taken.add(letters)
+            await when_room(partial(self._private.flush, position), flushes=True)
             for letter in letters:
                 self._receipts.give(letter, self.identity)
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether confirmed letters are not recorded yet: on a full disk this takes long."""
+        return bool(self._settling)
 
     async def settle(self) -> None:
         """Wait until all confirmed letters are recorded; called before the host leaves."""

@@ -16,10 +16,10 @@ from tupelo.federation.replication.feeds import CONTENT_BYTES_MAX, Feed, replica
 from tupelo.federation.replication.messages import NOTHING, StreamMark
 from tupelo.federation.replication.streams import host_of
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.models.melon.broadcast import PostBroadcast
-from tupelo.models.melon.collecting import Bound, CollectedBacklog, Copies, Kind, PinnedRoom
+from tupelo.models.melon.broadcast import MessageSignal
+from tupelo.models.melon.collecting import Bound, CollectedBacklog, Copies, Kind, PinnedCapacity
 from tupelo.models.melon.directed import DirectedMessages
-from tupelo.models.melon.private import Pins, PostRecords
+from tupelo.models.melon.private import Pins, PrivateRecords
 from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
@@ -71,7 +71,7 @@ class MessageStore(SilentExtension):
         self.core = core
         self.bound = bound
         self.copies = copies
-        self.broadcast = PostBroadcast()
+        self.broadcast = MessageSignal()
         """Notified when copies or directed messages arrive."""
         self.listeners: WeakSet[CollectedBacklog] = WeakSet()
         self.readers: WeakSet[MessageReader] = WeakSet()
@@ -82,7 +82,7 @@ class MessageStore(SilentExtension):
         # Other hosts read written messages; sealed messages are only replicated.
         self.written = core.companion(self.stored, "written", Access(write=(), take=()))
         self._sealed = core.companion(self.stored, "sealed", NOBODY)
-        self._private = PostRecords(core, name)
+        self._private = PrivateRecords(core, name)
         rooms = {} if bound is None or bound.capacity is None else self._bind(bound.capacity)
         self._pins = Pins(self._private)
         self._pins.load([self.stored, self.written, self._sealed], rooms)
@@ -112,7 +112,7 @@ class MessageStore(SilentExtension):
 
     # Bounds
 
-    def _bind(self, capacity: Capacity) -> dict[HostedSpace, PinnedRoom]:
+    def _bind(self, capacity: Capacity) -> dict[HostedSpace, PinnedCapacity]:
         """Bound the spaces: surplus entries are evicted at their next write."""
         kinds: dict[HostedSpace, Kind] = {
             self.stored: "stored",
@@ -121,13 +121,13 @@ class MessageStore(SilentExtension):
         }
         rooms = {}
         for hosted, kind in kinds.items():
-            rooms[hosted] = PinnedRoom(capacity, partial(self._gave_way, kind), _is_message)
+            rooms[hosted] = PinnedCapacity(capacity, partial(self._on_evicted, kind), _counts)
             with hosted.port.atomic():
                 hosted.port.bound(rooms[hosted], capacity)
                 hosted.port.remember(rooms[hosted].pins)  # What is gone for good is unpinned.
         return rooms
 
-    def _gave_way(self, kind: Kind, entries: list[Entry]) -> None:
+    def _on_evicted(self, kind: Kind, entries: list[Entry]) -> None:
         """Report evicted entries; called on any thread, under the lock of the space."""
         with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._tell_collected, kind, entries)
@@ -153,7 +153,7 @@ class MessageStore(SilentExtension):
     async def direct(self, message: object, to: str, pin: bool) -> None:
         """Encrypt a message for one identity and replicate it to carriers."""
         sealed = freeze(await self.directed.seal(message, to))
-        await self.directed.told(await self.add(self._sealed, sealed, pin))
+        await self.directed.announce(await self.add(self._sealed, sealed, pin))
 
     async def unpin(self, template: Any) -> int:
         """Unpin the stored and written messages that match; how many there were."""
@@ -211,11 +211,11 @@ class MessageStore(SilentExtension):
                 yield source
 
     def _is_coming(self, host: str, feed: Feed) -> bool:
-        """Is this host engaged, but has not announced its stream yet?"""
+        """Whether this host is engaged, but has not announced its stream yet."""
         peer = self.core.peers.get(host)
         return peer is not None and host not in feed.partners and self.written.name in peer.spaces
 
-    async def in_step(self) -> None:
+    async def sync_copies(self) -> None:
         """Wait until all messages of hosts out of reach have been copied here that engaged hosts
         have now. It gives up when nothing has arrived for `answer_seconds`."""
         feed = self.feed
@@ -267,6 +267,6 @@ class MessageStore(SilentExtension):
         await self.broadcast.close()
 
 
-def _is_message(entry: Entry) -> bool:
-    """Receipts do not count against the bound."""
+def _counts(entry: Entry) -> bool:
+    """Whether an entry counts against the bound: receipts do not."""
     return entry.shape.kind != _RECEIPT

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from tupelo.errors import SpaceClosed
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.models.melon.collecting import PinnedRoom
+from tupelo.models.melon.collecting import PinnedCapacity
 from tupelo.models.melon.sealed import Letter
 from tupelo.space.session import Seen
 from tupelo.space.tasks import TaskSignal
@@ -55,7 +55,7 @@ class Numbered:
 Kept = TypeVar("Kept", Pinned, TakenRecord, Numbered)
 
 
-class PostRecords:
+class PrivateRecords:
     """The records of one message store."""
 
     def __init__(self, core: HostCore, name: str) -> None:
@@ -89,7 +89,7 @@ DELTAS_MAX = 256
 """How many records of a stream are kept before they are merged into one."""
 
 
-class Takings:
+class TakenNumbers:
     """The numbers of the directed messages that were taken here, by stream: the sender, and the
     host that stored the message and uses each number once.
 
@@ -98,7 +98,7 @@ class Takings:
     for consecutive numbers, else two bytes each. Each take appends a record of the new numbers.
     """
 
-    def __init__(self, private: PostRecords) -> None:
+    def __init__(self, private: PrivateRecords) -> None:
         self._private = private
         self._numbers: dict[str, BitMap64] = {}
         self._kept: dict[str, list[Entry]] = {}
@@ -147,14 +147,14 @@ class Pins:
     """The pinned messages of one store. They are changed on the loop. A pin is recorded until its
     message is taken or unpinned."""
 
-    def __init__(self, private: PostRecords) -> None:
+    def __init__(self, private: PrivateRecords) -> None:
         self._private = private
         self._loop = asyncio.get_running_loop()
         self._records: dict[HostedSpace, dict[tuple[str, int], Entry]] = {}
-        self._rooms: dict[HostedSpace, PinnedRoom] = {}
+        self._rooms: dict[HostedSpace, PinnedCapacity] = {}
         self._memory = Seen()  # With it, the space reports entries that are gone.
 
-    def load(self, spaces: Iterable[HostedSpace], rooms: dict[HostedSpace, PinnedRoom]) -> None:
+    def load(self, spaces: Iterable[HostedSpace], rooms: dict[HostedSpace, PinnedCapacity]) -> None:
         """Restore the recorded pins of messages that are still there."""
         self._rooms = rooms
         kept = {(one.space, one.origin, one.n): record for one, record in self._private.all(Pinned)}

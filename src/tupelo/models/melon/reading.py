@@ -61,7 +61,7 @@ class ReadRecord(SeenRecord):
         super().prune(gone)
 
     def is_past(self, entry: Entry) -> bool:
-        """Was this message read, and is it gone at its host?"""
+        """Whether this message was read, and is gone at its host."""
         past = self.past.get(entry.origin)
         return past is not None and entry.n in past
 
@@ -82,10 +82,10 @@ class MessageReader:
         self._state = SessionState(actor.session or "", self._memory, None)
         self._ahead: deque[Entry] = deque()  # fetched, and not returned yet
         self._ahead_for: bytes | None = None  # the encoded template of these
-        self._shelves = (
+        self._copies = (
             None
             if message_store.feed is None
-            else CopyShelves(message_store, message_store.feed, self._memory, known)
+            else UnreachableCopies(message_store, message_store.feed, self._memory, known)
         )
         self._hosted.port.remember(self._memory)
         message_store.readers.add(self)
@@ -98,36 +98,36 @@ class MessageReader:
     async def read(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
         """The oldest unread message that matches, or all; empty if there is none in time."""
         deadline = deadline_of(self._hosted.clock, wait)
-        shelves = self._shelves
+        copies = self._copies
         key = _encode(template)
-        if shelves is None:
+        if copies is None:
             return await self._read_ahead(template, deadline, many, key)
         self._store.begin_pulling()
         found: list[Entry] = []
 
         async def look() -> list[Entry]:
             if many:
-                await self._store.in_step()
-            return shelves.look(template, key, many)
+                await self._store.sync_copies()
+            return copies.look(template, key, many)
 
         if wait == 0 or many:
-            await self._store.in_step()
-            found = shelves.look(template, key, many)
+            await self._store.sync_copies()
+            found = copies.look(template, key, many)
             if many or not found:
                 try:
-                    found += await self._ask_on(template, NOW, many, key, shelves)
+                    found += await self._ask_on(template, NOW, many, key, copies)
                 except BaseException:
                     self.undo(found)
                     raise
         if not found and wait != 0:
             found = await race(
-                lambda: self._ask_on(template, deadline, many, key, shelves),
-                lambda: shelves.has(template, key),
+                lambda: self._ask_on(template, deadline, many, key, copies),
+                lambda: copies.has(template, key),
                 look,
                 self.undo,
                 self._store.broadcast,
             )
-        shelves.note(found, key)
+        copies.note(found, key)
         return found
 
     async def _read_ahead(
@@ -169,8 +169,8 @@ class MessageReader:
         """Make these messages unread: the caller of `read` has vanished."""
         self._unread(entries)
         self.drop_ahead()  # Those come after these.
-        if self._shelves is not None:
-            self._shelves.undo(entries)
+        if self._copies is not None:
+            self._copies.undo(entries)
 
     async def _ask_on(
         self,
@@ -178,12 +178,12 @@ class MessageReader:
         deadline: float | None,
         many: bool,
         key: bytes | None,
-        shelves: CopyShelves,
+        copies: UnreachableCopies,
     ) -> list[Entry]:
         """`_ask`, without messages that were missed in copies; those count as read."""
         while True:
             found = await self._ask(template, deadline, None if many else 1)
-            due = [entry for entry in found if not shelves.is_missed(entry, key)]
+            due = [entry for entry in found if not copies.is_missed(entry, key)]
             if due or not found:
                 return due
 
@@ -216,7 +216,7 @@ class MessageReader:
         return entries
 
 
-class CopyShelves:
+class UnreachableCopies:
     """The copies at this host of messages whose own hosts are out of reach, as one process reads
     them. A place is a stream and the number of an item in it; a key is an encoded template."""
 
@@ -235,7 +235,7 @@ class CopyShelves:
         self._discards = 0
 
     def has(self, template: Any, key: bytes | None) -> bool:
-        """Is there an unread copy that matches?"""
+        """Whether there is an unread copy that matches."""
         asked = as_template(template)
         with self._port.atomic():
             self._refresh()
@@ -297,7 +297,7 @@ class CopyShelves:
             self._missed[source] = self._missed.get(source, BitMap64()) | up_to(stream.away, number)
 
     def is_missed(self, entry: Entry, key: bytes | None) -> bool:
-        """Was a newer copy read while the copy of this message had been collected?"""
+        """Whether a newer copy was read while the copy of this message had been collected."""
         source, number = self._place_at_its_host(entry) or ("", 0)
         if key is None or number not in self._missed.get(source, ()):
             return False

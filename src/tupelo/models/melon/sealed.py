@@ -25,7 +25,7 @@ _PARTS = frozenset("/>")
 @dataclass
 class Sealed:
     """A message that is encrypted for the identity `to`. Its host uses each `number` once. `after`
-    is the arrival of the last message for anyone that was stored there before it."""
+    is the arrival of the last stored message of that host before it."""
 
     to: str
     number: int
@@ -55,8 +55,8 @@ class Receipt:
         receipt.signature = by.sign(receipt._words(name))
         return receipt
 
-    def is_true(self, name: str) -> bool:
-        """Is it signed, and by the addressee of the stream?"""
+    def is_valid(self, name: str) -> bool:
+        """Whether the receipt is signed, by the addressee of the stream."""
         by_addressee = lane_of(self.source) == self.by
         return by_addressee and verify(self.by, self._words(name), self.signature)
 

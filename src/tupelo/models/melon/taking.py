@@ -1,5 +1,5 @@
-"""Taking: messages that were stored for anyone, at all hosts, and letters, the messages directed to
-this host, which have been replicated here.
+"""Takes of stored messages, at all hosts, and of letters, the messages directed to this host, which
+have been replicated here.
 
 The messages of one host are taken in the order in which they were stored, letters or not. A letter
 says after which other message it was stored, and a host replicates its letters to us before it
@@ -26,7 +26,7 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import FederatedResult
-from tupelo.models.melon.broadcast import PostBroadcast, race
+from tupelo.models.melon.broadcast import MessageSignal, race
 from tupelo.models.melon.directed import DirectedMessages
 from tupelo.models.melon.sealed import Letter
 from tupelo.space.query import NOW, Query, deadline_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
 
 
-class EarliestFirst(Exception):
+class EarlierLetter(Exception):
     """Raised if a message was delivered, and this letter was stored before it at the same host."""
 
     def __init__(self, letter: Letter) -> None:
@@ -54,7 +54,7 @@ class Taking:
         core: HostCore,
         stored: HostedSpace,
         directed: DirectedMessages,
-        broadcast: PostBroadcast,
+        broadcast: MessageSignal,
     ) -> None:
         self._core = core
         self._stored = stored
@@ -77,7 +77,7 @@ class Taking:
         while True:
             try:
                 return await self._take_one(template, deadline)
-            except EarliestFirst as sooner:
+            except EarlierLetter as sooner:
                 if found := await self._directed.take([sooner.letter]):
                     return found
 
@@ -86,7 +86,7 @@ class Taking:
         template: Any,
         deadline: float | None,
         many: bool,
-        request: TakeRequest | None = None,
+        request: FederatedTake | None = None,
     ) -> list[Entry]:
         """Take from this host and the engaged ones. Hosts that do not answer are skipped."""
         federation = self._core.federation
@@ -98,7 +98,7 @@ class Taking:
                 require_known(entry)
             if request is not None:
                 request.check_here(got.entries)
-        except (TupeloError, EarliestFirst):
+        except (TupeloError, EarlierLetter):
             got.give_back()
             raise
         await federation.hand(got, return_to_place)
@@ -107,7 +107,7 @@ class Taking:
         return got.entries
 
     async def _ask_to_the_end(
-        self, template: Any, deadline: float | None, many: bool, request: TakeRequest
+        self, template: Any, deadline: float | None, many: bool, request: FederatedTake
     ) -> list[Entry]:
         """`_ask`, which goes on when it is cancelled, if a message has been accepted by then: that
         could not return to its place any more."""
@@ -133,10 +133,10 @@ class Taking:
             got.undo(return_to_place)
         return_to_place(self._stored, here)
         if letters := [one for one in entries if isinstance(one, Letter)]:
-            self._directed.untake(letters)
+            self._directed.put_back(letters)
 
     def is_unconfirmed(self, entries: list[Entry]) -> bool:
-        """Does any of these need a `confirm`: a letter, or a message of another host?"""
+        """Whether any of these needs a `confirm`: a letter, or a message of another host."""
         return any(isinstance(one, Letter) or one in self._handed for one in entries)
 
     def confirm(self, entries: list[Entry]) -> None:
@@ -155,7 +155,7 @@ class Taking:
         self,
         template: Any,
         many: bool,
-        request: TakeRequest,
+        request: FederatedTake,
         look: Callable[[], Awaitable[list[Entry]]],
         deadline: float | None,
     ) -> list[Entry]:
@@ -168,7 +168,7 @@ class Taking:
         )
 
     async def _take_one(self, template: Any, deadline: float | None) -> list[Entry]:
-        request = TakeRequest(self._core.id, self._directed, template, many=False)
+        request = FederatedTake(self._core.id, self._directed, template, many=False)
 
         async def look() -> list[Entry]:
             while (letter := self._first_letter(template)) is not None:
@@ -184,15 +184,15 @@ class Taking:
         return await self._race(template, False, request, look, deadline)
 
     async def _is_more_here(self, template: Any) -> bool:
-        """Is there a letter, once all have arrived that engaged hosts have told of?"""
-        await self._directed.in_step_with_all()
+        """Whether there is a letter, once all have arrived that engaged hosts have announced."""
+        await self._directed.sync_all_letters()
         return self._first_letter(template) is not None
 
     def _first_letter(self, template: Any) -> Letter | None:
         return next(self._directed.letters.matching(template), None)
 
     async def _has_sooner(self, template: Any, letter: Letter) -> bool:
-        """Has the host of this letter a message for anyone that was stored before it?"""
+        """Whether the host of this letter has a stored message that is older than the letter."""
         host = letter.host
         if host != self._core.id and host not in self._core.peers:
             return False
@@ -201,7 +201,7 @@ class Taking:
         return any(not self._directed.is_sooner(letter, host, one.arrival) for one in got.entries)
 
     async def _take_all(self, template: Any, deadline: float | None) -> list[Entry]:
-        request = TakeRequest(self._core.id, self._directed, template, many=True)
+        request = FederatedTake(self._core.id, self._directed, template, many=True)
         is_complete = False
 
         async def look() -> list[Entry]:
@@ -213,7 +213,7 @@ class Taking:
             before a message in `found`. Other letters stay: an earlier message may exist."""
             nonlocal is_complete
             try:
-                await request.in_step()
+                await request.sync_letters()
                 letters = list(self._directed.letters.matching(template))
                 sooner = request.before(found, letters)
                 letters = [one for one in letters if one in before or one in sooner]
@@ -258,9 +258,9 @@ class Taking:
             self._broadcast.leave(woken)
 
 
-class TakeRequest:
+class FederatedTake:
     """One take over the federation: which host has delivered which message. It is called with each
-    delivery, and raises EarliestFirst if the delivery must go back."""
+    delivery, and raises EarlierLetter if the delivery must go back."""
 
     def __init__(self, here: str, directed: DirectedMessages, template: Any, *, many: bool) -> None:
         self._here = here
@@ -271,15 +271,15 @@ class TakeRequest:
         self.is_settled = False
 
     async def __call__(self, peer: EngagedPeer, entries: list[Entry]) -> None:
-        """A peer has delivered these. EarliestFirst if a letter of that host comes before them."""
+        """A peer has delivered these. EarlierLetter if a letter of that host comes before them."""
         self._hosts.update(dict.fromkeys(entries, peer.id))
         if not self._many:
-            await self._directed.in_step(peer.id)
+            await self._directed.sync_letters(peer.id)
             self._check(entries)
         self.is_settled = True
 
     def check_here(self, entries: list[Entry]) -> None:
-        """The take has got these. EarliestFirst if a letter comes before a message of this host."""
+        """The take has got these. EarlierLetter if a letter comes before a message of this host."""
         if not self._many:
             self._check([entry for entry in entries if entry not in self._hosts])
         self.is_settled = bool(entries)
@@ -288,7 +288,7 @@ class TakeRequest:
         for entry in entries:
             for letter in self._directed.letters.matching(self._template):
                 if self._is_sooner(letter, entry):
-                    raise EarliestFirst(letter)
+                    raise EarlierLetter(letter)
 
     def _is_sooner(self, letter: Letter, entry: Entry) -> bool:
         host = self._hosts.get(entry, self._here)
@@ -309,10 +309,10 @@ class TakeRequest:
             if letter.host in last and self._is_sooner(letter, last[letter.host])
         }
 
-    async def in_step(self) -> None:
+    async def sync_letters(self) -> None:
         """Wait until the letters of all hosts that have delivered something are here."""
         for host in set(self._hosts.values()):
-            await self._directed.in_step(host)
+            await self._directed.sync_letters(host)
 
     def merged(self, entries: list[Entry], letters: list[Letter]) -> list[Entry]:
         """Messages and letters, those of each host in the order in which they were stored."""

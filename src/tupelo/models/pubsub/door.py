@@ -129,7 +129,7 @@ class PubSub(Closing):
                 "it, or offer it at a tupelo.Host of your own"
             )
         if not isinstance(self._application, Offers):
-            raise BadArgument("state", "left out, if entries are to be offered", "given")
+            raise BadArgument("state", "left out, if entries are to be offered")
         return self._door, self._application
 
     @dual_api

@@ -33,7 +33,7 @@ from tupelo.values.template_encoding import (
 )
 
 
-class RuledApplication:
+class CheckedApplication:
     """The access rule of brokers: a neighbour gets the state here if it may read and subscribe in
     the space with the broker's name, as clients must."""
 
@@ -51,7 +51,7 @@ class RuledApplication:
         )
 
 
-class Offers(RuledApplication):
+class Offers(CheckedApplication):
     """The default application: the entries that are offered at this host."""
 
     asks_again = False
@@ -95,7 +95,7 @@ class Offers(RuledApplication):
         return thaw(*decode_entry(item))
 
 
-class Functions(RuledApplication):
+class Functions(CheckedApplication):
     """The application that a user gives as functions; values are not encoded."""
 
     asks_again = True
@@ -190,7 +190,7 @@ def broker_for_program(
     if before is None or not before.for_clients:
         raise BadArgument("name", "one that is not in use at this host", name)
     if not isinstance(application, Offers):
-        raise BadArgument("state", "left out: clients use this broker with templates", "given")
+        raise BadArgument("state", "left out: clients use this broker with templates")
     if prune != before.prune:
         raise BadArgument("prune", f"{before.prune}, as it is at this host by now", prune)
     before.for_clients = False

@@ -40,7 +40,7 @@ from uuid import uuid4
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import BadArgument, DuplicateKey, SpaceClosed, TupeloError, UnknownType
 from tupelo.models.xvsm.aspects import Point
-from tupelo.models.xvsm.chain import LeftOut
+from tupelo.models.xvsm.chain import PayloadTemplate
 from tupelo.models.xvsm.container import Books
 from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator, found_by, name_of
 from tupelo.models.xvsm.notifications import Notification
@@ -156,7 +156,7 @@ class Workers:
         self.hire()
 
 
-class Doable(Order):
+class DoableWork(Order):
     """Entries that are not set aside and whose classes are known."""
 
     def __init__(self, aside: set[str]) -> None:
@@ -237,12 +237,12 @@ class ActiveCoordinator(Coordinator):
             self.work.close()
         self._aio = None
 
-    def asked(self) -> None:
+    def results_wanted(self) -> None:
         """Called when a program looks for results: try again the work that was set aside."""
         self._lookups += 1
-        self._look_again()
+        self._retry_set_aside()
 
-    def _look_again(self) -> None:
+    def _retry_set_aside(self) -> None:
         if self._aside is not None and self.work is not None:
             self._aside = None
             self.work.write(_LOOK)
@@ -252,7 +252,7 @@ class ActiveCoordinator(Coordinator):
         aside = self._aside or set()
         self._aside = aside | {name} if name is not None else aside
         if self._lookups != asked:  # Somebody has looked meanwhile: the class may be known by now.
-            self._look_again()
+            self._retry_set_aside()
 
     def _container(self) -> Container:
         if self.container is None:
@@ -297,7 +297,7 @@ class ActiveCoordinator(Coordinator):
                 leases = await maybe_await(door.write_all(rows, txn=inner))
             for stored, _ in made:
                 for coordinator, key in container.key_of(stored):
-                    there = LeftOut(container.width, {coordinator.position: key}, None)
+                    there = PayloadTemplate(container.width, {coordinator.position: key}, None)
                     if key is not None and container.space.count(there, txn=inner):
                         raise DuplicateKey(key)
         except BaseException:
@@ -312,7 +312,7 @@ class ActiveCoordinator(Coordinator):
         while True:
             txn = work.transaction()
             aside, asked = self._aside, self._lookups
-            order = None if aside is None else Doable(aside)
+            order = None if aside is None else DoableWork(aside)
             try:
                 return txn, work.take(self._work_template, txn=txn, order=order)
             except UnknownType as error:
@@ -344,7 +344,7 @@ class ActiveCoordinator(Coordinator):
             for task in tasks:
                 freeze(task)  # refuses arguments that are no values
         except BaseException as error:
-            failed = ("result", name, 0, False, described(error))
+            failed = ("result", name, 0, False, describe_error(error))
             rows = [failed, ("finish", name)]
         else:
             rows = [*tasks, ("left", name, len(tasks)) if tasks else ("finish", name)]
@@ -352,7 +352,7 @@ class ActiveCoordinator(Coordinator):
 
     def _compute(self, job: Any, txn: WorkTransaction) -> None:
         """Compute a task, and write its result."""
-        result = computed(_function, job[3], job[4], self._place)
+        result = run_task(_function, job[3], job[4], self._place)
         run_sync(partial(self.record, self._work(), job, *result, txn))
 
     async def record(self, door: Any, job: Any, ok: bool, value: Any, txn: WorkTransaction) -> None:
@@ -406,7 +406,7 @@ class ActiveCoordinator(Coordinator):
             except SpaceClosed:
                 raise
             except TupeloError as error:
-                out = self._failed(stored, *described(error))
+                out = self._failed(stored, *describe_error(error))
                 container.space.write(out, txn=txn, wait=None)
             with self._coming_out:
                 SharedTransaction.commit(txn)
@@ -416,7 +416,7 @@ class ActiveCoordinator(Coordinator):
             raise
         for registration in container.aspects.at(Point.POST_WRITE):
             if isinstance(registration.aspect, Notification):
-                registration.aspect.came_out(self._payload(out))
+                registration.aspect.report_finished(self._payload(out))
 
     def _outcome(self, stored: Any, results: list[Any]) -> Any:
         for result in results:
@@ -427,16 +427,16 @@ class ActiveCoordinator(Coordinator):
             carrier.finalize([result[4] for result in results])
             freeze(carrier)
         except BaseException as error:
-            return self._failed(stored, *described(error))
-        return self._framed(stored, carrier)
+            return self._failed(stored, *describe_error(error))
+        return self._with_fields(stored, carrier)
 
     def _failed(self, stored: Any, reason: str, detail: str) -> Any:
-        return self._framed(stored, ActiveError(self._payload(stored), reason, detail))
+        return self._with_fields(stored, ActiveError(self._payload(stored), reason, detail))
 
     def _payload(self, stored: Any) -> Any:
         return self._container().value(stored)
 
-    def _framed(self, stored: Any, payload: Any) -> Any:
+    def _with_fields(self, stored: Any, payload: Any) -> Any:
         """The payload with the fields of the coordinators in front."""
         width = self._container().width
         return (*stored[:width], payload) if width else payload
@@ -539,7 +539,7 @@ def active_of(container: Container) -> ActiveCoordinator:
 
 
 def current() -> tuple[Capi, Container | RemoteContainer]:
-    """To be called by a task: the Capi and the container for which it is computed, so that it can
+    """To be called by a task: the Capi and the container for which it is run_task, so that it can
     write further ActiveEntries."""
     place: Place | None = getattr(_here, "place", None)
     if place is None:
@@ -547,7 +547,7 @@ def current() -> tuple[Capi, Container | RemoteContainer]:
     return place()
 
 
-def computed(
+def run_task(
     find: Callable[[str], Any], name: str, arguments: tuple[Any, ...], place: Place
 ) -> tuple[bool, Any]:
     """Run a task: True and its result, or False and the description of its error."""
@@ -556,7 +556,7 @@ def computed(
         value = find(name)(*arguments)
         freeze(("result", name, 0, True, value))  # refuses what is no value
     except BaseException as error:  # A task may call sys.exit(), which ends the task only.
-        return False, described(error)
+        return False, describe_error(error)
     finally:
         _here.place = None
     return True, value
@@ -577,6 +577,6 @@ def _function(where: str) -> Any:
     return found
 
 
-def described(error: BaseException) -> tuple[str, str]:
+def describe_error(error: BaseException) -> tuple[str, str]:
     """The summary and the traceback of an error."""
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))

@@ -21,10 +21,10 @@ from tupelo.models.xvsm.aspects import (
     Registration,
     Request,
     Verdict,
-    meet,
+    call_aspects,
 )
 from tupelo.models.xvsm.container import Container
-from tupelo.models.xvsm.embedded import Embedded, gone
+from tupelo.models.xvsm.embedded import Embedded, error_of_closed
 from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction, Site, Sites
 from tupelo.space.clock import Clock
 from tupelo.space.protocol import SubscriptionLike
@@ -111,7 +111,7 @@ class AspectPipeline:
             )
             return answer
         container, txn = self.embedded.require(cref), check_transaction(tx)
-        self.embedded.require_there(container, txn)
+        self.embedded.require_exists(container, txn)
         request = Request(
             operation,
             cast(Any, self),
@@ -123,7 +123,7 @@ class AspectPipeline:
         try:
             return await self._around(request, work)
         except SpaceClosed as error:
-            raise gone(container, error) from None
+            raise error_of_closed(container, error) from None
 
     async def _around(
         self, request: Request, work: Work[T], *, bare: bool = False, last: Work[T] | None = None
@@ -141,7 +141,7 @@ class AspectPipeline:
         watch: SubscriptionLike | None = None
         try:
             while True:
-                count = 0 if container is None else container.news.count
+                count = 0 if container is None else container.changes.count
                 attempt = request.copy()
                 if until is not None:
                     attempt.timeout = max(0.0, until - clock.now())
@@ -159,15 +159,15 @@ class AspectPipeline:
                     if last is not None and verdict is OK:
                         attempt.transaction = None
                         attempt.result = await last(attempt)
-                        await meet(Point(f"post_{request.operation}"), after, attempt)
+                        await call_aspects(Point(f"post_{request.operation}"), after, attempt)
                     self._wake_rescheduled(request)
                     result: T = attempt.result
                     return result
                 left = None if until is None else max(0.0, until - clock.now())
                 if container is not None and watch is None:
                     # Something may have changed before the wait began: try once more.
-                    watch = container.news.watch(container.space)
-                elif container is None or not await container.news.after(
+                    watch = container.changes.watch(container.space)
+                elif container is None or not await container.changes.after(
                     count, left, self.is_async
                 ):
                     raise PutOff(f"an aspect put the {request.operation} off, and its time is up")
@@ -185,7 +185,7 @@ class AspectPipeline:
     ) -> Verdict:
         """One attempt. Returns OK, SKIP if an aspect skipped the operation, or RESCHEDULE."""
         txn, container = request.transaction, request.container
-        verdict = await meet(Point(f"pre_{request.operation}"), before, request)
+        verdict = await call_aspects(Point(f"pre_{request.operation}"), before, request)
         if request.transaction is not txn:
             raise AspectFailed(
                 f"an aspect before the {request.operation} has changed request.transaction, which "
@@ -200,7 +200,7 @@ class AspectPipeline:
                 raise BadArgument(name, "a list", getattr(request, name))
         request.timeout = seconds(request.timeout)
         request.result = await work(request)
-        verdict = await meet(Point(f"post_{request.operation}"), after, request)
+        verdict = await call_aspects(Point(f"post_{request.operation}"), after, request)
         return RESCHEDULE if verdict is RESCHEDULE else OK
 
     def _aspects_for(self, request: Request) -> tuple[list[Registration], list[Registration]]:
@@ -214,11 +214,11 @@ class AspectPipeline:
     def _wake_rescheduled(self, request: Request) -> None:
         """Wake rescheduled operations: now, and again when the transaction ends."""
         container = request.container
-        if container is not None and not container.quick:
-            container.news.tell()
+        if container is not None and not container.fast_owner:
+            container.changes.tell()
             if request.transaction is not None:
-                news = container.news
-                request.transaction.at_end(lambda committed: news.tell())
+                changes = container.changes
+                request.transaction.at_end(lambda committed: changes.tell())
 
     async def _end(self, txn: SharedTransaction | None, commit: bool) -> None:
         """End the transaction. A commit cannot be interrupted: a caller that is cancelled meanwhile

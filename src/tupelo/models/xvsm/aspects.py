@@ -224,7 +224,7 @@ def check_points(points: Any, allowed: tuple[Point, ...], aspect: Any = None) ->
     return list(dict.fromkeys(points))
 
 
-async def meet(point: Point, registered: list[Registration], request: Request) -> Verdict:
+async def call_aspects(point: Point, registered: list[Registration], request: Request) -> Verdict:
     """Call the aspects at a point, one after the other."""
     final = point in FINAL_POINTS
     outcome = "what was done stands" if final else "the operation was undone"
@@ -266,14 +266,14 @@ async def _answered(answer: Any, request: Request) -> Any:
         ) from error
 
 
-class AspectOutcome:
+class ChangeSignal:
     """Wakes operations that an aspect has rescheduled when the container has changed.
 
     It counts changes; a waiting operation waits in a space of its own for a higher number.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._space = Space("news", clock=clock)
+        self._space = Space("changes", clock=clock)
         self._aio: AsyncSpace | None = None
         self._lock = threading.Lock()
         self._awaited = 0
@@ -281,15 +281,15 @@ class AspectOutcome:
 
     def watch(self, space: Space) -> SubscriptionLike:
         """Count entries that are written to this space by any API, until the space is closed."""
-        met: set[object] = set()
+        seen: set[object] = set()
 
-        def come(notice: Notice) -> None:
+        def on_notice(notice: Notice) -> None:
             # Otherwise an operation that returned it would wake itself.
-            if notice.subject not in met:
-                met.add(notice.subject)
+            if notice.subject not in seen:
+                seen.add(notice.subject)
                 self.tell()
 
-        return space.subscribe(ANY, come)
+        return space.subscribe(ANY, on_notice)
 
     def tell(self) -> None:
         """Count a change."""
@@ -298,7 +298,7 @@ class AspectOutcome:
             if self._awaited:
                 with suppress(SpaceClosed):  # The container was destroyed; they get that error.
                     self._space.take_all()
-                    self._space.write(("news", self.count))
+                    self._space.write(("changes", self.count))
 
     async def after(self, count: int, wait: float | None, is_async: bool) -> bool:
         """Wait for a change after this number; False if there was none in time."""
@@ -310,7 +310,7 @@ class AspectOutcome:
             self._aio = AsyncSpace(self._space)
         door: Any = self._aio if is_async else self._space
         try:
-            later = ("news", Between(count + 1, None))
+            later = ("changes", Between(count + 1, None))
             return await maybe_await(door.read(later, wait=wait)) is not None
         finally:
             with self._lock:

@@ -209,7 +209,7 @@ class AnyCapi(AspectPipeline, Closing):
                 self.embedded.unmake(container)
                 raise
             if request.transaction is not None:
-                self.embedded.made_in(container, request.transaction)
+                self.embedded.note_created(container, request.transaction)
             return container
 
         request = Request(
@@ -228,13 +228,13 @@ class AnyCapi(AspectPipeline, Closing):
 
         async def work(request: Request) -> None:
             found, txn = container_of(request), request.transaction
-            self.embedded.require_there(found, txn)
+            self.embedded.require_exists(found, txn)
             if await maybe_await(self._registry.take(row_of(found), wait=0, txn=txn)) is None:
-                raise self.embedded.why_not_taken(found)
+                raise self.embedded.error_of_row(found)
             if txn is None:
                 await self._do(partial(self.embedded.drop, found))
             else:
-                self.embedded.destroyed_in(found, txn)
+                self.embedded.note_destroyed(found, txn)
 
         txn = check_transaction(tx)
         await self._around(
@@ -270,21 +270,20 @@ class AnyCapi(AspectPipeline, Closing):
 
     async def _end_transaction(self, tx: Tx, commit: bool) -> None:
         if isinstance(tx, RemoteTransaction):
-            await self._end_elsewhere(tx, commit)
+            there = await self.sites.at(tx.site.address)
+            if there is not tx.site:
+                raise BadArgument("tx", "a transaction that this Capi has created", tx)
+            await there.end(tx, commit, self._context)
             return
 
         async def work(request: Request) -> None:
             await self._end(txn, commit)
 
-        txn = _require_transaction(tx)
+        txn = check_transaction(tx)
+        if txn is None:
+            raise BadArgument("tx", "a transaction of create_transaction", tx)
         operation = "transaction_commit" if commit else "transaction_rollback"
         await self._around(Request(operation, self, transaction=txn), work, bare=True)
-
-    async def _end_elsewhere(self, tx: RemoteTransaction, commit: bool) -> None:
-        there = await self.sites.at(tx.site.address)
-        if there is not tx.site:
-            raise BadArgument("tx", "a transaction that this Capi has created", tx)
-        await there.end(tx, commit, self._context)
 
     # Containers
 
@@ -442,7 +441,7 @@ class AnyCapi(AspectPipeline, Closing):
             chosen = check_points(request.points, allowed, request.aspect)
             registration = Registration(request.aspect, chosen)
             where.add(registration, chosen)
-            self.embedded.reconsider()
+            self.embedded.update_fast_paths()
             self._unless_committed(request, lambda: where.remove(registration, chosen))
             return registration
 
@@ -472,7 +471,7 @@ class AnyCapi(AspectPipeline, Closing):
             removed = where.remove(registration, check_points(request.points, allowed))
             if not removed:
                 raise BadArgument("points", "where the aspect is", points)
-            self.embedded.reconsider()
+            self.embedded.update_fast_paths()
             self._unless_committed(request, lambda: where.add(registration, removed))
 
         request = Request(
@@ -490,7 +489,7 @@ class AnyCapi(AspectPipeline, Closing):
         def end(committed: bool | None) -> None:
             if not committed:
                 undo()
-                self.embedded.reconsider()
+                self.embedded.update_fast_paths()
 
         if request.transaction is not None:
             request.transaction.at_end(end)
@@ -567,7 +566,7 @@ class AnyCapi(AspectPipeline, Closing):
     def _question(self, request: Request) -> tuple[Container, SharedTransaction | None, ChainQuery]:
         container = container_of(request)
         if container.active is not None:
-            active_of(container).asked()
+            active_of(container).results_wanted()
         return container, request.transaction, container.question(tuple(request.selectors))
 
     async def _get(self, request: Request, take: bool, **how: bool) -> list[Any]:
@@ -595,7 +594,7 @@ class AnyCapi(AspectPipeline, Closing):
         if how:
             query = question.query(container.port, take, wait, txn, **how)
             entries = await (
-                container.port.fetch(query) if self.is_async else fetched(space, query)
+                container.port.fetch(query) if self.is_async else fetched(container.space, query)
             )
             found = list(map(value_of, entries))
         elif question.one:
@@ -628,9 +627,10 @@ class AnyCapi(AspectPipeline, Closing):
         limit: int | None,
     ) -> int:
         """Remove entries that are in the way of a shift; returns how many."""
-        space = self._space(container)
-        found = await maybe_await(space.take_all(template, txn=txn, order=order, limit=limit))
-        return len(found)
+        port = container.port
+        query = port.query(template, True, 0, True, limit, txn, order, False)
+        query = query.replace(known=False)  # Their classes need not be known here.
+        return len(await (port.fetch(query) if self.is_async else fetched(container.space, query)))
 
 
 class Capi(AnyCapi):
@@ -639,7 +639,7 @@ class Capi(AnyCapi):
     is_async = False
 
     def write(self, cref: Cref, timeout: float | None, tx: Tx | None, *entries: Any) -> list[Lease]:
-        if tx is None and type(cref) is Container and cref.quick is self.embedded:
+        if tx is None and type(cref) is Container and cref.fast_owner is self.embedded:
             leases = cref.write_quickly(entries, timeout)
             if leases is not None:
                 return leases
@@ -655,7 +655,7 @@ class Capi(AnyCapi):
         isolation: IsolationLevel = REPEATABLE_READ,
     ) -> list[Any]:
         plain = tx is None and isolation is REPEATABLE_READ
-        if plain and type(cref) is Container and cref.quick is self.embedded:
+        if plain and type(cref) is Container and cref.fast_owner is self.embedded:
             found = cref.get_quickly(selectors, False, timeout)
             if found is not None:
                 return found
@@ -665,7 +665,7 @@ class Capi(AnyCapi):
     def take(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> list[Any]:
-        if tx is None and type(cref) is Container and cref.quick is self.embedded:
+        if tx is None and type(cref) is Container and cref.fast_owner is self.embedded:
             found = cref.get_quickly(selectors, True, timeout)
             if found is not None:
                 return found
@@ -677,13 +677,6 @@ class AsyncCapi(AnyCapi):
     """The async API: the same methods, awaited."""
 
     is_async = True
-
-
-def _require_transaction(tx: object) -> SharedTransaction:
-    txn = check_transaction(tx)
-    if txn is None:
-        raise BadArgument("tx", "a transaction of create_transaction", tx)
-    return txn
 
 
 def _check_name(name: object) -> str:
@@ -703,7 +696,7 @@ def _check_size(size: object) -> int | None:
 # Shifting: before a write, what is in its way is removed
 
 
-class Displaced(Order):
+class ShiftOrder(Order):
     """The order in which a coordinator lets entries be shifted out."""
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -771,5 +764,5 @@ async def _clear_one(container: Container, remove: Remove) -> bool:
         and kind.arrange is Coordinator.arrange
         and not isinstance(first, VectorCoordinator)
     )
-    order = None if oldest else Displaced(first)
+    order = None if oldest else ShiftOrder(first)
     return await remove(ANY, order, 1) > 0

@@ -22,7 +22,7 @@ from tupelo.values.parts import ANY
 from tupelo.values.template import Binding, Check, Template, as_template
 
 
-class LeftOut(Template):
+class PayloadTemplate(Template):
     """A template for entries with coordinators' fields in front: these values there, and this
     payload."""
 
@@ -81,7 +81,7 @@ def template_for(width: int, arity: int | None, kept: dict[int, Any], payloads: 
     # A payload that is no tuple is stored as one field; a tuple of one would match it too.
     if len(payloads) == 1 and type(payloads[0]) is tuple and len(payloads[0]) != 1:
         return front + payloads[0]
-    return LeftOut(width, kept, _all_of(payloads))
+    return PayloadTemplate(width, kept, _all_of(payloads))
 
 
 def _all_of(payloads: list[Any]) -> Template | None:

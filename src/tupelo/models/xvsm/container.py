@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import BadArgument, BadSelector, DuplicateKey
-from tupelo.models.xvsm.aspects import AspectOutcome, Interceptors
+from tupelo.models.xvsm.aspects import ChangeSignal, Interceptors
 from tupelo.models.xvsm.chain import ChainQuery, ask
 from tupelo.models.xvsm.coordinators import (
     AnyCoordinator,
@@ -32,8 +32,8 @@ from tupelo.models.xvsm.coordinators import (
     RandomCoordinator,
     TypeCoordinator,
     found_by,
-    framed,
     name_of,
+    stored_form,
 )
 from tupelo.models.xvsm.selectors import (
     AnySelector,
@@ -150,9 +150,9 @@ class Container:
         self._alike: tuple[int, int | None, tuple[Any, ...] | None] = (0, None, None)
         self.destroyed = False
         self.aspects = Interceptors()
-        self.news = AspectOutcome(owner.clock)
+        self.changes = ChangeSignal(owner.clock)
         self.endings: dict[Callable[[], object], None] = {}  # called when it is closed
-        self.quick: Embedded | None = owner
+        self.fast_owner: Embedded | None = owner
         """The owner, if simple operations may go straight to the space: no aspects, no work."""
         self.active: Coordinator | None = next((c for c in self.given if c.works), None)
         kinds = {type(coordinator) for coordinator in self.given}
@@ -187,7 +187,7 @@ class Container:
             self.space.close()
             for end in list(self.endings):
                 end()
-            self.news.close()
+            self.changes.close()
 
     # Entries
 
@@ -199,7 +199,7 @@ class Container:
             payload, selectors = entry.value, entry.selectors
         for coordinator in self._checked:
             coordinator.check(payload)
-        native = framed(payload)
+        native = stored_form(payload)
         given = self._by_name(selectors)
         for name, selector in given.items():
             self.coordinators[name].check(payload)

@@ -524,7 +524,7 @@ class TypeCoordinator(_ByArrival):
         return self._names
 
     def check(self, payload: Any) -> None:
-        if self._allowed is not None and not self._allowed.matches(framed(payload)):
+        if self._allowed is not None and not self._allowed.matches(stored_form(payload)):
             allowed = ", ".join(self._names)
             raise BadArgument("entry", f"of a type that {self!r} allows: {allowed}", payload)
 
@@ -627,7 +627,7 @@ class QueryCoordinator(Coordinator):
         for step, detail in steps:
             if step == "filter":
                 template = as_template(detail)
-                pairs = [pair for pair in pairs if template.matches(framed(pair[0]))]
+                pairs = [pair for pair in pairs if template.matches(stored_form(pair[0]))]
             elif step == "sort_by":
                 pairs = sorted(pairs, key=lambda pair: field_of(pair[0], detail))
             elif step == "reverse":
@@ -639,7 +639,7 @@ class QueryCoordinator(Coordinator):
         return [entry for _, entry in pairs]
 
 
-def framed(payload: Any) -> Any:
+def stored_form(payload: Any) -> Any:
     """A payload as a space stores it: a value that is neither tuple nor dataclass becomes an
     AtomicEntry."""
     return payload if type(payload) is tuple or is_typed(payload) else AtomicEntry(payload)

@@ -194,7 +194,7 @@ class Embedded:
         with self.lock:
             container = self._containers.get(container_id)
             if container is None:
-                made = [(_made_again(*spec), spec[2]) for spec in specs]
+                made = [(_recreated(*spec), spec[2]) for spec in specs]
                 container = Container(
                     self,
                     name,
@@ -209,24 +209,24 @@ class Embedded:
             return container
 
     def _ready(self, container: Container) -> None:
-        container.quick = self._quick(container)
+        container.fast_owner = self._fast_owner(container)
         for coordinator in container.given:
             coordinator.opened()
 
-    def reconsider(self) -> None:
+    def update_fast_paths(self) -> None:
         """Aspects were added or removed: set for each container whether the fast path applies."""
         with self.lock:
             for container in self._containers.values():
-                container.quick = self._quick(container)
+                container.fast_owner = self._fast_owner(container)
 
-    def _quick(self, container: Container) -> Embedded | None:
+    def _fast_owner(self, container: Container) -> Embedded | None:
         everywhere = any(self.aspects.at(point) for point in LOCAL_POINTS)
         busy = container.aspects or everywhere or container.active is not None
         return None if busy or container.id in self._made_in else self
 
     # Containers that are created and destroyed in transactions
 
-    def made_in(self, container: Container, txn: SharedTransaction) -> None:
+    def note_created(self, container: Container, txn: SharedTransaction) -> None:
         """The transaction creates this container: others do not see it before the commit."""
 
         def end(committed: bool | None) -> None:
@@ -234,13 +234,13 @@ class Embedded:
             if committed is False:
                 self.unmake(container)
             else:
-                self.reconsider()
+                self.update_fast_paths()
 
         self._made_in[container.id] = _root(txn)
-        self.reconsider()
+        self.update_fast_paths()
         txn.at_end(end)
 
-    def destroyed_in(self, container: Container, txn: SharedTransaction) -> None:
+    def note_destroyed(self, container: Container, txn: SharedTransaction) -> None:
         """The transaction destroys this container."""
 
         def end(committed: bool | None) -> None:
@@ -251,7 +251,7 @@ class Embedded:
         self._destroyed_in[container.id] = _root(txn)
         txn.at_end(end)
 
-    def require_there(self, container: Container, txn: SharedTransaction | None) -> None:
+    def require_exists(self, container: Container, txn: SharedTransaction | None) -> None:
         """ContainerNotFound if the container does not exist for this transaction."""
         root = None if txn is None else _root(txn)
         if self._made_in.get(container.id, root) is not root:
@@ -264,7 +264,7 @@ class Embedded:
                 f"the container {container.name!r} was destroyed in this transaction"
             )
 
-    def why_not_taken(self, container: Container) -> TupeloError:
+    def error_of_row(self, container: Container) -> TupeloError:
         """The error for a row that could not be taken from the registry."""
         name = container.name
         if container.id in self._destroyed_in:
@@ -280,7 +280,7 @@ class Embedded:
         with self.lock:
             self._containers.pop(container.id, None)
         container.destroyed = True
-        container.quick = None
+        container.fast_owner = None
         _close(container)
         self._remove_files(container.id)
 
@@ -347,7 +347,7 @@ class Embedded:
         return cref
 
 
-def gone(container: Container, error: SpaceClosed) -> TupeloError:
+def error_of_closed(container: Container, error: SpaceClosed) -> TupeloError:
     """The error for an operation on a container whose space is closed."""
     if container.destroyed:
         return ContainerNotFound(f"the container {container.name!r} was destroyed")
@@ -389,7 +389,7 @@ def _spec(coordinator: Coordinator) -> tuple[Any, ...]:
     )
 
 
-def _made_again(where: str, name: str, optional: bool, options: tuple[Any, ...]) -> Coordinator:
+def _recreated(where: str, name: str, optional: bool, options: tuple[Any, ...]) -> Coordinator:
     """A coordinator as a registry describes it. Its class must be known: nothing is imported."""
     found = found_by(where)
     if not isinstance(found, type) or not issubclass(found, Coordinator):

@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument
-from tupelo.models.xvsm.aspects import AspectOutcome, Point, Registration, Request
+from tupelo.models.xvsm.aspects import ChangeSignal, Point, Registration, Request
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.space.dual_api import run_sync
 from tupelo.space.query import check_count
@@ -110,11 +110,11 @@ class Notification(ListenerQueue):
         self._backlog_max = backlog_max
         self._backlog: deque[Report] = deque()
         self._lock = threading.Lock()
-        self._news = AspectOutcome(capi.embedded.clock)
+        self._changed = ChangeSignal(capi.embedded.clock)
 
     def start(self, calls: bool = True) -> None:
         """Start calling the listener, unless an aspect has skipped the registration. Without
-        `calls`, the reports are fetched by `come` and `next`."""
+        `calls`, the reports are fetched by `next_report`."""
         self.container.endings[self._end] = None
         if self._memory is not None:
             self.container.port.listen_to_removals(self._removed, self._memory)
@@ -138,7 +138,7 @@ class Notification(ListenerQueue):
         if self.container.active is None:
             self._after(request, request.entries)
 
-    def came_out(self, entry: Any) -> None:
+    def report_finished(self, entry: Any) -> None:
         """The work of an entry is done: report it as written."""
         self._add("write", [entry])
 
@@ -176,7 +176,7 @@ class Notification(ListenerQueue):
             self._removed(entry)
         self._leave()
         self._ending = True
-        self._news.tell()
+        self._changed.tell()
 
     async def on_disk(self) -> None:
         """Wait until the reported removals are on disk."""
@@ -197,27 +197,27 @@ class Notification(ListenerQueue):
             if len(self._backlog) > self._backlog_max:
                 self._backlog.popleft()
                 self.dropped += 1
-        self._news.tell()
+        self._changed.tell()
 
     async def _serve(self) -> None:
-        while (report := await self.come()) is not None:
+        while (report := await self.next_report()) is not None:
             await self.on_disk()
             if not await self._tell(report):
                 return
 
-    async def come(self) -> Report | None:
+    async def next_report(self) -> Report | None:
         """Wait for the next report; None if there will be none."""
         while True:
-            count = self._news.count
-            report = self.next()
+            count = self._changed.count
+            report = self.waiting_report()
             if report is not None or not self.active:
                 return report
             if self._ending:
                 self.active = False
                 return None
-            await self._news.after(count, None, self._is_async)
+            await self._changed.after(count, None, self._is_async)
 
-    def next(self) -> Report | None:
+    def waiting_report(self) -> Report | None:
         """The next report, or None."""
         with self._lock:
             return self._backlog.popleft() if self._backlog else None
@@ -231,7 +231,7 @@ class Notification(ListenerQueue):
         with self._lock:
             self.active = False
             self._backlog.clear()
-        self._news.tell()
+        self._changed.tell()
 
     def _leave(self) -> None:
         """Remove the registration."""
@@ -241,7 +241,7 @@ class Notification(ListenerQueue):
             self.container.port.ignore_removals(self._removed, self._memory)
         if self.registration is not None:
             self.container.aspects.remove(self.registration, self.registration.points)
-            self._embedded.reconsider()
+            self._embedded.update_fast_paths()
 
 
 def check_operations(operations: tuple[str, ...], every_removal: object) -> list[Point]:

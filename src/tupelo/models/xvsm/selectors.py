@@ -177,9 +177,12 @@ class Selector:
         """Whether the count is unbounded: any number of entries, and all of them."""
         return self.low == 0 and self.high == _UNBOUNDED
 
+    shown: ClassVar[tuple[str, ...]] = ()
+    """The names of the arguments besides the count, for the repr."""
+
     def says(self) -> tuple[Any, ...]:
         """The arguments besides the count, for the repr."""
-        return ()
+        return tuple([getattr(self, name) for name in self.shown])
 
     def __repr__(self) -> str:
         arguments = [*map(repr, self.says())]
@@ -229,6 +232,7 @@ class KeySelector(Selector):
     """The entry with this key; in a write, the key of the entry."""
 
     default_name = "key"
+    shown = ("key",)
 
     def __init__(self, key: Any, count: int | EntryCount = 1, *, name: str | None = None) -> None:
         if key is None or key != key:  # NaN
@@ -239,23 +243,18 @@ class KeySelector(Selector):
         if count is not _ONE:
             self._bound(count, None, None)
 
-    def says(self) -> tuple[Any, ...]:
-        return (self.key,)
-
 
 class LabelSelector(Selector):
     """The entries with this label; in a write, the label of the entry."""
 
     default_name = "label"
+    shown = ("label",)
 
     def __init__(self, label: Any, count: int | EntryCount = 1, **bounds: Unpack[Bounds]) -> None:
         if label is None or label != label:
             raise BadArgument("label", "a value that equals itself, and not None", label)
         self.label = label
         super().__init__(count, **bounds)
-
-    def says(self) -> tuple[Any, ...]:
-        return (self.label,)
 
 
 class LindaSelector(Selector):
@@ -300,6 +299,7 @@ class TypeSelector(Selector):
     values. True is no int."""
 
     default_name = "type"
+    shown = ("type",)
 
     def __init__(
         self, type: type | str, count: int | EntryCount = 1, **bounds: Unpack[Bounds]
@@ -307,9 +307,6 @@ class TypeSelector(Selector):
         self.type = type
         self.template = template_of_type(type, "type")
         super().__init__(count, **bounds)
-
-    def says(self) -> tuple[Any, ...]:
-        return (self.type,)
 
 
 class VectorSelector(Selector):
@@ -395,15 +392,13 @@ class QuerySelector(Selector):
     """The entries that a query finds."""
 
     default_name = "query"
+    shown = ("query",)
 
     def __init__(self, query: Query, count: int | EntryCount = 1, **bounds: Unpack[Bounds]) -> None:
         if not isinstance(query, Query):
             raise BadArgument("query", "a Query()", query)
         self.query = query
         super().__init__(count, **bounds)
-
-    def says(self) -> tuple[Any, ...]:
-        return (self.query,)
 
 
 def wild(template: Any) -> Any:

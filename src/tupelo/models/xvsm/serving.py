@@ -50,7 +50,7 @@ from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.capi import AsyncCapi
 from tupelo.models.xvsm.chain import ChainQuery
 from tupelo.models.xvsm.container import Container
-from tupelo.models.xvsm.embedded import Embedded, Row, gone
+from tupelo.models.xvsm.embedded import Embedded, Row, error_of_closed
 from tupelo.models.xvsm.notifications import Notification, Report, check_operations
 from tupelo.models.xvsm.selectors import (
     REPEATABLE_READ,
@@ -71,7 +71,6 @@ from tupelo.models.xvsm.wire import (
     uri_of,
 )
 from tupelo.space.delivery import Delivery, Prepared
-from tupelo.space.order import Order
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
@@ -129,17 +128,6 @@ class ServingCapi(AsyncCapi):
         entries = await fetch(container, question, take, wait, txn, **how)
         return [container.value(thaw(one.shape, one.fields, stand_ins=True)) for one in entries]
 
-    async def _remove(
-        self,
-        container: Container,
-        txn: SharedTransaction,
-        template: Any,
-        order: Order | None,
-        limit: int | None,
-    ) -> int:
-        query = container.port.query(template, True, 0, True, limit, txn, order, False)
-        return len(await container.port.fetch(query.replace(known=False)))
-
 
 class SiteClient:
     """The transactions, notifications and tasks of one client. They end with its link."""
@@ -172,7 +160,7 @@ class SiteClient:
             raise TransactionEnded(str(txn_id), "aborted", "its link was lost, or it has ended")
         return txn
 
-    def wrote(self, container: Container, leases: list[Lease]) -> None:
+    def remember_written(self, container: Container, leases: list[Lease]) -> None:
         """Remember entries that were written in a transaction: their arrival is not final yet."""
         if len(self.written) >= self._written_max:
             self.written = {token: e for token, e in self.written.items() if not e.ended}
@@ -362,12 +350,12 @@ class SiteService:
         leases: list[Lease] | None = None
         if call.message.method == "shift":
             leases = await call.capi.shift(container, txn, *entries)
-        elif txn is None and container.quick and self.embedded.path is None:
+        elif txn is None and container.fast_owner and self.embedded.path is None:
             leases = container.write_quickly(entries, wait)
         if leases is None:  # The fast path does not apply, or the disk must be waited for.
             leases = await call.capi.write(container, wait, txn, *entries)
         if txn is not None:
-            call.client.wrote(container, leases)
+            call.client.remember_written(container, leases)
         work = container.active is not None
         return [
             [container.id, work, lease.thing.n, lease.thing.arrival, lease.thing.expires]
@@ -385,7 +373,7 @@ class SiteService:
         selectors: list[Any],
         isolation: IsolationLevel,
     ) -> Any:
-        if txn is not None or not container.quick or isolation is not REPEATABLE_READ:
+        if txn is not None or not container.fast_owner or isolation is not REPEATABLE_READ:
             read = call.capi.read
             values = await read(container, wait, txn, *selectors, isolation=isolation)
             return [payload_to_wire(value) for value in values]
@@ -393,14 +381,14 @@ class SiteService:
         try:
             entries = await fetch(container, question, False, seconds(wait), None)
         except SpaceClosed as error:
-            raise gone(container, error) from None
+            raise error_of_closed(container, error) from None
         return [_encoded(container, entry) for entry in entries] or _nothing(question)
 
     async def _take(
         self, call: SiteCall, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
     ) -> Any:
         client, holder = call.client, call.client.holder.of_call(call.message.call)
-        if txn is None and container.quick:
+        if txn is None and container.fast_owner:
             question = container.question(tuple(selectors))
             return await self._reserve(client, container, question, seconds(wait), holder)
         inner = self.embedded.begin(None, txn_id=holder.id) if txn is None else txn.transaction()
@@ -475,7 +463,7 @@ class SiteService:
                 asked = question.query(port, True, wait, None, known=False)
                 delivery = await port.reserve(asked, holder)
         except SpaceClosed as error:
-            raise gone(container, error) from None
+            raise error_of_closed(container, error) from None
         if delivery is None:
             return _nothing(question)
         taken = delivery
@@ -515,7 +503,10 @@ class SiteService:
         if ok is None:
             task.give_back()
         else:
-            await task.finish(bool(ok), value if ok else _raised(value))
+            if not ok:
+                reason, detail = parts(list(value) if isinstance(value, tuple) else value, 2)
+                value = str(reason), str(detail)
+            await task.finish(bool(ok), value)
 
     # Leases
 
@@ -570,7 +561,7 @@ class SiteService:
             raise LeaseLost("this notification is over")
         reports: list[msgspec.Raw] = []
         size = 0
-        next_one = await watch.come()
+        next_one = await watch.next_report()
         while next_one is not None:
             content = _pack(next_one, call.client.caller.message_max - AROUND_BYTES)
             if content is None:
@@ -581,7 +572,7 @@ class SiteService:
             else:
                 size += len(content)
                 reports.append(msgspec.Raw(content))
-            next_one = watch.next() if len(reports) < REPORTS_MAX else None
+            next_one = watch.waiting_report() if len(reports) < REPORTS_MAX else None
         await watch.on_disk()
         dropped, watch.dropped = watch.dropped, 0
         return [dropped, reports, watch.active]
@@ -646,11 +637,6 @@ async def offer(
 
     host.offer(SERVICE, make, access=access, doubt=doubt, offered=offered)
     return uri_of(host.address)
-
-
-def _raised(value: Any) -> tuple[str, str]:
-    reason, detail = parts(list(value) if isinstance(value, tuple) else value, 2)
-    return str(reason), str(detail)
 
 
 def _encoded_answer(answer: Any) -> Any:

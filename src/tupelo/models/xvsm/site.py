@@ -42,7 +42,7 @@ from tupelo.federation.client.services import connect_to_host, connect_to_host_a
 from tupelo.federation.client.space import HostConnection
 from tupelo.federation.links import wire as links
 from tupelo.federation.links.address import Address
-from tupelo.models.xvsm.active import Workers, computed, described, name_of_task
+from tupelo.models.xvsm.active import Workers, describe_error, name_of_task, run_task
 from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.notifications import Listener, ListenerQueue, check_operations
 from tupelo.models.xvsm.wire import (
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 STARTING_PAUSE_SECONDS = 0.05
-"""How many seconds to wait before a host that is starting is items again."""
+"""How many seconds to wait before a host that is starting is asked again."""
 
 
 @dataclass(unsafe_hash=True, repr=False)
@@ -137,7 +137,7 @@ class RemoteTransaction:
 
 
 @dataclass(slots=True, eq=False)
-class WrittenEntry:
+class RemoteEntry:
     """An entry that was written at a site elsewhere, as the thing of its lease."""
 
     container: str
@@ -241,7 +241,7 @@ class Site(RemoteLandlord):
         self, method: str, sent: list[Any], wait: float | None = 0, again: bool = False
     ) -> Any:
         """Call the service. A host that has offered containers before, and does not now, is
-        restarting: it is items again for as long as a lost link is dialled."""
+        restarting: it is asked again for as long as a lost link is dialled."""
         channel = self.connection.channel
         takes = method == "take"
         until: float | None = None
@@ -316,7 +316,7 @@ class Site(RemoteLandlord):
         leases = []
         for one in parts(granted, len(items)):
             container, work, n, arrival, expires = parts(one, 5)
-            written = WrittenEntry(cref.name, (container, work, n, arrival), expires)
+            written = RemoteEntry(cref.name, (container, work, n, arrival), expires)
             leases.append(self.lease_of(written))
         return leases
 
@@ -521,13 +521,13 @@ class Helper(Closing):
             self._functions.pop(name, None)
             self._finish(task, None, None)
             return
-        ok, value = computed(self._functions.__getitem__, name, arguments, self._place)
+        ok, value = run_task(self._functions.__getitem__, name, arguments, self._place)
         try:
             self._finish(task, ok, value)
         except SpaceClosed:
             raise
         except TupeloError as error:  # The result cannot be sent.
-            self._finish(task, False, described(error))
+            self._finish(task, False, describe_error(error))
 
     def _finish(self, task: int, ok: bool | None, value: Any) -> None:
         try:

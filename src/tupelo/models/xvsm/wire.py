@@ -24,8 +24,8 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     TypeCoordinator,
     found_by,
-    framed,
     name_of,
+    stored_form,
 )
 from tupelo.models.xvsm.selectors import (
     AtomicEntry,
@@ -148,7 +148,7 @@ def uri_of(site: object, name: str | None = None) -> str:
 
 def payload_to_wire(value: Any) -> Any:
     """The payload of an entry, encoded: a tuple, a dataclass or any other value."""
-    shape, fields = freeze(framed(value))
+    shape, fields = freeze(stored_form(value))
     return entry_to_wire(shape, fields)
 
 
@@ -195,7 +195,7 @@ def entries_from_wire(encoded: Any) -> list[Any]:
 def require_unicode(entries: list[Any]) -> None:
     """BadEntry, naming the field, if a text in one of these entries is not valid Unicode."""
     for entry in entries:
-        encode_entry(*freeze(framed(entry.value if type(entry) is Entry else entry)))
+        encode_entry(*freeze(stored_form(entry.value if type(entry) is Entry else entry)))
 
 
 # Selectors

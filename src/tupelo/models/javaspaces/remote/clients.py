@@ -1,7 +1,7 @@
 """Clients of the Jini services at a host elsewhere: lookup service, mailbox, lease renewal service.
 
 `RemoteService` is the connection, and the landlord of its leases; `RemoteLeaseHolder` is something
-leased at the host; the `Pump` fetches events for listeners of this program.
+leased at the host; the `EventPump` fetches events for listeners of this program.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tupelo.errors import (
     UnknownType,
 )
 from tupelo.federation.client.arguments import listed, parts
+from tupelo.federation.client.handles import RemoteLandlord
 from tupelo.federation.client.services import connect_to_host, connect_to_host_async, invoke
 from tupelo.federation.client.space import HostConnection
 from tupelo.federation.links.address import Address, parse_url
@@ -35,7 +36,7 @@ from tupelo.models.javaspaces.events import (
     RemoteEventIterator,
     Retry,
     check_retry,
-    listening,
+    function_of,
     target_of,
 )
 from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, lease_of
@@ -44,7 +45,7 @@ from tupelo.models.javaspaces.mailbox import sources_of
 from tupelo.models.javaspaces.remote import wire
 from tupelo.models.javaspaces.remote.hosting import FETCH_SECONDS
 from tupelo.models.javaspaces.remote.wire import SERVICE_NAMES, seen_from, sendable
-from tupelo.models.javaspaces.renewal_sets import RenewalFailureEvent
+from tupelo.models.javaspaces.renewal import RenewalFailureEvent
 from tupelo.models.javaspaces.service_items import (
     Description,
     SentService,
@@ -65,19 +66,20 @@ Register = Callable[[list[str], Any], Coroutine[Any, Any, Any]]
 """Registers a listener at a host, by its names there; the handback is sent along."""
 
 
-class RemoteService(Closing):
+class RemoteService(RemoteLandlord, Closing):
     """A connection to a service at a host elsewhere. Use it by `with`, or `async with`."""
 
     kind: ClassVar[str]
 
     def __init__(self, connection: HostConnection, url: str, retry: Retry | None = None) -> None:
+        super().__init__(connection)
         self.is_async = connection.is_async
         self.url = url
         self.host: Address = parse_url(url)[0]
         self.clock: Clock = system_clock
         self.retry = check_retry(retry)
         self._connection = connection
-        self._pump: Pump | None = None
+        self._pump: EventPump | None = None
 
     @classmethod
     def connect(cls, url: str, **options: Any) -> Self:
@@ -173,7 +175,7 @@ class RemoteService(Closing):
             granted = await register(names, freeze_value(handback, "handback", 1))
         else:
             if self._pump is None:
-                self._pump = Pump(self)
+                self._pump = EventPump(self)
             granted = await self._pump.register(listening, register)
         held.granted_for(*granted)
         return EventRegistration(listening, *held.data)
@@ -204,12 +206,6 @@ class RemoteService(Closing):
         # Not repeated: the second attempt would raise LeaseLost.
         await self.call("cancel", thing.id, again=False)
         thing.lost = True
-
-    def renew_lease(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
-        run_sync(partial(self.renew_lease_async, thing, seconds))
-
-    def cancel_lease(self, thing: RemoteLeaseHolder) -> None:
-        run_sync(partial(self.cancel_lease_async, thing))
 
     def now(self) -> float:
         return self.clock.now()
@@ -299,7 +295,7 @@ class MailboxListener:
         return self.notify(event)
 
 
-class Pump:
+class EventPump:
     """Fetches events from the host while there are listeners, and passes them on."""
 
     def __init__(self, service: RemoteService) -> None:
@@ -526,7 +522,7 @@ class RemoteMailboxRegistration(RemoteLeaseHolder):
         if target is None:
             await self._disable()
             return
-        listening(target, "target")
+        function_of(target, "target")
         if isinstance(target, MailboxListener) and target.service.host == self._service.host:
             raise BadArgument("target", "a listener that is not of this mailbox itself", target)
         self._stop_delivery()

@@ -37,7 +37,7 @@ from tupelo.models.javaspaces.remote.wire import (
     kind_of_service,
     sendable,
 )
-from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService, LeaseRenewalSet
+from tupelo.models.javaspaces.renewal import LeaseRenewalService, LeaseRenewalSet
 from tupelo.models.javaspaces.service_items import Description, SentService
 from tupelo.space import asynchronous
 from tupelo.space.port import port_of
@@ -47,8 +47,8 @@ from tupelo.values.kind import Kind
 logger = logging.getLogger("tupelo")
 
 LEASE_MAX_SECONDS = 300.0
-"""The longest lease of a program elsewhere, unless the host allows others. What a program that dies
-has leased is freed within this time."""
+"""The longest lease of a program elsewhere, unless the host allows others. The leases of a program
+that dies end within this time."""
 LEASES_MAX = 10_000
 """How many leases one program elsewhere may have at the services of a host."""
 EVENTS_MAX = 1_000
@@ -92,7 +92,7 @@ class ServiceCall(NamedTuple):
 class OfferedService:
     """A service that a host offers."""
 
-    def __init__(self, kind: str, service: Any, granted: Granted, lease_max: float) -> None:
+    def __init__(self, kind: str, service: Any, granted: GrantedLeases, lease_max: float) -> None:
         self.service = service
         self.granted = granted
         self.queues: dict[str, EventQueue] = {}
@@ -213,7 +213,7 @@ def _left(thing: Any) -> float | None:
 # Leases
 
 
-class Granted:
+class GrantedLeases:
     """The services that a host offers, and the things that programs elsewhere have leased from
     them, by the ids that the programs chose."""
 
@@ -235,7 +235,7 @@ class Granted:
         """The leased thing with this id; LeaseLost if it has ended."""
         thing = self._get(lease_id)
         if thing is None or not isinstance(thing, kind):
-            raise LeaseLost("what was leased is gone")
+            raise LeaseLost("the lease has ended")
         return thing
 
     def room_for(self, caller: Caller, lease_id: str) -> Any:
@@ -362,46 +362,46 @@ async def _events(call: ServiceCall, queue_id: str, received: int) -> list[Any]:
 async def _begin(call: ServiceCall, registration: MailboxRegistration, received: int) -> str:
     """Begin a new iterator, which replaces others; returns its id."""
     await _settle(registration, received)
-    return registration.take_turn("another iterator has taken its place").id
+    return registration.new_reader("another iterator has replaced it").id
 
 
 async def _next(
-    call: ServiceCall, registration: MailboxRegistration, turn_id: str, received: int
+    call: ServiceCall, registration: MailboxRegistration, reader_id: str, received: int
 ) -> list[Any] | None:
     """The next event with its number; the same one again until the program has confirmed it."""
-    turn = await _settle(registration, received, turn_id)
-    if turn.out is None:
+    reader = await _settle(registration, received, reader_id)
+    if reader.out is None:
         wait = FETCH_SECONDS if call.wait is None else call.wait
         door = asynchronous.Space(registration.space)
-        if await turn.fetch(wait, door, RESERVED_SECONDS + wait) is None:
+        if await reader.fetch(wait, door, RESERVED_SECONDS + wait) is None:
             return None
         registration.sent += 1
-        turn.number = registration.sent
-    return [turn.number, turn.out.encoded]
+        reader.number = registration.sent
+    return [reader.number, reader.out.encoded]
 
 
 async def _end(
-    call: ServiceCall, registration: MailboxRegistration, turn_id: str, received: int
+    call: ServiceCall, registration: MailboxRegistration, reader_id: str, received: int
 ) -> None:
     """End the iterator."""
-    (await _settle(registration, received, turn_id)).close()
+    (await _settle(registration, received, reader_id)).close()
 
 
 async def _settle(
-    registration: MailboxRegistration, received: int, turn_id: str | None = None
+    registration: MailboxRegistration, received: int, reader_id: str | None = None
 ) -> Any:
     """The program has received the events up to this number: remove them. Returns the current
     reader."""
-    turn = registration.turn
-    if turn_id is not None and (turn is None or turn.id != turn_id):
-        raise InvalidIterator("another iterator has taken its place")
-    if turn is not None and turn.out is not None and 0 < turn.number <= received:
+    reader = registration.reader
+    if reader_id is not None and (reader is None or reader.id != reader_id):
+        raise InvalidIterator("another iterator has replaced it")
+    if reader is not None and reader.out is not None and 0 < reader.number <= received:
         # Even if the link is lost meanwhile: the program has the event.
-        await asyncio.shield(asyncio.to_thread(turn.confirm))
-    return turn
+        await asyncio.shield(asyncio.to_thread(reader.confirm))
+    return reader
 
 
-# What the services offer
+# The methods of the services
 
 
 async def _describe(call: ServiceCall) -> list[Any]:
@@ -448,15 +448,15 @@ def _lookup(lookup: LookupService) -> dict[str, RemoteMethod]:
 
 def _mailbox(mailbox: EventMailbox) -> dict[str, RemoteMethod]:
     box = OfferedObject(MailboxRegistration)
-    turn = (box, wire.Text, wire.Number)
+    reading = (box, wire.Text, wire.Number)
     return {
         "register": RemoteMethod("write", mailbox.register, (LEASE,), grants=True),
         "keep": RemoteMethod("write", MailboxRegistration.keep_encoded, (box, wire.sent_event)),
         "refuse": RemoteMethod("write", MailboxRegistration.refuse, (box, wire.sources)),
         "count": RemoteMethod("read", _counted, (box,)),
         "begin": RemoteMethod("take", _begin, (box, wire.Number)),
-        "next": RemoteMethod("take", _next, turn),
-        "end": RemoteMethod("take", _end, turn),
+        "next": RemoteMethod("take", _next, reading),
+        "end": RemoteMethod("take", _end, reading),
     }
 
 
@@ -484,7 +484,7 @@ _METHODS: dict[str, Callable[[Any], dict[str, RemoteMethod]]] = {
 }
 
 
-_offers: WeakKeyDictionary[HostDoor, Granted] = WeakKeyDictionary()
+_offers: WeakKeyDictionary[HostDoor, GrantedLeases] = WeakKeyDictionary()
 
 
 def offer(
@@ -513,7 +513,7 @@ def offer(
     def make(core: Any) -> OfferedService:
         if not core.address:
             raise BadArgument("host", "one that listens", host)
-        known = _offers.setdefault(host, Granted())
+        known = _offers.setdefault(host, GrantedLeases())
         known.services.append(service)
         return OfferedService(kind, service, known, FOREVER if longest is None else longest)
 

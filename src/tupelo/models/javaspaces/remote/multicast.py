@@ -116,7 +116,7 @@ class LookupDiscovery(ClosingHandle):
     ) -> None:
         self._groups = None if groups is None else frozenset(check_groups(groups))
         if listener is not None and not callable(listener):
-            raise BadArgument("listener", "a function of what was found", listener)
+            raise BadArgument("listener", "a function of a FoundLookup", listener)
         self._listener = listener
         self._found: dict[str, FoundLookup] = {}
         self._changed = threading.Condition()

@@ -23,7 +23,7 @@ from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.models.javaspaces.events import RemoteEvent
 from tupelo.models.javaspaces.lookup import LookupService, ServiceEvent
 from tupelo.models.javaspaces.mailbox import EventMailbox
-from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService
+from tupelo.models.javaspaces.renewal import LeaseRenewalService
 from tupelo.models.javaspaces.service_items import (
     Attributes,
     Change,
@@ -78,7 +78,7 @@ def convert(value: Any, kind: Any, name: str = "args") -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise BadArgument(name, f"what the method takes ({error})", value) from None
+        raise BadArgument(name, f"an argument of the method ({error})", value) from None
 
 
 def anything(value: Any) -> Any:
@@ -125,7 +125,7 @@ def templates(value: Any) -> list[Template]:
     """Templates of attributes."""
     read = convert(value, _Values)
     if not all(isinstance(one, Template) for one in read):
-        raise BadArgument("template", "templates of entries", "another")
+        raise BadArgument("template", "templates of entries")
     return list(read)
 
 
@@ -179,11 +179,11 @@ def sent_event(payload: Any) -> tuple[bytes, str, int]:
     except (BadBytes, TypeError) as error:
         raise BadArgument("event", f"an event ({error})", type(payload).__name__) from None
     if shape.kind is None or _EVENT not in shape.kind.lineage:
-        raise BadArgument("event", "a RemoteEvent", "another entry")
+        raise BadArgument("event", "a RemoteEvent")
     named = dict(zip(shape.kind.names, fields, strict=True))
     source, event_id = named.get("source"), named.get("event_id")
     if type(source) is not str or type(event_id) is not int:
-        raise BadArgument("event", "a RemoteEvent with a source and an id", "another")
+        raise BadArgument("event", "a RemoteEvent with a source and an id")
     return payload, source, event_id
 
 
