@@ -23,12 +23,14 @@ from benchmarks import (
     melon,
     memory,
     pipeline,
+    postgres,
     queues,
     remote,
     report,
     sites,
     thesis,
     unread,
+    whatif,
     worst,
 )
 from benchmarks.measure import ROUNDS, ROUNDS_MIN, Line, Settings, Table, in_fresh_process
@@ -46,7 +48,9 @@ THEMES = {
     "federation": federation.run,
     "backlog": backlog.run,
     "jobs": jobs.run,
+    "postgres": postgres.run,
     "pipeline": pipeline.run,
+    "whatif": whatif.run,
 }
 NAMES = [*THEMES, "kills", "lime", "melon", "unread", "event_heap", "worst", "thesis"]
 

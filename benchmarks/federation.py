@@ -22,10 +22,10 @@ from benchmarks.elsewhere import SPACE, Elsewhere, job, run_hosts, run_waiters
 from benchmarks.measure import Line, Settings, Table, Target, require
 from tupelo import Coverage, aio
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.doors import RunningHost
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.loop import run as run_virtually
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import VirtualHost
 from tupelo.space.clock import LoopClock
 
 SIZES = (2, 5, 20)
@@ -175,7 +175,7 @@ async def _count(loop: VirtualLoop, hosts: int) -> dict[Verb, Traffic]:
         )
         await core.start()
         cores.append(core)
-    spaces = [VirtualHost(core).space(SPACE) for core in cores]
+    spaces = [RunningHost(core).space(SPACE) for core in cores]
     while any(len(core.peers) < hosts - 1 for core in cores):
         await asyncio.sleep(1)
     for i in range(COUNTED):

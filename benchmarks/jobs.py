@@ -8,6 +8,7 @@ of their own, and keep nothing on disk.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -34,7 +35,7 @@ def run(settings: Settings) -> list[Line]:
     count = settings.size(JOBS)
     with ExitStack() as stack:
         port = stack.enter_context(redis_server())
-        ours = partial(_jobs_a_second, stack.enter_context(_tupelo()), count)
+        ours = partial(jobs_a_second, stack.enter_context(_tupelo()), count)
         lines = []
         for name, module, start in (("Celery", "celery", _celery), ("RQ", "rq", _rq)):
             theirs: Sample | None = None
@@ -42,7 +43,7 @@ def run(settings: Settings) -> list[Line]:
             if importlib.util.find_spec(module) is None:
                 absent = f'{name} is not installed: pip install "tupelo[bench]"'
             elif port is not None:
-                theirs = partial(_jobs_a_second, stack.enter_context(start(port)), count)
+                theirs = partial(jobs_a_second, stack.enter_context(start(port)), count)
             lines.append(
                 compare(
                     f"tupelo.queue, {count:,} jobs through one worker",
@@ -62,7 +63,7 @@ Submit = Callable[[int], Callable[[], Any]]
 """Submits a job; the function that it returns waits for the result."""
 
 
-def _jobs_a_second(submit: Submit, count: int) -> float:
+def jobs_a_second(submit: Submit, count: int) -> float:
     start = perf_counter()
     results = [submit(n) for n in range(count)]
     values = [result() for result in results]
@@ -76,16 +77,21 @@ def _jobs_a_second(submit: Submit, count: int) -> float:
 
 @contextmanager
 def _tupelo() -> Iterator[Submit]:
-    with Elsewhere(run_site) as site:
-        url = f"tupelo://{site.said()}/{SPACE}"
-        with _process("tupelo", url), tupelo.connect(url) as space:
-            queue = JobQueue(space)
+    with Elsewhere(run_site) as site, tupelo_jobs(f"tupelo://{site.said()}/{SPACE}") as submit:
+        yield submit
 
-            def submit(n: int) -> Callable[[], Any]:
-                return partial(queue.submit("echo", n).result, READY_SECONDS)
 
-            submit(0)()
-            yield submit
+@contextmanager
+def tupelo_jobs(url: str) -> Iterator[Submit]:
+    """Jobs in the space at a URL, with a worker process."""
+    with process("tupelo", url), tupelo.connect(url) as space:
+        queue = JobQueue(space)
+
+        def submit(n: int) -> Callable[[], Any]:
+            return partial(queue.submit("echo", n).result, READY_SECONDS)
+
+        submit(0)()
+        yield submit
 
 
 # Celery
@@ -103,14 +109,17 @@ def celery_app(port: int) -> Any:
 
 @contextmanager
 def _celery(port: int) -> Iterator[Submit]:
-    with _process("celery", str(port)):
+    with process("celery", str(port)):
         app = celery_app(port)
 
         def submit(n: int) -> Callable[[], Any]:
             return partial(app.send_task("echo", [n]).get, timeout=READY_SECONDS)
 
         submit(0)()
-        yield submit
+        try:
+            yield submit
+        finally:
+            gc.collect()  # A result that is freed later looks for the server, in vain and for long.
 
 
 # RQ
@@ -119,7 +128,7 @@ def _celery(port: int) -> Iterator[Submit]:
 @contextmanager
 def _rq(port: int) -> Iterator[Submit]:
     rq = importlib.import_module("rq")
-    with _process("rq", str(port)), Redis(port=port, db=1) as redis:
+    with process("rq", str(port)), Redis(port=port, db=1) as redis:
         queue = rq.Queue(connection=redis)
 
         def submit(n: int) -> Callable[[], Any]:
@@ -141,7 +150,7 @@ def echo(n: int) -> int:
 
 
 @contextmanager
-def _process(kind: str, where: str) -> Iterator[None]:
+def process(kind: str, where: str) -> Iterator[None]:
     worker = subprocess.Popen(
         [sys.executable, "-m", __name__, kind, where],
         stdout=subprocess.DEVNULL,
@@ -167,6 +176,11 @@ def main(kind: str, where: str) -> None:
     elif kind == "celery":
         arguments = ["worker", "--pool=solo", "--without-gossip", "--without-mingle"]
         celery_app(int(where)).worker_main([*arguments, "--without-heartbeat"])
+    elif kind == "procrastinate":
+        library = importlib.import_module("procrastinate")
+        app = library.App(connector=library.PsycopgConnector(conninfo=where))
+        app.task(name="echo")(echo)
+        app.run_worker(concurrency=1, delete_jobs="never")
     else:
         rq = importlib.import_module("rq")
         with Redis(port=int(where), db=1) as redis:

@@ -8,8 +8,11 @@ documentation advises, while `tupelo.pipeline.changes` needs no such word.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -26,18 +29,22 @@ from benchmarks.elsewhere import Elsewhere, run_store
 from benchmarks.measure import Line, Settings, Target, compare, require
 from benchmarks.report import OUT
 from tupelo.pipeline.logs.journal import JournalLog
-from tupelo.pipeline.logs.segments import MANIFEST, seal
+from tupelo.pipeline.logs.segments import MANIFEST, Archive, compact, seal
 from tupelo.pipeline.schema import CHANGES, COLUMNS, build
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tupelo.pipeline.jobs import Job
+
 SIZES = (1_000_000, 10_000_000)
+SEGMENTS = 1_000
 TAIL, PIECE = 1_000_000, 1_000
 SUNK = 400_000
 HOSTS, EACH = 50, 20_000
 BATCH_ROWS, BATCHES, WARM_BATCHES = 10, 40, 10
 PATIENCE_SECONDS = 300.0
+IDLE_SECONDS = 10.0
 
 FEW = ("kind", "agent", "bytes", "waited")
 
@@ -54,12 +61,48 @@ def run(settings: Settings) -> list[Line]:
         spark.sparkContext.setLogLevel("OFF")  # A stream that is stopped says so as an error.
         try:
             return [
+                _started(settings),
                 *_sealed(settings, spark, directory),
                 _one_of_many(settings, spark, directory / "many"),
                 *_beside_a_host(settings, spark, directory),
             ]
         finally:
             spark.stop()
+
+
+# Starting Spark
+
+_OURS = "from tupelo.pipeline import session; spark = session('local[2]')"
+_THEIRS = (
+    "from pyspark.sql import SparkSession;"
+    " spark = SparkSession.builder.master('local[2]')"
+    ".config('spark.ui.enabled', False).getOrCreate()"
+)
+
+
+def _started(settings: Settings) -> Line:
+    """Each in a process of its own, from its first import to its first answer."""
+    from tupelo.pipeline.spark import java_home
+
+    environment = {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+    def seconds(begin: str) -> float:
+        start = perf_counter()
+        program = f"{begin}; assert spark.range(3).count() == 3"
+        subprocess.run(
+            [sys.executable, "-c", program], check=True, env=environment, capture_output=True
+        )
+        return perf_counter() - start
+
+    return compare(
+        "pipeline.session() and a trivial query, in a new process",
+        "a SparkSession of pyspark and the same query",
+        "s",
+        Target("≤", 1.2),
+        partial(seconds, _OURS),
+        partial(seconds, _THEIRS),
+        settings.rounds,
+    )
 
 
 # What is sealed
@@ -73,7 +116,12 @@ def _sealed(settings: Settings, spark: SparkSession, directory: Path) -> list[Li
         archives.append(directory / f"sealed-{size}")
         seal(MadeLog("host-1", count), archives[-1])
         lines += _against_parquet(settings, spark, archives[-1], count)
-    return [*lines, _audit(settings, spark, archives)]
+    return [
+        *lines,
+        _audit(settings, spark, archives),
+        *_jobs(settings, spark, directory),
+        _compacted(settings, spark, directory),
+    ]
 
 
 def _against_parquet(
@@ -156,6 +204,58 @@ def _audited(spark: SparkSession, archive: Path) -> float:
     return seconds
 
 
+def _jobs(settings: Settings, spark: SparkSession, directory: Path) -> list[Line]:
+    """Each job, once: all of them on ten million changes take long."""
+    from tupelo.pipeline.jobs import JOBS
+
+    small, large = (settings.size(size) for size in SIZES)
+    archives = [directory / f"work-{count}" for count in (small, large)]
+    for count, archive in zip((small, large), archives, strict=True):
+        seal(MadeWork("host-1", count), archive)
+    return [
+        Line(
+            f"{job.name} of {large:,} changes",
+            f"that of {small:,}",
+            "s",
+            Target("≤", 12),
+            [_answered(spark, archives[1], job)],
+            [_answered(spark, archives[0], job)],
+        )
+        for job in JOBS.values()
+    ]
+
+
+def _answered(spark: SparkSession, archive: Path, job: Job) -> float:
+    from tupelo.pipeline import changes
+
+    start = perf_counter()
+    _drain(job.run(changes(spark, str(archive)).drop("payload")), 0)
+    return perf_counter() - start
+
+
+def _compacted(settings: Settings, spark: SparkSession, directory: Path) -> Line:
+    """Many small segments after their compaction, and the same changes sealed at once."""
+    from tupelo.pipeline import changes
+
+    count, pieces = settings.size(SIZES[0]), SEGMENTS
+    archives = [directory / "compacted", directory / "at-once"]
+    log = MadeLog("host-1", count)
+    seal(log, archives[0], rows_max=max(1, count // pieces))
+    for sealed in Archive(archives[0]).logs():
+        compact(sealed)
+    seal(log, archives[1])
+    read = [partial(changes, spark, str(archive)) for archive in archives]
+    return compare(
+        f"{count:,} changes in {pieces:,} segments after compaction, 4 columns aggregated",
+        "the same changes sealed at once",
+        "s",
+        Target("≤", 1.3),
+        lambda: count / _rate(_aggregate, read[0], count),
+        lambda: count / _rate(_aggregate, read[1], count),
+        settings.rounds,
+    )
+
+
 # One host of many
 
 
@@ -203,6 +303,8 @@ def _beside_a_host(settings: Settings, spark: SparkSession, directory: Path) -> 
             _tail(settings, spark, "a host's address", address + SPACE, count),
             _micro_batches(settings, spark, directory, "a space's file", str(file)),
             _micro_batches(settings, spark, directory, "a host's address", address + SPACE),
+            _idle(settings, spark, directory, "a space's file", str(file)),
+            _idle(settings, spark, directory, "a host's address", address + SPACE),
             _sink(settings, spark, host, address + "sunk"),
         ]
 
@@ -278,6 +380,55 @@ def _full_batches(query: Any) -> list[float]:
         for progress in query.recentProgress
         if progress["numInputRows"] == BATCH_ROWS
     ]
+
+
+def _idle(settings: Settings, spark: SparkSession, directory: Path, where: str, path: str) -> Line:
+    stream = spark.readStream.format("tupelo").option("startFrom", "latest").load(path)
+    nothing = directory / "nothing"
+    nothing.mkdir(exist_ok=True)
+    files = spark.readStream.schema("line string").text(str(nothing))
+    return compare(
+        f"processor time in a minute of a stream with nothing to read: {where}",
+        "Spark's source of text files, in an empty folder",
+        "s",
+        Target("≤", 1),
+        lambda: _idle_seconds(stream, directory),
+        lambda: _idle_seconds(files, directory),
+        settings.rounds,
+    )
+
+
+def _idle_seconds(stream: DataFrame, directory: Path) -> float:
+    """Of this process and all below it: Spark, its Python workers, and the host."""
+    with TemporaryDirectory(dir=directory) as checkpoint:
+        writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = writer.start()
+        try:
+            sleep(IDLE_SECONDS / 2)  # for the workers to start
+            before, begun = _processor_seconds(), perf_counter()
+            sleep(IDLE_SECONDS)
+            after, passed = _processor_seconds(), perf_counter() - begun
+            used = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+            require(query.isActive, "the stream should go on")
+        finally:
+            query.stop()
+    return used / passed * 60
+
+
+def _processor_seconds() -> dict[int, float]:
+    """The processor time of this process and each of its descendants that run now."""
+    found: dict[int, tuple[int, int]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            found[int(file.parent.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+    own, more = {os.getpid()}, True
+    while more:
+        below = {pid for pid, (parent, _) in found.items() if parent in own and pid not in own}
+        own |= below
+        more = bool(below)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return {pid: found[pid][1] / ticks for pid in own if pid in found}
 
 
 def _sink(settings: Settings, spark: SparkSession, host: Elsewhere, url: str) -> Line:
@@ -357,11 +508,56 @@ class MadeLog:
             "origin": pa.repeat(self.host, len(position)),
             "n": pa.array(arrival, pa.int64()),
             "agent": who.take(pa.array(taken * _AGENTS + position % _AGENTS)),
+            "agent_name": nothing,
             "session": nothing,
             "txn": nothing,
             "to": nothing,
             "waited": pa.array(np.where(taken, position % 100 / 1e3, 0.0)),
             "expires": pa.nulls(len(position), CHANGES.field("expires").type),
+            "deliveries": pa.array(np.zeros(len(position), dtype=np.int64)),
+            "delayed": pa.nulls(len(position), pa.int64()),
             "payload": [encode(fields(i)) for i in arrival.tolist()],
+        }
+        return build(self.host, self.space, len(position), raw, COLUMNS)
+
+
+class MadeWork(MadeLog):
+    """A generated log of workers: a job is written; a little later a worker takes it and writes its
+    result in the same transaction."""
+
+    def _batch(self, position: Any) -> pa.RecordBatch:
+        turn, phase = (position - 1) // 3, (position - 1) % 3
+        writes = (phase == 0) | (turn < _LAG)
+        taken = (phase == 1) & ~writes
+        in_txn = (phase > 0) & ~writes
+        arrival = np.where(taken, position - 1 - 3 * _LAG, position)
+        encode = msgspec.msgpack.Encoder().encode
+        nothing = pa.nulls(len(position), pa.string())
+        who = pa.array([f"{self.host}/{side}-{n}" for side in "wt" for n in range(_AGENTS)])
+        raw = {
+            "position": pa.array(position, pa.int64()),
+            "arrival": pa.array(arrival, pa.int64()),
+            "time": _BEGIN + turn / _A_SECOND,
+            "kind": pa.array(["written", "taken"]).take(pa.array(taken.astype(np.int8))),
+            "origin": pa.repeat(self.host, len(position)),
+            "n": pa.array(arrival, pa.int64()),
+            "agent": who.take(pa.array(in_txn * _AGENTS + turn % _AGENTS)),
+            "agent_name": nothing,
+            "session": nothing,
+            "txn": pa.array(
+                [f"{t:032x}" if inside else None for t, inside in zip(turn, in_txn, strict=True)],
+                pa.string(),
+            ),
+            "to": nothing,
+            "waited": pa.array(np.where(taken, position % 100 / 1e3, 0.0)),
+            "expires": pa.nulls(len(position), CHANGES.field("expires").type),
+            "deliveries": pa.array(np.zeros(len(position), dtype=np.int64)),
+            "delayed": pa.nulls(len(position), pa.int64()),
+            "payload": [
+                encode(("result" if inside and not took else "job", i, i / 7, f"image-{i}.png"))
+                for i, inside, took in zip(
+                    arrival.tolist(), in_txn.tolist(), taken.tolist(), strict=True
+                )
+            ],
         }
         return build(self.host, self.space, len(position), raw, COLUMNS)
