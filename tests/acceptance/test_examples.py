@@ -131,8 +131,8 @@ white selects two pieces
   black's tray A:black B:black C:white D:white
   white's tray A:black B:black C:white D:white
 they part
-  black beeps: 3 is not to be had
-  white beeps: 1 is not mine
+  black beeps: C is not to be had
+  white beeps: CD and A are not both mine
 each has assembled what was theirs
   black's tray AB:black C:white D:white
   white's tray A:black B:black CD:white

@@ -40,6 +40,19 @@ def test_every_command_has_an_example_that_it_understands(name):
         command.make_context(name, shlex.split(line.partition(" >")[0])[2:])
 
 
+def test_all_but_the_documented_commands_print_json_in_a_pipe():
+    found = {name: app.get_command(CONTEXT, name) for name in OURS}
+    in_text = {
+        name
+        for name, command in found.items()
+        if command is not None
+        and not isinstance(command, click.Group)
+        and not any(param.name == "json" for param in command.params)
+    }
+    print_nothing_else = {"write", "host", "console", "work", "tour"}
+    assert in_text == {"count", "check"} | print_nothing_else
+
+
 def test_the_list_says_of_each_command_what_its_help_says(tupelo):
     printed = tupelo("--help").stdout
     listed = " ".join(printed.split())

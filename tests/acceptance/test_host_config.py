@@ -152,7 +152,7 @@ def test_a_busy_port_is_said_plainly(start, tupelo):
 def test_a_wrong_password_is_said_plainly(start, config, tupelo):
     host = start("--config", str(config))
     said = tupelo("count", host.url + "secret").stderr
-    assert said.endswith("this is not its password: set TUPELO_PASSWORD\n")
+    assert said.endswith("has a password: set TUPELO_PASSWORD\n")
     said = tupelo("count", host.url + "secret", TUPELO_PASSWORD="coffee").stderr
     assert said.endswith("this is not its password: correct TUPELO_PASSWORD\n")
 

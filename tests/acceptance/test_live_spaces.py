@@ -67,6 +67,17 @@ def test_what_is_written_can_be_read_counted_and_taken(url, host, tupelo):
     assert tupelo("count", url).stdout == "2\n"
 
 
+def test_a_name_alone_is_a_dataclass(url, tupelo):
+    tupelo("write", url, '("job", 7)', "task(size=3)", '("at", true)')
+    assert tupelo("count", url, "task").stdout == "1\n"
+    assert lines(tupelo("read", url, '("at", true)')) == [{"fields": ["at", True]}]
+    said = 'tupelo: no job is here: it is read as a dataclass; a text is ("job",)\n'
+    result = tupelo("read", url, "job")
+    assert (result.returncode, result.stdout, result.stderr) == (3, "", said)
+    result = tupelo("count", url, "job")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "0\n", said)
+
+
 def test_no_match_is_exit_code_3(url, tupelo):
     for command in ("read", "take"):
         result = tupelo(command, url, '("job", int)')
@@ -150,6 +161,13 @@ def test_spaces_and_peers_tell_names(host, url, tupelo):
     assert found["jobs"] == {"space": "jobs", "entries": 1}
     assert found["secret"]["entries"] is None
     assert "password" in found["secret"]["refused"]
+    assert "tupelo.presence" not in found
+    table = tupelo("spaces", host.url, "--all", "--text").stdout.splitlines()
+    assert [line.split() for line in table[:3]] == [
+        ["space", "entries"],
+        ["jobs", "1"],
+        ["tupelo.presence", table[2].split()[1]],
+    ]
 
 
 def test_the_url_of_spaces_may_name_a_space(host, url, tupelo):
@@ -169,7 +187,7 @@ def test_a_password_comes_from_the_environment(host, tupelo):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["write", "URL", '("job", int)'], "'int' is no value"),
+        (["write", "URL", '("job", int)'], "int is no value: a text has quotes"),
         (["write", "URL", "7"], "is no entry"),
         (["write", "URL", '("job"'], "cannot be read"),
         (["write", "URL", '{"fields": ["job"]'], "cannot be read"),
@@ -181,11 +199,39 @@ def test_a_password_comes_from_the_environment(host, tupelo):
         (["read", "URL", '("job"'], "cannot be read"),
         (["read", "URL", '(__import__("os"),)'], "names its fields"),
         (["read", "tupelo://127.0.0.1:1/jobs"], "cannot be reached"),
-        (["read", "tupelo://127.0.0.1:1"], "names a space"),
+        (["read", "tupelo://127.0.0.1:1"], "SPACE must be one that names a space"),
+        (
+            ["spaces", "127.0.0.1:7700"],
+            "URL must be of the form tupelo://host:7700/space, not '127",
+        ),
+        (
+            ["read", "URL", "--wait", "-2"],
+            "--wait must be a number of seconds from 0 to 1e+09, not -",
+        ),
+        (
+            ["write", "URL", "('a',)", "--lease", "0"],
+            "--lease must be a number of seconds above 0, n",
+        ),
+        (["write", "URL", "('a', b)"], 'b is no value: a text has quotes, "b"'),
+        (["backup", "postgresql://db/work", "x"], "a space in a database is copied by pg_dump"),
+        (
+            ["sql", "select 1", "--on", "nothing"],
+            "LOG must be a space's file, a host's folder or an",
+        ),
+        (
+            ["sql", "select 1", "--on", "URL", "--archive", "x"],
+            "--archive must be a folder that is",
+        ),
         (["read", "nothing.tupelo"], "does not exist\n"),
         (["read", "127.0.0.1:7700/jobs"], "a space at a host is tupelo://127.0.0.1:7700/jobs\n"),
         (["log", "here:1/jobs", "--follow"], "a space at a host is tupelo://here:1/jobs\n"),
         (["read", "URL", '("job", Betwen(1, 9))'], "unknown: Betwen; did you mean Between?"),
+        (
+            ["read", "URL", "job, 7"],
+            'job is no type: a text has quotes, "job"; a dataclass is job()',
+        ),
+        (["count", "URL", '("job", Not(render))'], 'a text has quotes, "render"'),
+        (["watch", "URL", "job(name=render.a)"], 'a text has quotes, "render.a"'),
         (["take", "URL", '("job", 7)', "--wait", "-2"], "wait"),
     ],
 )

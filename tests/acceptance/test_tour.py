@@ -41,7 +41,7 @@ def figures(output: str) -> dict[str, int]:
     return {label: int(match[1]) for label, match in found.items() if match}
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_the_tour_ends_well(seed, tupelo):
     result = tupelo("tour", "--short", "--fast", "--seed", seed)
     output = result.stdout
@@ -69,8 +69,9 @@ def test_the_whole_tour_goes_on_with_hosts_that_meet_and_with_spark(tupelo, tmp_
     assert "WRONG" not in output
     assert "rover is back, and has [('task', 'east gate')]; base sees 4 pictures" in output
     assert "the audit found no fault" in output
+    assert "Traceback" not in result.stderr
     assert (tmp_path / "kept" / "report" / "report.html").is_file()
-    assert re.search(r"The console: http://127\.0\.0\.1:\d+/#token=\S+$", output, re.M)
+    assert re.search(r"with the report:\n  http://127\.0\.0\.1:\d+/#token=\S+$", output, re.M)
     with Space("workshop", path=tmp_path / "kept" / "base" / "workshop.tupelo") as space:
         assert figures(output)["Jobs finished"] == len(look(space).results)
 

@@ -144,7 +144,7 @@ HEAP_SESSION = ["clone", "close", "destroy", "get", "get_all", "id", "resume", "
 
 HEAP_VIEW = ["cloned", "is_owner", "put", "put_all", "replay", "session"]
 
-PIPELINE = ["changes", "session", "template"]
+PIPELINE = ["changes", "session", "tables", "template"]
 
 REPLIES = ["cancel", "close", "get", "is_over", "lost", "missed"]
 

@@ -116,7 +116,7 @@ def test_a_url_names_a_host_and_a_space(url, address, space):
     ],
 )
 def test_what_is_no_url_is_refused_by_name(url, why):
-    with pytest.raises(BadArgument, match=r"^url= must be a URL such as tupelo://") as refused:
+    with pytest.raises(BadArgument, match=r"^url= must be of the form tupelo://") as refused:
         parse_url(url)
     assert why in str(refused.value)
 

@@ -339,9 +339,9 @@ def test_no_host_settles_what_another_took(siege):
     one.say(wire.Ask(5, "jobs", JOBS, "take"))
     assert len(one.answer(5).value) == 1
     for keep in (True, False):
-        other.call(wire.Settle, 5, keep, "jobs", siege.host._core.incarnation)
+        other.call(wire.Settle, 5, keep, "jobs", siege.host.core.incarnation)
     assert siege.good.count(("job", int), scope=HERE) == 0
-    one.call(wire.Settle, 5, False, "jobs", siege.host._core.incarnation)
+    one.call(wire.Settle, 5, False, "jobs", siege.host.core.incarnation)
     assert siege.good.take(("job", int), wait=0) == ("job", 1)
 
 
@@ -497,7 +497,7 @@ def test_a_number_that_is_used_twice_loses_nothing(siege):
     host.say(*[wire.Ask(9, "jobs", JOBS, "take") for _ in range(2)])
     host.answer(9)
     host.answer(9)
-    host.call(wire.Settle, 9, False, "jobs", siege.host._core.incarnation)
+    host.call(wire.Settle, 9, False, "jobs", siege.host.core.incarnation)
     host.leave()
     assert sorted(siege.good.take_all(("job", int))) == [("job", 1), ("job", 2)]
 
@@ -509,7 +509,7 @@ def lying(siege: Siege, lie: Any) -> Any:
     """A host that answers every call with a lie."""
     raw = siege.met("host", spaces=["jobs"])
     await_space(siege.host, raw.id)
-    siege.host._core.answer_seconds = 0.3
+    siege.host.core.answer_seconds = 0.3
 
     def answer_all() -> None:
         while (said := raw.hear()) is not None:

@@ -511,7 +511,7 @@ def stopped(threads):
     child.do("write", ["job", 1])
     host.engage(child.address)
     await_space(host, child.id)
-    host._core.answer_seconds = 0.3
+    host.core.answer_seconds = 0.3
     child.stop()
     yield host.space("jobs"), child
     child.go_on()
@@ -693,7 +693,7 @@ def test_hosts_that_dial_each_other_at_once_end_with_one_link(company, until):
 
 def same_link(first: Any, second: Any) -> Any:
     """Do both ends speak over the link that the same one of them dialled?"""
-    ours, theirs = first._core.peers.get(second.id), second._core.peers.get(first.id)
+    ours, theirs = first.core.peers.get(second.id), second.core.peers.get(first.id)
     return ours and theirs and ours.dialled_by == theirs.dialled_by
 
 

@@ -104,9 +104,9 @@ def test_who_welcomes_and_hangs_up_is_not_dialled_at_once_again(monkeypatch):
 
 def test_a_closing_host_lets_nobody_in(threads):
     host = threads.host("leaving")
-    host._core._closed = True
+    host.core._closed = True
     assert "the host is leaving" in answer_to(host.address, "client")
-    host._core._closed = False
+    host.core._closed = False
 
 
 def test_a_space_with_rules_is_not_open_before_its_program_has_said_them(threads, tmp_path):

@@ -309,7 +309,7 @@ def test_a_message_that_is_cut_is_dropped_with_its_link(threads, lines, until):
     raw, other = lines(host), lines(host)
     *most, _ = wire.pieces(wire.encode(wire.Write(1, "jobs", [list(LARGE)])))
     raw.send(b"".join(most))
-    links = host._core.network._links
+    links = host.core.network._links
     until(lambda: links.partial_bytes > 19 * MEBI, "all but the last piece is there")
     raw.close()
     until(lambda: links.partial_bytes == 0, "nothing is kept of it")

@@ -116,11 +116,13 @@ class Town:
     # What must hold
 
     def check(self) -> None:
-        """All hosts are there and engaged. What is in doubt is settled by and by."""
+        """All hosts are there and engaged, and what was in doubt is settled."""
         until_true(
             lambda: all(len(child.do("engaged")) == HOSTS - 1 for child in self.children),
             "they meet again",
         )
+        # Until then an owner that was restarted may not have heard what the living have got.
+        until_true(lambda: not any(child.do("in_doubt") for child in self.children), "all settled")
         taken = Counter(self.taken)
         twice = {number for number, count in taken.items() if count > 1}
         assert twice <= self.taken_by_the_dead, "an entry was taken twice"

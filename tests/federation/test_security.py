@@ -83,8 +83,8 @@ def test_hosts_that_know_each_other_meet_under_tls(company, alice, bob):
     meet(first, second)
     second.space("jobs").write(("job", 1))
     assert first.space("jobs").take(("job", int), wait=PATIENCE) == ("job", 1)
-    assert first._core.peers[second.id].talk.link.identity == bob.key
-    assert second._core.peers[first.id].talk.link.identity == alice.key
+    assert first.core.peers[second.id].talk.link.identity == bob.key
+    assert second.core.peers[first.id].talk.link.identity == alice.key
 
 
 def test_a_host_that_is_a_stranger_is_refused_and_both_ends_say_why(

@@ -594,7 +594,7 @@ def test_what_a_host_claims_to_have_seen_is_bounded(nosy, monkeypatch):
     monkeypatch.setattr(peer_module, "NOTED_BYTES", 100_000)
     host, raw = nosy
     raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(1, 0, 1, {}))
-    (peer,) = host._core.peers.values()
+    (peer,) = host.core.peers.values()
     peer_session_cache = peer._sessions
     for number in range(2, 6):
         many: dict[str, bytes | list[int]] = {f"{number}/{i}": [] for i in range(300)}
@@ -625,7 +625,7 @@ def test_a_watch_that_is_called_off_before_it_stands_never_stands(threads, tmp_p
     waited_for = {*range(1, 40), *range(101, 140)}
     while waited_for:
         waited_for.discard(getattr(raw.hear(), "call", 0))
-    (peer,) = host._core.peers.values()
+    (peer,) = host.core.peers.values()
     assert not peer._watches
     raw.close()
 

@@ -80,7 +80,7 @@ def test_a_space_with_a_password_asks_no_other_host(host, lines):
     assert secret.take_all(JOBS, wait=GLIMPSE) == []
     assert secret.count(JOBS, scope=Scope.agent("bob")) == 0
     listening = secret.subscribe(JOBS)
-    host._core.answer_seconds = GLIMPSE
+    host.core.answer_seconds = GLIMPSE
     with pytest.raises(NotAllAnswered):
         host.space("jobs").read(JOBS, wait=0)
     assert (
@@ -217,7 +217,7 @@ def test_one_that_cannot_be_given_back_does_not_keep_the_others():
 
 def test_what_one_host_delivers_is_not_lost_with_another(threads, lines, later, until):
     host = threads.host("first", heartbeat=30.0)
-    host._core.answer_seconds = FOR_EVER
+    host.core.answer_seconds = FOR_EVER
     lost, honest = lines(host, spaces=["jobs"]), lines(host, spaces=["jobs"])
     await_space(host, lost.id)
     await_space(host, honest.id)
@@ -265,7 +265,7 @@ def test_an_owner_hears_when_it_is_back_what_was_kept(threads, lines, until):
 
 
 def test_a_host_that_does_not_answer_holds_up_no_other(host, lines):
-    host._core.answer_seconds = FOR_EVER
+    host.core.answer_seconds = FOR_EVER
     space = host.space("jobs")
     mute, good = lines(host), lines(host)
     mute.say(wire.PresenceUpdate(["jobs"], [mute.id]))
@@ -279,7 +279,7 @@ def test_a_host_that_does_not_answer_holds_up_no_other(host, lines):
 
 
 def test_a_late_answer_is_heard(host, lines, until):
-    host._core.answer_seconds = GLIMPSE
+    host.core.answer_seconds = GLIMPSE
     space = host.space("jobs")
     late = lines(host)
     late.say(wire.PresenceUpdate(["jobs"], [late.id]))
@@ -291,7 +291,7 @@ def test_a_late_answer_is_heard(host, lines, until):
     second = heard(late, wire.MoveEntry)
     assert second.entry[0] == ["job", 2]
     late.say(wire.Answer(second.call, False))
-    until(lambda: not host._core.mover._under_way, "it is decided")
+    until(lambda: not host.core.mover._under_way, "it is decided")
     assert space.here.read_all() == [("job", 2)]
     assert not host.core.doubts.owners()
 
@@ -307,7 +307,7 @@ def test_what_was_moved_to_a_host_that_is_lost_is_in_doubt(threads, lines, until
     raw.close()
     if then == "return":
         assert space.take(JOBS, wait=PATIENCE) == ("job", 1)
-    until(lambda: not host._core.mover._under_way, "it is decided")
+    until(lambda: not host.core.mover._under_way, "it is decided")
     assert space.here.count() == 0
     assert not host.core.doubts.owners()
 
@@ -350,7 +350,7 @@ def test_what_is_too_full_to_be_moved_to_stays(threads, until):
     meet(first, second)
     space = first.space("jobs")
     space.write(("job", 1), to=second.id)
-    until(lambda: space.here.count() == 1 and not first._core.mover._under_way, "it is back")
+    until(lambda: space.here.count() == 1 and not first.core.mover._under_way, "it is back")
     assert full.here.read_all() == [("filler",)]
     assert space.here.take(JOBS, wait=PATIENCE) == ("job", 1)
 
@@ -361,11 +361,11 @@ def test_what_is_too_full_to_be_moved_to_stays(threads, until):
 def test_a_mute_host_keeps_no_notice_back():
     async def story() -> None:
         async with AsyncHost("first", listen=0, heartbeat=30.0) as host:
-            host._core.answer_seconds = GLIMPSE  # So long does the subscription wait for it.
+            host.core.answer_seconds = GLIMPSE  # So long does the subscription wait for it.
             space = host.space("jobs")
             raw = await asyncio.to_thread(Raw.met, host.address, "host", spaces=["jobs"])
             listening = await space.subscribe(JOBS)
-            host._core.answer_seconds = FOR_EVER
+            host.core.answer_seconds = FOR_EVER
             await space.write(("job", 1))
             async with asyncio.timeout(PATIENCE):
                 notice = await listening.get()
@@ -413,7 +413,7 @@ def test_what_cannot_be_told_is_counted(threads, unsendable):
 
 
 def test_a_count_of_an_agents_entries_says_who_is_missing(host, lines):
-    host._core.answer_seconds = GLIMPSE
+    host.core.answer_seconds = GLIMPSE
     raw = lines(host, spaces=["jobs"], name="mute")
     await_space(host, raw.id)
     space = host.space("jobs")
@@ -469,7 +469,7 @@ def test_what_was_there_before_is_not_told_of_when_hosts_meet_again(threads):
     near.engage(far.address)
     meet(near, far)
     with near.space("jobs").subscribe(("old", int)) as old, near.space("jobs").subscribe() as all_:
-        for peer in list(near._core.peers.values()):
+        for peer in list(near.core.peers.values()):
             near.soon(peer.talk.end, "cut")
         far.space("jobs").write(("new", 2))
         notice = all_.get(wait=20)

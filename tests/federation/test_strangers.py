@@ -143,7 +143,7 @@ def test_a_host_tells_its_many_spaces_after_it_is_known(threads, until):
         there.space(name)
     here.engage(there.address)
     until(lambda: here.engaged == ["there"])
-    until(lambda: {*names} <= next(iter(here._core.peers.values())).spaces)
+    until(lambda: {*names} <= next(iter(here.core.peers.values())).spaces)
     assert sum(map(len, names)) > wire.HELLO_MAX
 
 
@@ -404,10 +404,10 @@ def test_wrong_passwords_are_counted_and_slowed(threads):
     for number in range(1, guesses_module.FREE_GUESSES + 2):
         with pytest.raises(WrongPassword):
             tupelo.connect(url, password="guess")
-        assert host._core.guesses.wrong_from("127.0.0.1") == number
+        assert host.core.guesses.wrong_from("127.0.0.1") == number
     with pytest.raises(WrongPassword):
         tupelo.connect(url)  # No guess.
-    assert host._core.guesses.wrong_from("127.0.0.1") == guesses_module.FREE_GUESSES + 1
+    assert host.core.guesses.wrong_from("127.0.0.1") == guesses_module.FREE_GUESSES + 1
     with tupelo.connect(url, password="secret") as space:  # once the pause is over
         assert space.count() == 0
 

@@ -10,6 +10,7 @@ import pytest
 
 import tupelo
 from tests.federation.company import Company, meet, port_of
+from tests.federation.field import Field, played
 from tupelo.errors import (
     BadArgument,
     CannotCommit,
@@ -35,6 +36,7 @@ from tupelo.federation.transactions import (
     transaction,
 )
 from tupelo.space.dual_api import run_coroutine
+from tupelo.space.port import Port
 from tupelo.space.twophase import DecisionLog
 
 PATIENCE_SECONDS = 60.0
@@ -78,7 +80,7 @@ def cut(host: Host) -> None:
     """Cut the links of all clients of this host."""
 
     def abort() -> None:
-        for serving in list(host._core.servings.values()):
+        for serving in list(host.core.servings.values()):
             serving.talk.link._transport.abort()  # type: ignore[attr-defined]
 
     if asyncio._get_running_loop() is host._loop:
@@ -89,9 +91,9 @@ def cut(host: Host) -> None:
 
 def lose_clients(host: Host, until: Any) -> None:
     """Cut them, and come back when the host has noticed."""
-    before = set(host._core.servings)
+    before = set(host.core.servings)
     cut(host)
-    until(lambda: not before & set(host._core.servings), "the link is lost")
+    until(lambda: not before & set(host.core.servings), "the link is lost")
 
 
 def here(host: Host) -> Any:
@@ -110,7 +112,7 @@ def kept_for(host: Host) -> set[str]:
 
 
 def decisions_at(host: Host) -> set[str]:
-    return host._core.deciding._log.decided()
+    return host.core.deciding._log.decided()
 
 
 class At:
@@ -796,3 +798,24 @@ def test_a_space_of_its_own_is_settled_when_it_is_used_again(hosts, connect, at,
             pass
         assert not own.in_doubt() and not own.count(ANY_TOKEN)
     until(lambda: not decisions_at(host), "the decision is forgotten")
+
+
+def test_a_heartbeat_looks_only_into_spaces_with_transactions(monkeypatch):
+    looked: list[Port] = []
+    in_doubt = Port.in_doubt
+
+    def noted(port: Port) -> Any:
+        looked.append(port)
+        return in_doubt(port)
+
+    async def scene(field: Field) -> None:
+        monkeypatch.setattr(Port, "in_doubt", noted)
+        await asyncio.sleep(10)
+        assert looked == []
+        jobs = field.spaces[0].here
+        async with jobs.transaction() as txn:
+            await jobs.write(TOKEN, txn=txn)
+            await asyncio.sleep(10)
+        assert looked
+
+    played(scene)

@@ -8,8 +8,13 @@ import pytest
 from tests.exceptions import skip_exception
 from tests.kinds import KINDS, ONCE, PLACES, SpaceMaker, take_turns
 
-IN_TURN = {("async", "full"), ("async", "memory spanning")}
-"""Where the blocking door is tried with all parameters: below the doors the code is the same."""
+IN_TURN = {
+    ("async", "full"),
+    ("async", "memory spanning"),
+    ("blocking", "postgres"),
+    ("async", "postgres"),
+}
+"""Where another place is tried with all parameters: below the doors the code is the same."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tupelo
 from tupelo.errors import PeerLost
-from tupelo.federation.client.handles import RemoteHandle, RemoteLandlord, RemoteReaction
+from tupelo.federation.client.handles import RemoteHandle, RemoteLandlord
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.handles import (
     FederatedMatchSet,
@@ -17,8 +17,9 @@ from tupelo.federation.spanning.handles import (
     FederatedSession,
 )
 from tupelo.federation.spanning.space import FederatedSpace
-from tupelo.postgres.handles import LeasedHandle, PostgresReaction
+from tupelo.postgres.handles import LeasedHandle
 from tupelo.postgres.space import PostgresSpace
+from tupelo.space.fetching import FetchingReaction
 from tupelo.space.reaction import WeakReaction
 from tupelo.values.lease import AsyncLease
 
@@ -29,7 +30,7 @@ ASYNC_THINGS = (
     tupelo.aio.MatchSet,
     tupelo.aio.Space,
     RemoteSpace,
-    RemoteReaction,
+    FetchingReaction,
     FederatedSpace,
     FederatedSession,
     FederatedNotices,
@@ -37,7 +38,6 @@ ASYNC_THINGS = (
     WeakReaction,
     RemoteHandle,
     PostgresSpace,
-    PostgresReaction,
     LeasedHandle,
 )
 ASKED_FOR = ("state", "seen", "active", "sequence", "error")

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
+from uuid import uuid4
 
 import tupelo
 from tests.conftest import memory_folder, until_true
-from tests.kinds import KINDS
+from tests.kinds import KINDS, space_url
 from tests.laws.doors import LoopThread
 
 NAMES = "abc"
@@ -102,13 +103,17 @@ class Neighbourhood:
             store = {"path": folder / "s.tupelo", **at.store} if at.is_durable else at.store
             make = tupelo.aio.Space if door == "async" else tupelo.Space
             return self._loop.call(make, name, **store)
+        if at.where == "database":
+            return self._connect(space_url(f"{name}-{uuid4()}"), door)
         hosts = self.hosts(door, kind)
         spaces = [self._loop.call(hosts[host].space, name) for host in "ab"]
         if at.where == "afar":
-            url = f"{hosts['a'].url}{name}"
-            is_async = door == "async"
-            return self._loop.call(tupelo.aio.connect, url) if is_async else tupelo.connect(url)
+            return self._connect(f"{hosts['a'].url}{name}", door)
         return spaces[0].here if at.where == "here" else spaces[0]
+
+    def _connect(self, url: str, door: str) -> Any:
+        is_async = door == "async"
+        return self._loop.call(tupelo.aio.connect, url) if is_async else tupelo.connect(url)
 
     def play(
         self, place: tuple[str, str], scene: Callable[["dict[str, Neighbour]"], Awaitable[None]]

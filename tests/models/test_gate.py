@@ -21,6 +21,7 @@ from tupelo import ANY, Access
 from tupelo.errors import (
     AccessError,
     BadArgument,
+    BadFrame,
     MigrationFailed,
     NotAllAnswered,
     NotAllowed,
@@ -28,6 +29,7 @@ from tupelo.errors import (
     TupeloError,
     UnknownHost,
 )
+from tupelo.federation.hosts.stored import StoredCall
 from tupelo.federation.identity.access import NOBODY
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as feeds
@@ -189,6 +191,7 @@ NOT_ABOUT_A_SPACE = {
     wire.DescribeHost,  # The names of spaces and agents are no secret.
     wire.Open,  # tried below: it gives nothing but the id of the space
     wire.Invoke,  # by service, below
+    StoredCall,  # made by the host, of one of these; it cannot be received
 }
 SERVICES = {
     "linda": ["exchange"],
@@ -240,6 +243,8 @@ def test_what_a_model_keeps_beside_a_space_is_opened_by_no_client(
 def test_every_message_that_a_client_can_say_is_in_the_table(house: House) -> None:
     handlers = house.host.core.from_clients
     assert {*handlers.now, *handlers.later} == SAID.keys() | NOT_ABOUT_A_SPACE
+    with pytest.raises(BadFrame):
+        wire.decode(wire.encode(StoredCall(1, None, wire.Begin(1, "open"))))
 
 
 @pytest.mark.parametrize("space", RULES)
@@ -473,6 +478,7 @@ def test_another_host_finds_and_calls_nothing(house: House, guest: tupelo.Host, 
 
 def test_an_agent_of_lime_gets_nothing(house: House, guest: tupelo.Host) -> None:
     with lime.Host(guest, agents=[Spy]) as there:
+        until_true(lambda: house.lime.location in there.hosts, "the hosts are in one group")
         spy = there.load(Spy, house.lime.location.id)
         until_true(lambda: spy.failed, "it is sent back")
         assert "not allowed" in spy.failed

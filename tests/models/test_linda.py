@@ -18,7 +18,7 @@ from tupelo.errors import BadArgument, BadEntry, EvalFailed, SpaceFull
 from tupelo.models.linda import EvalError, LiveTuple, TupleSpace, live
 from tupelo.space.capacity import Capacity
 
-EXCHANGES = [one for one in MODEL_PLACES if KINDS[one[1]].where != "spanning"]
+EXCHANGES = [one for one in MODEL_PLACES if KINDS[one[1]].where not in ("spanning", "database")]
 at_one_place = pytest.mark.parametrize("place", EXCHANGES, ids="-".join, indirect=True)
 """Tuples are exchanged at one place: docs/DOORS.md."""
 in_memory = pytest.mark.parametrize(
@@ -313,6 +313,14 @@ def test_everyone_who_exchanges_meets_someone(ts):
     got = [result()[1] for result in results]
     assert sorted(got) == list(range(20))
     assert all(got[got[i]] == i and got[i] != i for i in range(20))
+
+
+@pytest.mark.parametrize(
+    "place", [one for one in MODEL_PLACES if one not in EXCHANGES], ids="-".join, indirect=True
+)
+def test_elsewhere_exchange_says_where_it_can_be(ts):
+    with pytest.raises(BadArgument, match=r"space= must be (at one place|in this program)"):
+        ts.exchange(("a", 1), wait=0)
 
 
 def test_doors_to_one_space_share_it():

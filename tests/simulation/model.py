@@ -804,6 +804,11 @@ class Space:
         for txn in list(self.txns):
             if txn.state == "active" and txn.parent is None:
                 self._abort(txn)
+        # What a promise has written and taken itself is gone however it ends: no file keeps it.
+        for item in list(self.items):
+            if item.writer is not None and item.writer is item.taker:
+                self.items.remove(item)
+                item.writer.takes.remove(item)
         for number, item in enumerate(self.items):
             item.used = number - len(self.items)
 

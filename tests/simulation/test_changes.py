@@ -15,8 +15,8 @@ import pytest
 
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import World, WorldHost
-from tupelo.lab.world import play as play_virtually
+from tupelo.lab.virtual_world import VirtualWorld, WorldHost
+from tupelo.lab.virtual_world import play as play_virtually
 from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionRecord
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.spaces import InterfaceSpace
@@ -119,7 +119,7 @@ LOCAL = (
 )
 
 
-class Town(World[Home]):
+class Town(VirtualWorld[Home]):
     """Hosts in one group, each of which does all that it can do alone, again and again."""
 
     def __init__(self, loop: VirtualLoop, hosts: int) -> None:

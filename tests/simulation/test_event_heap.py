@@ -23,7 +23,7 @@ from tupelo.models.event_heap.removing import Removing
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
 
-SEEDS = 8
+SEEDS = 5
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
 
 
@@ -32,7 +32,7 @@ def test_heaps_keep_their_promises():
 
 
 def test_a_seed_replays_exactly():
-    check_replay("event-heap", 0, 1, 2)
+    check_replay("event-heap", 0, 1)
 
 
 # The checker alone

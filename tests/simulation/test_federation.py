@@ -21,7 +21,7 @@ from tupelo.space.port import Port
 from tupelo.space.query import Query
 from tupelo.values.holder import Holder
 
-SEEDS = 36
+SEEDS = 20
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 

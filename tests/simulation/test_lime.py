@@ -16,9 +16,9 @@ from tupelo.federation.groups.group import Gate, Group
 from tupelo.models.lime.agent import Agent, AgentRuntime
 from tupelo.models.lime.messages import FoundTuple
 from tupelo.models.lime.reactions import ReactionRecord
-from tupelo.models.lime.transfer import TuplesToMove
+from tupelo.models.lime.transfer import TupleTransfer
 
-SEEDS = 12
+SEEDS = 8
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 
@@ -112,5 +112,5 @@ def test_a_reaction_that_forgets_what_it_has_seen_is_noticed(monkeypatch):
 
 
 def test_a_misplaced_tuple_that_is_not_moved_is_noticed(monkeypatch):
-    monkeypatch.setattr(TuplesToMove, "gather", lambda moving: [])
+    monkeypatch.setattr(TupleTransfer, "gather", lambda transfer: [])
     found("misplaced", "half engaged", first=2)

@@ -15,12 +15,12 @@ from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.feeds import replication_of
 from tupelo.federation.replication.placement import CopyAll, CopyKeeper
 from tupelo.models.melon import directed
-from tupelo.models.melon.broadcast import PostBroadcast
-from tupelo.models.melon.collecting import PinnedRoom
+from tupelo.models.melon.broadcast import MessageSignal
+from tupelo.models.melon.collecting import PinnedCapacity
 from tupelo.models.melon.message_store import MessageStore
-from tupelo.models.melon.reading import CopyShelves, MessageReader
+from tupelo.models.melon.reading import MessageReader, UnreachableCopies
 
-SEEDS = 5
+SEEDS = 3
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines of killed programs
 
 
@@ -44,21 +44,21 @@ def test_a_reader_that_gives_up_and_loses_what_it_had_is_noticed(monkeypatch):
 
 
 def test_copies_that_are_read_backwards_are_noticed(monkeypatch):
-    def look(shelves: CopyShelves, template: Any, key: Any, many: bool) -> Any:
-        return original(shelves, template, key, many)[::-1]
+    def look(copies: UnreachableCopies, template: Any, key: Any, many: bool) -> Any:
+        return original(copies, template, key, many)[::-1]
 
-    original = CopyShelves.look
-    monkeypatch.setattr(CopyShelves, "look", look)
+    original = UnreachableCopies.look
+    monkeypatch.setattr(UnreachableCopies, "look", look)
     found("out of order", first=2)
 
 
 def test_one_who_waits_and_is_not_woken_is_noticed(monkeypatch):
-    def notify(broadcast: PostBroadcast) -> None:
+    def notify(broadcast: MessageSignal) -> None:
         if broadcast.is_closed:
             original(broadcast)
 
-    original = PostBroadcast.notify
-    monkeypatch.setattr(PostBroadcast, "notify", notify)
+    original = MessageSignal.notify
+    monkeypatch.setattr(MessageSignal, "notify", notify)
     found("not woken")
 
 
@@ -68,7 +68,7 @@ def test_what_is_collected_without_a_word_is_noticed(monkeypatch):
 
 
 def test_a_pin_that_does_not_hold_is_noticed(monkeypatch):
-    monkeypatch.setattr(PinnedRoom, "pin", lambda room, entry: None)
+    monkeypatch.setattr(PinnedCapacity, "pin", lambda room, entry: None)
     found("collected", first=4)
 
 

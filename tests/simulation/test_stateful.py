@@ -718,8 +718,8 @@ if EXAMPLES:
     pytestmark = pytest.mark.timeout(0)
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = profile(20)
+TestInMemory.settings = profile(12)
 TestWithLog = WithLog.TestCase
-TestWithLog.settings = profile(12)
+TestWithLog.settings = profile(8)
 TestDurable = Durable.TestCase
-TestDurable.settings = profile(12)
+TestDurable.settings = profile(8)

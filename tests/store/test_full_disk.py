@@ -9,6 +9,7 @@ import tupelo
 from tests.conftest import leave_free
 from tupelo import aio
 from tupelo.errors import DiskFull
+from tupelo.lab.virtual_world import Disk
 from tupelo.space.port import port_of
 from tupelo.store.diskroom import ENOUGH_BYTES, RESERVE_BYTES, TAKING_BYTES
 
@@ -107,6 +108,7 @@ def test_a_commit_without_room_is_in_doubt_and_kept_later(disk):
 FILLS = """
 import sys, tupelo
 from tupelo.errors import DiskFull
+from tupelo.lab.virtual_world import Disk
 from tupelo.space.port import port_of
 space = tupelo.Space("jobs", path=sys.argv[1])
 written, refused = 0, 0
@@ -165,3 +167,29 @@ def test_at_the_async_door_and_at_a_host(disk):
                 assert await there.count() == 2
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["blocking", "async"])
+def test_a_take_without_room_for_its_commit_takes_nothing(tmp_path, kind):
+    place = Disk()
+    with tupelo.Space("jobs", path=tmp_path / "jobs") as space:
+        space.write(("job", 1))
+        port = port_of(space)
+        assert port.saved is not None
+        place.hold(port.saved)
+        place.full = True
+        with pytest.raises(DiskFull, match="nothing was done") as raised:
+            if kind == "async":
+                asyncio.run(_take(space))
+            else:
+                space.take(("job", int), wait=0)
+        assert not raised.value.in_doubt
+        assert port.under_way()["deliveries"] == []
+        place.full = False
+        assert space.take(("job", int), wait=0) == ("job", 1)
+    with tupelo.Space(path=tmp_path / "jobs") as space:
+        assert space.read_all() == []
+
+
+async def _take(space):
+    return await aio.Space(space).take(("job", int), wait=0)

@@ -10,7 +10,7 @@ from tests.virtual import VirtualFederation, VirtualLoop, WorldHost
 from tests.virtual import play as play_virtually
 from tupelo.federation.groups.group import Group, PartSender, group_of
 from tupelo.federation.groups.membership import Membership
-from tupelo.lab.world import HEARTBEAT_SECONDS
+from tupelo.lab.virtual_world import HEARTBEAT_SECONDS
 
 __all__ = ["HEARTBEAT_SECONDS", "GroupTown", "Neighbourhood", "Resident", "play"]
 

@@ -31,7 +31,7 @@ async def row_of_three() -> None:
         aio.Host("three", listen=0, peers=[two.address]) as three,
     ):
         hosts = [one, two, three]
-        groups = [group_of(host._core) for host in hosts]
+        groups = [group_of(host.core) for host in hosts]
         parts = [Recorder(host.name) for host in hosts]
         voices = [group.part(PART, part) for group, part in zip(groups, parts, strict=True)]
         await agreed(*groups)
@@ -60,7 +60,7 @@ def test_hosts_at_the_blocking_door_are_one_group():
     ):
 
         async def begin(host: tupelo.Host) -> Group:
-            return group_of(host._core)
+            return group_of(host.core)
 
         groups = [host.now(begin(host)) for host in (one, two)]
         one.now(agreed(*groups))

@@ -17,7 +17,7 @@ def fold_soon(monkeypatch):
 
 @pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "disk"])
-@pytest.mark.parametrize("seed", seeds(24))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_those_who_reach_each_other_end_with_the_same(seed, durable, signed):
     crowd = Crowd(seed, 2 + seed % 5, durable=durable, signed=signed)
     crowd.run(60)
@@ -43,7 +43,7 @@ def test_once_all_are_back_all_have_the_same(seed, signed):
 
 @pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "disk"])
-@pytest.mark.parametrize("seed", [*seeds(18), 1030])
+@pytest.mark.parametrize("seed", [*seeds(10), 1030])
 def test_those_who_take_some_streams_have_of_them_what_their_neighbours_have(seed, durable, signed):
     crowd = Crowd(seed, 2 + seed % 6, durable=durable, everything=False, signed=signed)
     crowd.run(80)

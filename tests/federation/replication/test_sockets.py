@@ -38,7 +38,7 @@ async def row_of_three(tmp_path: Path) -> None:
         aio.Host("three", listen=0, peers=[two.address]) as three,
     ):
         hosts = [one, two, three]
-        feeds = [replication_of(host._core).feed(FEED, CopyAll()) for host in hosts]
+        feeds = [replication_of(host.core).feed(FEED, CopyAll()) for host in hosts]
         for number in range(500):
             await one.space(FEED).write(("n", number))
         await until(lambda: len(copies(feeds[2])) == 500)
@@ -67,7 +67,7 @@ def test_what_threads_and_clients_write_is_copied(tmp_path):
     ):
 
         async def begin(host: tupelo.Host) -> Feed:
-            return replication_of(host._core).feed(FEED, CopyAll())
+            return replication_of(host.core).feed(FEED, CopyAll())
 
         feeds = [host.now(begin(host)) for host in (one, two)]
         with tupelo.connect(f"tupelo://{one.address}/{FEED}") as remote:
@@ -88,7 +88,7 @@ async def refused() -> None:
     async with aio.Host("one") as one:
         one.space("secret", access=Access(password="x"))
         with pytest.raises(NotAllowed):
-            replication_of(one._core).feed("secret", CopyAll())
+            replication_of(one.core).feed("secret", CopyAll())
 
 
 def test_a_space_that_is_not_shared_is_not_copied():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.federation.replication.town import Citizen, Town, play
-from tupelo.lab.world import VirtualHost
+from tupelo.federation.hosts.doors import RunningHost
 from tupelo.models.event_heap import EventHeap
 
 HEAP = "board"
@@ -20,13 +20,13 @@ class Person:
 
     def __init__(self, citizen: Citizen) -> None:
         self.citizen = citizen
-        self.host: VirtualHost
+        self.host: RunningHost
         self.heap: EventHeap
 
     def begin(self, name: str = HEAP) -> EventHeap:
         life = self.citizen.life
         assert life is not None
-        self.host = VirtualHost(self.citizen.core)
+        self.host = RunningHost(self.citizen.core)
         self.heap = life.call(lambda: EventHeap(self.host, name, patience=PATIENCE_SECONDS))
         return self.heap
 

@@ -503,7 +503,7 @@ def test_a_put_whose_owner_is_gone_before_it_has_its_place_gets_one_in_the_clone
         views = await open_all(room, "abc")
         await room.together()
         order = room["a"].heap._replica.orders.orders[views["a"].id]
-        monkeypatch.setattr(order, "lets_put", lambda host: True)
+        monkeypatch.setattr(order, "permits_put", lambda host: True)
         holding = order.token.held()  # It gives no places, and then it is gone.
         await room["a"].do(holding.__aenter__())
         putting = [room[name].do(views[name].put(Event("n", i=i))) for i, name in enumerate("bc")]

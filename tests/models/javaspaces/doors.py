@@ -36,6 +36,8 @@ from tupelo.models.javaspaces import (
     Transaction,
     TransactionManager,
 )
+from tupelo.postgres.handles import PostgresTransaction
+from tupelo.postgres.space import PostgresSpace
 from tupelo.space.port import find_port
 
 TIMEOUT = 5  # "All tests are performed [..] with a 5 seconds timeout."
@@ -153,6 +155,7 @@ class Async:
 ASYNC_THINGS = (
     *(JavaSpace, MatchSet, Transaction, AsyncLease, EventRegistration, LeaseMap),
     *(tupelo.aio.Space, tupelo.aio.Transaction, RemoteSpace, FederatedSpace, RemoteTransaction),
+    *(PostgresSpace, PostgresTransaction),
 )
 
 
@@ -165,7 +168,8 @@ def bare(argument: Any) -> Any:
 
 def port_of(javaspace: Any) -> Any:
     """The port of the space that a JavaSpace stands on, also if that is at a host."""
-    return find_port(bare(javaspace).space)
+    space = bare(javaspace).space
+    return space._port if isinstance(space, PostgresSpace) else find_port(space)  # type: ignore[attr-defined]
 
 
 class World:

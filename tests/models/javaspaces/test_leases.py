@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tupelo import Lease as Granted
+from tupelo import Lease as GrantedLeases
 from tupelo import ManualClock, Space, aio
 from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
 from tupelo.models.javaspaces.leases import (
@@ -45,7 +45,7 @@ class Landlord:
         return self.clock.now()
 
     def let(self, seconds: float) -> Lease:
-        return Lease(Granted(self, Thing(self.clock.now() + seconds)))
+        return Lease(GrantedLeases(self, Thing(self.clock.now() + seconds)))
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None:
         if self.fails:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextvars import copy_context
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -111,16 +111,16 @@ async def _whole(
 
 
 def play_blocking(scene: Scene, folder: Path | None = None) -> None:
-    copy_context().run(run_coroutine, _whole(scene, False, folder))
+    Context().run(run_coroutine, _whole(scene, False, folder))
 
 
 def play_async(scene: Scene, folder: Path | None = None) -> None:
-    asyncio.run(_whole(scene, True, folder))
+    Context().run(asyncio.run, _whole(scene, True, folder))
 
 
 def play_on_sqlite(scene: Scene) -> None:
     """Another engine keeps the tuples."""
-    copy_context().run(run_coroutine, _whole(scene, False, None, sqlite_engines()))
+    Context().run(run_coroutine, _whole(scene, False, None, sqlite_engines()))
 
 
 def _player(door: str, kind: str) -> Play:

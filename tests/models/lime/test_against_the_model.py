@@ -33,7 +33,7 @@ from tupelo.models.lime.messages import place_of
 from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Mode, ReactionCall, ReactionRecord
 from tupelo.models.lime.spaces import AgentState, InterfaceSpace
 
-SEEDS = int(os.environ.get("TUPELO_LIME_SEEDS", "18"))
+SEEDS = int(os.environ.get("TUPELO_LIME_SEEDS", "12"))
 STEPS = 60
 SPACES = ("jobs", "news")
 KINDS = ("k", "l")

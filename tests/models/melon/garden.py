@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.virtual import VirtualFederation, VirtualLoop, WorldHost
 from tests.virtual import play as play_virtually
+from tupelo.federation.hosts.doors import RunningHost
 from tupelo.federation.names import companion_name
-from tupelo.lab.world import VirtualHost
 from tupelo.models.melon import Melon
 
 PATIENCE_SECONDS = 60.0
@@ -30,7 +30,7 @@ class Bed(WorldHost):
         return self.identity.key
 
     @property
-    def host(self) -> VirtualHost:
+    def host(self) -> RunningHost:
         return self.api
 
     async def open(self) -> None:

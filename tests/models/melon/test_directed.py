@@ -219,10 +219,10 @@ def test_who_carries_a_message_lets_it_go_only_for_a_receipt_of_its_number(first
         assert b.identity is not None and c.life is not None
         receipt = Receipt.signed("melon", source, item, sealed.number + 1, b.identity)
         directed = c.melon._message_store.directed
-        c.life.call(directed._receipts.heed, ("b/x>>a", 1), receipt)
+        c.life.call(directed._receipts.apply, ("b/x>>a", 1), receipt)
         if first == "receipt":
-            c.life.call(directed._looked.clear)
-            c.life.call(directed.look)
+            c.life.call(directed._processed.clear)
+            c.life.call(directed.process_arrivals)
         assert places_of(c) == [(source, item, sealed)]
 
     play(scene, "ab", "ac", "bc", identities=True)

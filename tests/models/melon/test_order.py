@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import seeds
 from tests.models.melon.garden import Bed, Garden, play
-from tupelo.lab.world import SlowFlusher
+from tupelo.lab.virtual_world import SlowFlusher
 from tupelo.models.melon import Copies
 
 MESH = ("ab", "bc", "ca")

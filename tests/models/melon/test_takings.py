@@ -11,7 +11,7 @@ import pytest
 from tests.models.melon.garden import Garden, play
 from tests.models.melon.test_directed import carried
 from tupelo.models.melon import private as private_module
-from tupelo.models.melon.private import PostRecords, TakenRecord, Takings
+from tupelo.models.melon.private import PrivateRecords, TakenNumbers, TakenRecord
 from tupelo.models.melon.sealed import Letter, Letters
 from tupelo.values.entry import freeze
 
@@ -21,14 +21,14 @@ def letter_of(number: int, sender: str = "ada", host: str = "a") -> Letter:
     return Letter(fields, shape, f"{host}/1>>b", number, number, sender=sender, after=0)
 
 
-def records_of(private: PostRecords) -> list[TakenRecord]:
+def records_of(private: PrivateRecords) -> list[TakenRecord]:
     return [record for record, _ in private.all(TakenRecord)]
 
 
 def test_what_is_written_with_a_take_does_not_grow_with_what_was_taken() -> None:
     async def scene(garden: Garden) -> None:
-        private = PostRecords(garden["a"].core, "other")
-        taken = Takings(private)
+        private = PrivateRecords(garden["a"].core, "other")
+        taken = TakenNumbers(private)
         for number in range(private_module.DELTAS_MAX):
             taken.add([letter_of(number * 100_000)])
         sizes = [len(record.numbers) for record in records_of(private)]
@@ -46,8 +46,8 @@ def test_what_is_written_with_a_take_does_not_grow_with_what_was_taken() -> None
 
 def test_numbers_that_follow_each_other_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(garden: Garden) -> None:
-        private = PostRecords(garden["a"].core, "other")
-        taken = Takings(private)
+        private = PrivateRecords(garden["a"].core, "other")
+        taken = TakenNumbers(private)
         taken.add([letter_of(10**15 + number) for number in range(50_000)])
         taken.add([letter_of(10**15 + 50_000)])
         (record,) = records_of(private)
@@ -62,13 +62,13 @@ def test_a_number_is_that_of_one_sender_at_one_host(
     folds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(garden: Garden) -> None:
-        private = PostRecords(garden["a"].core, "other")
-        taken = Takings(private)
+        private = PrivateRecords(garden["a"].core, "other")
+        taken = TakenNumbers(private)
         first, second = letter_of(1), letter_of(2)
         other, elsewhere = letter_of(2, sender="eve"), letter_of(2, host="c")
         taken.add([first])
         taken.add([second])
-        for known in (taken, Takings(private)):  # as it is, and as it is read again
+        for known in (taken, TakenNumbers(private)):  # as it is, and as it is read again
             assert all(one in known for one in (first, second))
             assert not any(one in known for one in (other, elsewhere))
 

@@ -314,7 +314,7 @@ def test_an_aspect_may_put_an_operation_off_until_something_has_changed(capi, qu
     capi.add_aspect(queue, Point.PRE_TAKE, Rest())
     call = later(capi.take, queue, None, None, FifoSelector())
     for i in range(3):
-        until(lambda: queue.news._awaited or not call.waits)
+        until(lambda: queue.changes._awaited or not call.waits)
         assert call.waits
         capi.write(queue, 0, None, i)
     assert call.result() == [0]
@@ -342,7 +342,7 @@ def test_a_commit_is_a_change_too(capi, queue, later, until):
     tx = capi.create_transaction(None, INFINITE_TIMEOUT)
     capi.write(queue, 0, tx, 0, 1, 2)
     call = later(capi.take, queue, None, None, FifoSelector())
-    until(lambda: queue.news._awaited)
+    until(lambda: queue.changes._awaited)
     capi.commit_transaction(tx)
     assert call.result() == [0]
 
@@ -503,7 +503,7 @@ def test_a_shift_and_a_taker_who_waits_are_removals(capi, wait_at, until):
     capi.take(cref, 0, None, FifoSelector())
     until(lambda: removals(ear) == [1, 2, 4])
     again.destroy()
-    until(lambda: cref.quick)
+    until(lambda: cref.fast_owner)
 
 
 def test_a_listener_is_told_after_the_commit_and_not_of_what_was_rolled_back(capi, queue, until):
@@ -544,7 +544,7 @@ def test_a_notification_ends(capi, queue, until):
     until(lambda: not ended.active)
     assert len(ear.heard) == 1 and len(twice.heard) == 2
     assert not notification.active
-    until(lambda: queue.quick)
+    until(lambda: queue.fast_owner)
 
 
 def test_a_listener_that_raises_is_told_no_more(capi, queue, until, caplog):

@@ -861,14 +861,14 @@ def test_a_notification_ends_with_its_link(capi, queue, there, until):
     there.cut()
     until(lambda: not notification.active)
     assert isinstance(notification.error, PeerLost)
-    until(lambda: there.container().quick)
+    until(lambda: there.container().fast_owner)
     capi.write(queue, 0, None, 2)
     again = capi.create_notification(queue, lambda *told: heard.append(told[2]), "write")
     capi.write(queue, 0, None, 3)
     until(lambda: heard == [[1], [3]])
     again.destroy()
     again.destroy()
-    until(lambda: there.container().quick)
+    until(lambda: there.container().fast_owner)
 
 
 def test_a_notification_ends_with_its_container(capi, queue, until):

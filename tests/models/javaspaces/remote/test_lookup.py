@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -524,7 +525,7 @@ def test_a_listener_may_use_the_registrar(town, registrar):
 def test_many_events_come_in_order(town, registrar):
     events: list[Any] = []
     registrar.notify(None, ALL, events.append)
-    with town.connect("lookup") if not town.is_async else town.lookup as other:
+    with nullcontext(town.lookup) if town.is_async else town.connect("lookup") as other:
         for n in range(250):
             other.register(item(f"{n}", service_id="s"), 60)
     until_true(lambda: len(events) == 250)

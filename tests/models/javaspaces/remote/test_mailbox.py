@@ -134,7 +134,7 @@ def test_an_iterator_of_before_says_that_it_is_over(town, mailbox, how):
     registration = mailbox.register(60)
     old = registration.get_remote_events()
     call = Call(old.next, 10)
-    until_true(lambda: town.mailbox.registrations()[0].turn._txn, "it waits")
+    until_true(lambda: town.mailbox.registrations()[0].reader._txn, "it waits")
     if how == "fetched":
         registration.get_remote_events()
     elif how == "enabled":
