@@ -171,6 +171,24 @@ def test_what_a_reader_of_the_end_sees_is_there():
     assert book.found() == []
 
 
+@pytest.mark.parametrize(
+    ("key", "outcome", "lost"),
+    [
+        ("event-heap:event", "unknown", []),
+        ("event-heap:event", "ok", ["lost"]),
+        ("event-heap:event", "fail", ["lost"]),
+        ("space:job", "unknown", ["lost"]),
+    ],
+)
+def test_a_removal_with_an_unknown_outcome_takes_one_event_with_it(key, outcome, lost):
+    book = Book()
+    book.write("a", key=key)
+    book.take(outcome=outcome, key=key)
+    assert book.found() == lost
+    book.write("b", key=key)
+    assert book.found() == ["lost"]
+
+
 @pytest.mark.parametrize(("host", "found"), [("h1", ["lost"]), ("memory", [])])
 def test_a_host_in_memory_loses_what_it_has_when_it_is_killed(host, found):
     book = Book()

@@ -46,6 +46,9 @@ STALE_READS = frozenset({"event-heap", "melon"})
 """Models whose hosts read copies: a value that was taken may still be read for a while."""
 CONFIRMED_BY_HOSTS = frozenset({"lime"})
 """Models whose hosts confirm deliveries to other hosts for their clients."""
+REMOVED_AT_SOURCE = frozenset({"event-heap"})
+"""Models that remove a value at its source before they answer: if the host is killed in between,
+the taker is told that the outcome is unknown."""
 CONFIRMED_LATE = frozenset({"melon:directed"})
 """Classes of values whose takers confirm them: no value is lost with a killed taker."""
 FLEETING = frozenset({"pubsub:told"})
@@ -194,7 +197,8 @@ class _Case:
         """How many values of each class may be lost with their takers: with a client that was
         killed during a take, unless takers of the class confirm; and, in models whose hosts confirm
         for their clients (decision 0031), with a host that was killed while it fetched a value for
-        its client, or after a client's take had failed there."""
+        its client, or after a client's take had failed there; and, in models that remove at the
+        source before they answer, with a take whose outcome is unknown to its client."""
         found: Counter[str] = Counter()
         for one in self.operations:
             if one.verb == "take" and not one.got:
@@ -202,7 +206,8 @@ class _Case:
                 cut_off = cut_off and one.key not in CONFIRMED_LATE
                 until = one.ended if one.outcome == "ok" else None
                 on_the_way = one.spans and _model(one.key) in CONFIRMED_BY_HOSTS
-                if cut_off or (on_the_way and self.host_killed(one, until)):
+                in_doubt = one.outcome == "unknown" and _model(one.key) in REMOVED_AT_SOURCE
+                if cut_off or in_doubt or (on_the_way and self.host_killed(one, until)):
                     found[one.key] += MANY if one.many else 1
         return found
 
