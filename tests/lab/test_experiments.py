@@ -360,7 +360,7 @@ def test_sweeps_are_reported_on_one_page_beside_the_paper(tmp_path: Path) -> Non
     assert "571" in page
     assert page.count("<svg") == 3
     assert "The same in all runs: delivered 1." in page
-    assert "http" not in page.replace("http://www.w3.org", "")
+    assert "://" not in page
     from pyarrow import parquet
 
     table = parquet.read_table(tmp_path / "overhead" / "figures.parquet").to_pydict()

@@ -174,7 +174,7 @@ def _picture(about: Row, figure: str) -> str:
     for row in about["summary"]:
         if row["figure"] == figure:
             panel = ", ".join(f"{key} {row[key]}" for key in apart)
-            line = ", ".join(f"{key} {row[key]}" for key in others if key not in apart)
+            line = ", ".join(str(row[key]) for key in others if key not in apart)
             point = row[axis], row["mean"], row["low"], row["high"]
             panels.setdefault(panel, {}).setdefault(line, []).append(point)
     for panel_lines in panels.values():
@@ -182,7 +182,8 @@ def _picture(about: Row, figure: str) -> str:
             if _is_number(points[0][0]):
                 points.sort()
     words = figure.replace("_", " ")
-    svg = intervals(f"{about['name']}-{figure}", axis, words, panels)
+    legend = ", ".join(key for key in others if key not in apart)
+    svg = intervals(f"{about['name']}-{figure}", axis, words, panels, legend)
     return svg.replace("<svg", f'<svg role="img" aria-label="{words} over {axis}"', 1)
 
 

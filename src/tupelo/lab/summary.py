@@ -84,7 +84,9 @@ def _wilson(share: float, error: float, quantile: float, trials: float) -> tuple
     square = quantile**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
     half = sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
-    return max(0.0, middle - quantile * half), min(1.0, middle + quantile * half)
+    low, high = middle - quantile * half, middle + quantile * half
+    # With the share itself, which rounding could leave out where it is 0 or 1.
+    return max(0.0, min(low, share)), min(1.0, max(high, share))
 
 
 _T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
