@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
+from inspect import signature
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ from typer.testing import CliRunner, Result
 import tupelo
 from tupelo import lab
 from tupelo.errors import BadArgument
+from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.commands import app
 from tupelo.lab.experiment import COMMON, Share, Sweep, experiments, load
 from tupelo.lab.paradigms import PARADIGMS
 from tupelo.lab.report import write_report
 from tupelo.lab.summary import interval, student_t, summarize
+from tupelo.lab.world import ANSWER_SECONDS
 
 
 def figures(name: str, **changes: Any) -> dict[str, float]:
@@ -248,10 +252,9 @@ def test_the_experiment_of_the_documentation_is_run_swept_and_reported(tmp_path:
 
 
 def test_the_documentation_lists_the_common_settings() -> None:
-    def shown(value: object) -> str:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return f"{value:,.10g}"
-        return {None: "none", False: "no"}.get(value) or str(value)
+    def shown(value: Any) -> str:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return f"{value:,.10g}" if is_number else {None: "none", False: "no"}.get(value, value)
 
     for name, setting in COMMON.items():
         unit, meaning = setting.metadata["unit"], setting.metadata["meaning"]
@@ -337,11 +340,11 @@ def test_the_interval_of_a_share_stays_between_0_and_1(part: int) -> None:
 
 def test_intervals_agree_with_tables() -> None:
     # Wilson: 10 of 10 in one trial each, by the quantile of Student for 9 degrees of freedom.
-    assert interval([Share(1, 1)] * 10) == (pytest.approx(10 / (10 + 2.26**2)), 1.0)
+    assert interval([Share(1, 1)] * 10) == pytest.approx((10 / (10 + 2.26**2), 1.0))
     assert [student_t(n) for n in (11, 15, 30, 120)] == pytest.approx(
         [2.201, 2.131, 2.042, 1.980], abs=0.003
     )
-    assert interval([0.0, 0.0, 3.0]) == (0.0, pytest.approx(1 + 4.30))
+    assert interval([0.0, 0.0, 3.0]) == pytest.approx((0.0, 1 + 4.30))
     assert interval([-1.0, 1.0])[0] < -1, "Student's t, where a run was below 0"
     assert isnan(Share(0, 0))
     with pytest.raises(BadArgument, match="part"):
@@ -439,3 +442,28 @@ def test_a_run_leaves_the_change_logs_of_its_hosts(tmp_path: Path) -> None:
     (file,) = (tmp_path / "a").rglob("jobs*.tupelo")
     with tupelo.Space("jobs", path=file) as space:
         assert space.read_all() == [("job", "a")]
+
+
+def test_hosts_wait_as_long_for_answers_as_those_of_the_product() -> None:
+    async def program(host: Any) -> None:
+        space = host.space("jobs")
+        if host.name == "h1":
+            await space.write(("job",))
+        else:
+            await asyncio.sleep(10)
+            if await space.read(("job",), wait=0):
+                lab.record("read", after=lab.now() - 10)
+
+    world = lab.World(2, network=lab.Wired(delay=(1.5, 1.5)))
+    (after,) = world.run(program, seconds=20).values("read", "after")
+    assert after == pytest.approx(3, abs=0.1)
+    defaults = signature(HostCore).parameters
+    assert [ANSWER_SECONDS, world.heartbeat] == [
+        defaults[name].default for name in ("answer_seconds", "heartbeat")
+    ]
+
+
+def test_an_area_or_speed_that_is_no_pair_is_refused() -> None:
+    for wrong in ({"area": 200}, {"area": (1, 2, 3)}, {"speed": 2}):
+        with pytest.raises(BadArgument, match=f"{next(iter(wrong))}= must be a pair"):
+            lab.RandomWaypoint(**wrong)
