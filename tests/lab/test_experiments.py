@@ -415,6 +415,7 @@ def test_a_report_names_what_differs_from_other_sweeps_and_from_the_paper(tmp_pa
         (["run", "whiteboard", "--duration", "-1"], "tupelo: --duration must be a positive"),
         (["run", "overhead", "--duration", "9"], "tupelo: --duration must be 121 or more"),
         (["sweep", "overhead", "--over", "size=a"], "tupelo: --over size must be a number"),
+        (["sweep", "overhead", "--over", "size=1,1.0"], "tupelo: --over size must be different"),
         (["sweep", "whiteboard", "--set", "network=wired"], "SWEEP['loss'] must be 0 in a wired"),
         (["sweep", "all", "--seeds", "1"], "--to"),
         (["report", "nowhere"], "tupelo: DIR must be a folder in which"),

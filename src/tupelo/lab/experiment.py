@@ -356,6 +356,9 @@ class Sweep:
     def __post_init__(self) -> None:
         if "seed" in self.over:
             raise BadArgument("over", "settings without the seed: there is --seeds", "seed")
+        for name, values in self.over.items():
+            if any(value in values[:place] for place, value in enumerate(values)):
+                raise BadArgument(name, "different values", values)
 
     def runs(self) -> Iterator[tuple[dict[str, Any], Result, Row]]:
         """Run them: the point, the result, and a row with the point, the seed and the figures."""
