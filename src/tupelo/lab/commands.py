@@ -223,7 +223,7 @@ def _run_sweep(sweep: Sweep, to: Path | None) -> None:
     if to is not None and to.exists() and any(to.iterdir()):
         raise typer.BadParameter(f"{to} is not empty", param_hint="--to")
     for point in sweep.points():
-        sweep.settings.with_changes(point)  # A wrong value is reported before the first run.
+        sweep.settings.with_changes(point).world()  # A wrong value is reported before all runs.
     console = Console(highlight=False, soft_wrap=True, emoji=False)
     bars = Console(stderr=True)
     rows = []

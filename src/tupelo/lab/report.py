@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,8 @@ def _compared(about: Row, claim: Row) -> Iterator[Row]:
     for row in rows:
         differs = _difference(relation, claim["value"], row["median"])
         same.setdefault(differs or "no", []).append(row)
-    for differs, alike in same.items():
+    said = [(differs, one) for differs, alike in same.items() for one in _blocks(about, alike)]
+    for differs, alike in said:
         low, high = (f(float(row["median"]) for row in alike) for f in (min, max))
         yield claim | {
             "relation": relation,
@@ -125,11 +127,17 @@ def _compared(about: Row, claim: Row) -> Iterator[Row]:
         yield claim | none | {"differs": reason, "why": ""}
 
 
+def _blocks(about: Row, rows: list[Row]) -> list[list[Row]]:
+    """These rows together, if they are all combinations of some values; otherwise one by one."""
+    combinations = prod(len({str(row[key]) for row in rows}) for key in about["over"])
+    return [rows] if combinations == len(rows) else [[row] for row in rows]
+
+
 def _common_point(about: Row, rows: list[Row]) -> Row:
     """The settings of these rows, with several values where they differ."""
-    values = {key: dict.fromkeys(row[key] for row in rows) for key in about["over"]}
+    values = {key: dict.fromkeys(str(row[key]) for row in rows) for key in about["over"]}
     return {
-        key: "any" if len(one) == len(about["over"][key]) > 1 else ", ".join(map(str, one))
+        key: "any" if len(one) == len(about["over"][key]) > 1 else ", ".join(one)
         for key, one in values.items()
     }
 
@@ -166,9 +174,7 @@ def _picture(about: Row, figure: str) -> str:
     over = about["over"]
     axis = max(over, key=lambda key: (all(map(_is_number, over[key])), len(over[key])))
     others = [key for key in over if key != axis]
-    lines = 1
-    for key in others:
-        lines *= len(over[key])
+    lines = prod(len(over[key]) for key in others)
     apart = others[:1] if lines > LINES_MAX and len(others) > 1 else []
     panels: dict[str, dict[str, list[Any]]] = {}
     for row in about["summary"]:
