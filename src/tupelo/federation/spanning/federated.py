@@ -187,7 +187,7 @@ class Federation:
 
     async def _await_some(self, question: FederatedQuery) -> FederatedResult:
         """Wait until one host has a match, then get the matches of the others as well."""
-        search = Search(self, question)
+        search = Search.of(self, question)
         result = await search.run()
         left = None if question.limit is None else question.limit - len(result.entries)
         if result.entries and (left is None or left > 0):

@@ -121,10 +121,10 @@ class FederatedQuery:
 
     @property
     def rest_key(self) -> bytes | None:
-        """The encoded template of a read of one entry in a session, over all hosts, that waits;
-        None for all other queries."""
+        """The encoded template of a read in a session, over all hosts, that waits; None for all
+        other queries."""
         query = self.query
-        if self.session is None or self.encoded is None or self.take or query.many:
+        if self.session is None or self.encoded is None or self.take:
             return None
         if query.deadline == NOW or query.scope is not None or query.order is not None:
             return None
