@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyroaring import BitMap64
 
-from tupelo.errors import SpaceClosed
+from tupelo.errors import JournalError, SpaceClosed
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import PinnedCapacity
 from tupelo.models.melon.sealed import Letter
@@ -217,13 +217,13 @@ class Pins:
         """Remove the record of a message that was taken."""
         record = self._records[hosted].pop((entry.origin, entry.n), None)
         if record is not None:
-            with suppress(SpaceClosed):
+            with suppress(SpaceClosed, JournalError):
                 self._private.forget(record)
 
     def _keep(self, hosted: HostedSpace, entry: Entry) -> None:
         """Record a pin again: the taker gave up, and the message has returned."""
         if (entry.origin, entry.n) not in self._records[hosted] and not entry.ended:
-            with suppress(SpaceClosed):
+            with suppress(SpaceClosed, JournalError):
                 self.add(hosted, entry)
 
 
