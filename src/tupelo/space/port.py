@@ -1105,6 +1105,11 @@ class Port:
     async def cancel_lease_async(self, thing: Any) -> None:
         await self.flusher.flush(self.cancel(thing))
 
+    def require_room(self) -> None:
+        """Raise DiskFull if the disk has no room for a small write."""
+        with self._lock:
+            self._engine.require_room(size=1)
+
     def renew(self, thing: Any, seconds: float | None) -> int:
         """Renew a lease. Returns the position to make durable."""
 

@@ -79,6 +79,14 @@ class PrivateRecords:
         """Remove a record; the position at which the removal is durable."""
         return self._hosted.port.cancel(entry)
 
+    def require_room(self) -> None:
+        """Raise DiskFull if the disk has no room for a record; nothing was done then."""
+        self._hosted.port.require_room()
+
+    def is_durable(self, position: int | None) -> bool:
+        """Whether the changes up to this position are durable; False if it is None."""
+        return position is not None and self._hosted.port.is_durable(position)
+
     async def flush(self, position: int) -> None:
         """Wait until the changes up to this position are durable."""
         if position and self._hosted.durable:
