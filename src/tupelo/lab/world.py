@@ -375,7 +375,7 @@ class _ProgramHost(WorldHost):
         self.world.program_at(self)
 
 
-class Place(Protocol):
+class ProgramPlace(Protocol):
     """Where a program runs, for the functions below."""
 
     rng: Random
@@ -410,7 +410,7 @@ class _VirtualPlace:
         return self.world.network.position(self.host) if self.host else (0.0, 0.0)
 
 
-PLACE: ContextVar[Place] = ContextVar("place")
+PLACE: ContextVar[ProgramPlace] = ContextVar("place")
 
 
 def record(name: str, **values: Any) -> None:
@@ -444,7 +444,7 @@ def position() -> tuple[float, float]:
     return _place().position()
 
 
-def _place() -> Place:
+def _place() -> ProgramPlace:
     try:
         return PLACE.get()
     except LookupError:

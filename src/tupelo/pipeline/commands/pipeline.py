@@ -31,14 +31,14 @@ from tupelo.apps.shell import clear_errors, complain
 from tupelo.errors import AuditFailed, BadArgument, PipelineError
 from tupelo.pipeline import TITLES
 from tupelo.pipeline.commands.prompt import (
-    Archive,
-    Engine,
-    Federation,
+    ArchiveOption,
+    EngineOption,
+    FederationOption,
     Format,
-    Logs,
-    Master,
-    Password,
-    Tls,
+    LogsArgument,
+    MasterOption,
+    PasswordOption,
+    TlsOption,
     packages,
     reading,
     show,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tupelo.pipeline.source.options import ReadOptions
 
 
-Skew = Annotated[
+SkewOption = Annotated[
     float,
     typer.Option(
         min=0.0, metavar="SECONDS", help="Largest difference between the clocks of the hosts."
@@ -62,14 +62,14 @@ Skew = Annotated[
 
 
 def report(
-    logs: Logs,
+    logs: LogsArgument,
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the report.")],
-    skew: Skew = 0.0,
-    archive: Archive = None,
-    federation: Federation = False,
-    master: Master = None,
-    password: Password = None,
-    tls: Tls = None,
+    skew: SkewOption = 0.0,
+    archive: ArchiveOption = None,
+    federation: FederationOption = False,
+    master: MasterOption = None,
+    password: PasswordOption = None,
+    tls: TlsOption = None,
 ) -> None:
     """Run all jobs, and write Parquet tables and one page with plots.
 
@@ -111,16 +111,16 @@ def report(
 SHOWN_MAX = 100
 """The default number of rows shown."""
 
-To = Annotated[
+ToOption = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Write all rows to FOLDER/NAME.parquet, and print none."),
 ]
-Space = Annotated[
+SpaceOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Only the logs of this space; separate several by commas."),
 ]
-Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Print at most N rows.")]
-How = Annotated[Format, typer.Option("--format", help="Output format of the rows.")]
+LimitOption = Annotated[int, typer.Option(min=1, metavar="N", help="Print at most N rows.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format of the rows.")]
 
 app = typer.Typer(no_args_is_help=True, help="Archive and analyse the log of changes.")
 
@@ -136,10 +136,10 @@ def archive(
         ),
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="The archive.")],
-    space: Space = None,
-    federation: Federation = False,
-    password: Password = None,
-    tls: Tls = None,
+    space: SpaceOption = None,
+    federation: FederationOption = False,
+    password: PasswordOption = None,
+    tls: TlsOption = None,
 ) -> None:
     """Seal logs (copy them to an archive of Parquet files). Their spaces may be in use."""
     with clear_errors(), packages():
@@ -198,16 +198,16 @@ class ExportFormat(Enum):
 
 @app.command()
 def export(
-    logs: Logs,
+    logs: LogsArgument,
     to: Annotated[Path, typer.Option(metavar="DIR", help="The table.")],
     how: Annotated[
         ExportFormat, typer.Option("--format", help="The format of the table.")
     ] = ExportFormat.DELTA,
-    space: Space = None,
-    archive: Archive = None,
-    federation: Federation = False,
-    password: Password = None,
-    tls: Tls = None,
+    space: SpaceOption = None,
+    archive: ArchiveOption = None,
+    federation: FederationOption = False,
+    password: PasswordOption = None,
+    tls: TlsOption = None,
 ) -> None:
     """Copy logs to a table for other engines, or add the new changes to the table."""
     with clear_errors(), packages():
@@ -225,7 +225,7 @@ def export(
 
 @app.command()
 def watch(
-    logs: Logs,
+    logs: LogsArgument,
     to: Annotated[
         str,
         typer.Option(metavar="URL", help="Space to write the anomalies to: tupelo://host/space."),
@@ -261,12 +261,12 @@ def watch(
     once: Annotated[
         bool, typer.Option("--once", help="Check the present changes, and end.")
     ] = False,
-    space: Space = None,
-    archive: Archive = None,
-    federation: Federation = False,
-    master: Master = None,
-    password: Password = None,
-    tls: Tls = None,
+    space: SpaceOption = None,
+    archive: ArchiveOption = None,
+    federation: FederationOption = False,
+    master: MasterOption = None,
+    password: PasswordOption = None,
+    tls: TlsOption = None,
 ) -> None:
     """Write an entry (an anomaly) to a space when a backlog grows, a worker takes nothing, or
     latency is high."""
@@ -300,16 +300,16 @@ class PipelineCommand:
 
     def __init__(
         self,
-        logs: Logs,
-        space: Space = None,
-        archive: Archive = None,
-        federation: Federation = False,
-        to: To = None,
-        limit: Limit = SHOWN_MAX,
-        how: How = Format.TABLE,
-        master: Master = None,
-        password: Password = None,
-        tls: Tls = None,
+        logs: LogsArgument,
+        space: SpaceOption = None,
+        archive: ArchiveOption = None,
+        federation: FederationOption = False,
+        to: ToOption = None,
+        limit: LimitOption = SHOWN_MAX,
+        how: FormatOption = Format.TABLE,
+        master: MasterOption = None,
+        password: PasswordOption = None,
+        tls: TlsOption = None,
     ) -> None:
         self.options = reading(archive, federation, password, tls, space=space)
         self.how = how
@@ -405,8 +405,8 @@ def audit(
     drained: Annotated[
         bool, typer.Option("--drained", help="Report every entry that is left as a fault.")
     ] = False,
-    skew: Skew = 0.0,
-    engine: Engine = EngineName.AUTO,
+    skew: SkewOption = 0.0,
+    engine: EngineOption = EngineName.AUTO,
 ) -> None:
     if engine is not EngineName.SPARK:
         keep_pandas_out()
@@ -475,7 +475,7 @@ def conformance(
             " (the default is these three), fifo per source, total order.",
         ),
     ] = None,
-    skew: Skew = 1.0,
+    skew: SkewOption = 1.0,
 ) -> None:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
