@@ -66,7 +66,7 @@ NOTHING = CopySome()
 """Policy: copy nothing, hold nothing for others."""
 
 
-class HolderSearch:
+class ReplicaPlacement:
     """Finds hosts that hold copies of this host's streams."""
 
     def __init__(self, exchange: FeedExchange, policy: Policy) -> None:
@@ -75,7 +75,7 @@ class HolderSearch:
         self._asked: dict[str, dict[str, bool]] = {}  # by source and host; False: it does not want
 
     @property
-    def holders(self) -> list[str]:
+    def replica_hosts(self) -> list[str]:
         """The partners that hold this host's stream."""
         source = self._exchange.source
         return [partner.id for partner in self._exchange.partners.values() if partner.takes(source)]
@@ -103,7 +103,7 @@ class HolderSearch:
             self._exchange.partners[host].has.pop(held.source, None)
 
     def review(self) -> None:
-        """Ask more hosts to hold a stream that has too few holders; release holders of a stream
+        """Ask more hosts to hold a stream that has too few replicas; release replicas of a stream
         that has too many."""
         if self._copies is not None:
             for stream in self._exchange.owned():
@@ -192,7 +192,7 @@ class CopyKeeper:
         If the room is 0, drop streams that were read here and can be read at their source again."""
         exchange = self._exchange
         near = {partner.source for partner in exchange.partners.values()}
-        self.carried -= near  # Their source chooses the holders again.
+        self.carried -= near  # Their source chooses the replica hosts again.
         if exchange.everything:
             return
         if self._lanes is None and self._room == 0:
