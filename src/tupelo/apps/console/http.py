@@ -51,6 +51,7 @@ from tupelo.errors import (
     WrongPassword,
 )
 from tupelo.federation.links.wire import BULK_MAX
+from tupelo.values.checks import is_int, is_number
 from tupelo.values.entry import About, freeze
 from tupelo.values.lease import check_lease
 
@@ -500,7 +501,7 @@ class HttpApi:
         """A stream of batches of changes, at most two a second."""
         body = call.body("since", "kinds", "template")
         since, kinds = body.get("since"), body.get("kinds")
-        if since is not None and (not isinstance(since, int) or isinstance(since, bool)):
+        if since is not None and not is_int(since):
             raise BadArgument("since", "a position, or null", since)
         if kinds is not None and not isinstance(kinds, list):
             raise BadArgument("kinds", "an array of kinds of changes", kinds)
@@ -708,11 +709,7 @@ async def _raw_body(receive: Receive) -> bytes:
 
 def _wait(body: dict[str, Any]) -> float:
     seconds = body.get("wait", 0)
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, int | float)
-        or not 0 <= seconds <= WAIT_MAX
-    ):
+    if not is_number(seconds) or not 0 <= seconds <= WAIT_MAX:
         raise BadArgument("wait", f"a number of seconds from 0 to {WAIT_MAX:.0f}", seconds)
     return float(seconds)
 
@@ -734,7 +731,7 @@ def _puzzle(body: dict[str, Any]) -> str:
 
 def _limit(body: dict[str, Any]) -> int:
     limit = body.get("limit", 100)
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
+    if not is_int(limit) or not 1 <= limit <= PAGE_MAX:
         raise BadArgument("limit", f"a whole number from 1 to {PAGE_MAX}", limit)
     return limit
 

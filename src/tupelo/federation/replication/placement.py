@@ -28,6 +28,7 @@ from tupelo.federation.replication.exchange import FeedExchange
 from tupelo.federation.replication.messages import HoldReply, HoldRequest
 from tupelo.federation.replication.streams import Item, Stream, base_of, host_of, lane_of, spreads
 from tupelo.space.capacity import Capacity
+from tupelo.values.checks import is_int
 from tupelo.values.entry import Entry
 
 
@@ -45,7 +46,7 @@ class CopySome:
     room: Capacity | Literal[0] | None = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.copies, bool) or not isinstance(self.copies, int) or self.copies < 0:
+        if not is_int(self.copies) or self.copies < 0:
             raise BadArgument("copies", "how many: a whole number", self.copies)
         if not (self.room is None or self.room == 0 or isinstance(self.room, Capacity)):
             raise BadArgument("room", "a Capacity(...), None, or 0", self.room)

@@ -31,6 +31,7 @@ from tupelo.models.event_heap.uses import check_unused
 from tupelo.space.port import value_of
 from tupelo.space.query import Query
 from tupelo.space.tasks import when_room
+from tupelo.values.checks import is_number
 from tupelo.values.kind import entry
 from tupelo.values.template import Template
 
@@ -218,6 +219,6 @@ def check_horizon(horizon: object) -> int | None:
 def check_heap(name: object, patience: object) -> str:
     if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
         raise BadArgument("name", f"a text of 1 to {NAME_BYTES_MAX} bytes", name)
-    if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0:
+    if not is_number(patience) or not patience > 0:
         raise BadArgument("patience", "a number of seconds above 0", patience)
     return name
