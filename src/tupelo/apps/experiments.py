@@ -93,7 +93,9 @@ class ExperimentCoordinator:
         """Run the program of each kind of client, and return the outcomes. Programs that have not
         ended after `wait` seconds are stopped; clients that are not ready after `ready_wait`
         seconds are left out."""
-        if not isinstance(programs, Mapping) or not _are_programs(programs.values()):
+        if not isinstance(programs, Mapping) or not all(
+            isinstance(program, Program) for program in programs.values()
+        ):
             raise BadArgument("programs", "a dict of kinds and their Program(...)", programs)
         check_wait(wait)
         check_wait(ready_wait, "ready_wait")
@@ -271,10 +273,6 @@ class ProgramRun:
 def _check_melon(melon: object) -> None:
     if not isinstance(melon, Melon) or melon.is_async or melon.identity is None:
         raise BadArgument("melon", "a Melon of a blocking host that has an identity", melon)
-
-
-def _are_programs(given: Iterable[object]) -> bool:
-    return all(isinstance(one, Program) for one in given)
 
 
 def _are_texts(given: object) -> bool:
