@@ -28,7 +28,7 @@ from tupelo.pipeline.commands.prompt import packages
 # imports all models, so a command imports it when it runs.
 if TYPE_CHECKING:
     from tupelo.lab.experiment import Sweep
-    from tupelo.lab.simulation import Report
+    from tupelo.lab.simulation import SimulationReport
     from tupelo.lab.torture.round import RoundResult
 
 FAULTS_SHOWN = 5
@@ -305,7 +305,7 @@ def simulate_command(
         report = simulate(first, name, trace=True, disks=disks)
         console.print("\n".join(report.trace), markup=False)
         console.print(f"digest {report.digest}")
-        running: Iterable[Report] = [report]
+        running: Iterable[SimulationReport] = [report]
     elif hours is not None:
         models = list(MODELS) if model is None else [name]
         running = simulate_for(3_600 * hours, first, os.cpu_count() or 1, models, disks=disks)
@@ -329,7 +329,7 @@ def simulate_command(
         raise typer.Exit(1)
 
 
-def _print_faults(console: Console, report: Report) -> None:
+def _print_faults(console: Console, report: SimulationReport) -> None:
     console.print(f"{report.model}, seed {report.seed}")
     for fault in report.faults[:FAULTS_SHOWN]:
         console.print(f"  {fault}", markup=False)
@@ -405,7 +405,7 @@ def torture_command(
     """Run hosts and clients as processes, break their links, kill and pause them, fill their disks,
     and check the answers of the hosts against the entries in the spaces.
 
-    If there are contradictions (anomalies), the exit code is 1, and the histories are kept.
+    If there are contradictions (violations), the exit code is 1, and the histories are kept.
     """
     from tupelo.lab.torture.campaign import run_campaign
     from tupelo.lab.torture.processes import TortureFailed
@@ -434,11 +434,11 @@ def torture_command(
         try:
             for name, round_seed, place, result in rounds:
                 totals[name].add(result)
-                if not result.anomalies:
+                if not result.violations:
                     continue
                 bad.append(f"{name}: seed {round_seed}, histories in {place}")
-                for anomaly in result.anomalies[:FAULTS_SHOWN]:
-                    console.print(f"{name} {anomaly}", markup=False)
+                for violation in result.violations[:FAULTS_SHOWN]:
+                    console.print(f"{name} {violation}", markup=False)
         except TortureFailed as failure:
             complain(f"{failure}; the logs are in {folder}")
             raise typer.Exit(1) from failure
@@ -455,11 +455,11 @@ def torture_command(
 
 
 def _torture_table(totals: Mapping[str, RoundResult]) -> Table:
-    table = Table("model", "rounds", "operations", "failed", "in doubt", "faults", "anomalies")
+    table = Table("model", "rounds", "operations", "failed", "in doubt", "faults", "violations")
     for name, one in totals.items():
         in_doubt = one.operations["unknown"] + one.operations["pending"]
         operations = one.operations.total(), one.operations["fail"], in_doubt
-        numbers = one.rounds, *operations, one.faults.total(), len(one.anomalies)
+        numbers = one.rounds, *operations, one.faults.total(), len(one.violations)
         table.add_row(name, *map(str, numbers))
     return table
 

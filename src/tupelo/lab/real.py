@@ -88,7 +88,8 @@ def run_real(
     _require_machine()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tupelo-lab-", ignore_cleanup_errors=True) as home:
-        members = [_Member(world, number, programs, seconds, home) for number in _range_of(world)]
+        numbers = range(len(world.names))
+        members = [_Member(world, number, programs, seconds, home) for number in numbers]
         try:
             tuns = [member.start() for member in members]
             hub = _Hub(world, tuns)
@@ -125,10 +126,6 @@ def _require_machine() -> None:
             f"a real network needs {' and '.join(missing)}, which this machine does not offer; "
             "without --real the network is virtual"
         )
-
-
-def _range_of(world: World) -> range:
-    return range(len(world.names))
 
 
 def _address(number: int) -> str:

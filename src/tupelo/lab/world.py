@@ -38,6 +38,7 @@ from tupelo.lab.network import Traffic, VirtualNetwork
 from tupelo.lab.ns3 import Ns3
 from tupelo.lab.radio import AirStatistics, Radio, RadioNetwork
 from tupelo.lab.virtual_world import VirtualWorld, WorldHost, address_of
+from tupelo.values.checks import is_int
 
 Program: TypeAlias = Callable[[RunningHost], Awaitable[Any]]
 """What runs at a host: `async def program(host)`."""
@@ -177,7 +178,7 @@ class World:
             or not all(isinstance(name, str) and name and ":" not in name for name in names)
         ):
             raise BadArgument("hosts", "a number from 1, or different names without a colon", hosts)
-        if not _is_int(seed):
+        if not is_int(seed):
             raise BadArgument("seed", "an int", seed)
         if not isinstance(network, Radio | Wired | Ns3 | None):
             raise BadArgument("network", "a Radio, Wired or Ns3", network)
@@ -375,7 +376,7 @@ class _ProgramHost(WorldHost):
         self.world.program_at(self)
 
 
-class Place(Protocol):
+class ProgramPlace(Protocol):
     """Where a program runs, for the functions below."""
 
     rng: Random
@@ -410,7 +411,7 @@ class _VirtualPlace:
         return self.world.network.position(self.host) if self.host else (0.0, 0.0)
 
 
-PLACE: ContextVar[Place] = ContextVar("place")
+PLACE: ContextVar[ProgramPlace] = ContextVar("place")
 
 
 def record(name: str, **values: Any) -> None:
@@ -444,7 +445,7 @@ def position() -> tuple[float, float]:
     return _place().position()
 
 
-def _place() -> Place:
+def _place() -> ProgramPlace:
     try:
         return PLACE.get()
     except LookupError:
@@ -457,10 +458,6 @@ def _total(traffics: Iterable[Traffic]) -> Traffic:
         total.frames += traffic.frames
         total.bytes += traffic.bytes
     return total
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def versions() -> dict[str, str]:

@@ -52,10 +52,10 @@ from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
     from tupelo.postgres.driver import Row
-    from tupelo.postgres.listening import Waiter
-    from tupelo.postgres.log import Event
+    from tupelo.postgres.listening import WaitingOperation
+    from tupelo.postgres.log import NoticeSequence
     from tupelo.postgres.prepared import Backend
-    from tupelo.postgres.space import PostgresSpace, Search
+    from tupelo.postgres.space import PostgresSearch, PostgresSpace
 
 logger = logging.getLogger("tupelo")
 
@@ -266,7 +266,7 @@ class PostgresTransaction(LeasedHandle):
         self.name = ""  # of the prepared transaction in the server
         self._xid = ""  # of what is prepared
         self._told: list[str] = []  # the branches for which it decides
-        self.waiters: set[Waiter] = set()
+        self.waiters: set[WaitingOperation] = set()
         self.children: list[PostgresTransaction] = []
         # Of the root only: what all of them did so far.
         self.written: dict[int, Row] = {}
@@ -645,7 +645,7 @@ class PostgresTransaction(LeasedHandle):
         self.finish()
 
     @staticmethod
-    def _tell_waiters(waiters: set[Waiter]) -> None:
+    def _tell_waiters(waiters: set[WaitingOperation]) -> None:
         for waiter in list(waiters):
             waiter.wake()
 
@@ -848,7 +848,7 @@ class PostgresSession(LeasedHandle, SessionLike):
         values = [entry.value for entry in found]
         return values if many else values[0] if values else None
 
-    def search(self, template: object, many: bool, limit: int | None) -> Search:
+    def search(self, template: object, many: bool, limit: int | None) -> PostgresSearch:
         """The search of a read in this session."""
         self.require()
         return self.space.new_search(template, many, limit, self._seen, self.id)
@@ -860,7 +860,7 @@ class PostgresSession(LeasedHandle, SessionLike):
             self._entries.pop(entry.arrival, None)
         self.space.database.listener.tell(self.space.id)
 
-    async def look(self, search: Search) -> list[Entry]:
+    async def look(self, search: PostgresSearch) -> list[Entry]:
         """The matches that it has not seen, each for one caller."""
         async with self._lock:
             self.require()
@@ -998,7 +998,7 @@ class PostgresSubscription(LeasedHandle, FetchingSubscription):
     def __init__(
         self,
         space: PostgresSpace,
-        event: Event,
+        event: NoticeSequence,
         seconds: float | None,
         handback: Any,
         backlog_max: int,
@@ -1035,7 +1035,7 @@ class PostgresSubscription(LeasedHandle, FetchingSubscription):
         return await self.next(wait)
 
     async def next(self, wait: float | None) -> Notice | None:
-        async def attempt(waiter: Waiter | None) -> tuple[bool, Notice | None]:
+        async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Notice | None]:
             if not self.backlog and not self.ended:
                 await self.space.log.pull()
             notice = self._next()

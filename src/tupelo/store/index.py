@@ -16,7 +16,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from tupelo.store.plan import Planner, Question, Target
+from tupelo.store.plan import QueryPlanner, Question, Target
 from tupelo.values.entry import Entry, Shape
 from tupelo.values.kind import is_at_hand
 from tupelo.values.parts import ANY
@@ -433,7 +433,7 @@ class Store:
     """The entries of one space, or of one transaction."""
 
     def __init__(self) -> None:
-        self._planner = Planner()
+        self._planner = QueryPlanner()
         self.buckets: dict[Shape, Bucket] = {}
         # The buckets of templates of types and wildcards that match one shape only.
         self._lanes: dict[Any, Bucket] = {}

@@ -29,6 +29,7 @@ from tupelo.federation.links.address import Address, is_database, is_loopback, p
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.space.dual_api import run_sync
 from tupelo.space.query import WAIT_MAX
+from tupelo.values.checks import check_bool, is_number
 
 if TYPE_CHECKING:
     from tupelo.federation.identity.keys import Identity
@@ -120,8 +121,7 @@ async def _open_in_database(
     is_async: bool, url: str, name: str | None, reconnect: float, create: bool
 ) -> Any:
     _check_options(name, reconnect)
-    if not isinstance(create, bool):
-        raise BadArgument("create", "True or False", create)
+    check_bool("create", create)
     from tupelo.postgres.connect import open_space
 
     label = name or _default_name.get()
@@ -129,11 +129,7 @@ async def _open_in_database(
 
 
 def _check_options(name: object, reconnect: object) -> None:
-    if (
-        isinstance(reconnect, bool)
-        or not isinstance(reconnect, (int, float))
-        or not 0 <= reconnect <= WAIT_MAX
-    ):
+    if not is_number(reconnect) or not 0 <= reconnect <= WAIT_MAX:
         expected = f"a number of seconds from 0 (never) to {WAIT_MAX:.0e}"
         raise BadArgument("reconnect", expected, reconnect)
     if name is not None and not is_text(name):

@@ -38,6 +38,7 @@ from tupelo.space import asynchronous, blocking
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
+from tupelo.values.checks import check_bool, is_number
 from tupelo.values.lease import check_lease
 from tupelo.values.text import html_table
 
@@ -211,8 +212,7 @@ class HostDoor:
             raise BadArgument("access", "an Access(...)", access)
         if path is not None and (not isinstance(path, (str, Path)) or not str(path)):
             raise BadArgument("path", "the name of a folder", path)
-        number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
-        if not (number and 0 < heartbeat < 1e6):
+        if not is_number(heartbeat) or not 0 < heartbeat < 1e6:
             raise BadArgument("heartbeat", "a number of seconds above 0", heartbeat)
         if limits is not None and not isinstance(limits, Limits):
             raise BadArgument("limits", "a Limits(...)", limits)
@@ -220,15 +220,13 @@ class HostDoor:
             isinstance(spaces, Mapping) and all(isinstance(one, Mapping) for one in spaces.values())
         ):
             raise BadArgument("spaces", "the options of spaces by their names", spaces)
-        if not isinstance(create_spaces, bool):
-            raise BadArgument("create_spaces", "True or False", create_spaces)
+        check_bool("create_spaces", create_spaces)
         folder = None if path is None else Path(path)
         if folder is not None and folder.exists() and not folder.is_dir():
             raise BadArgument("path", "the name of a folder", path)
         beyond = [a for a in ([place] if place else []) if not is_loopback(a.host)]
         beyond += [a for a in map(Address.parse, addresses) if not is_loopback(a.host)]
-        if not isinstance(local_trust, bool):
-            raise BadArgument("local_trust", "True or False", local_trust)
+        check_bool("local_trust", local_trust)
         if identity is None and (beyond or not local_trust):
             identity = own_identity(name, folder)
         if trust is None and identity is not None:

@@ -240,7 +240,7 @@ class CopyStore:
         kept: dict[str, StreamProgress] = {}
         behind: list[_LiveBatch] = []
         for entry in self._port.entries():
-            record = thaw(entry.shape, entry.fields) if _is_record(entry) else None
+            record = thaw(entry.shape, entry.fields) if entry.shape.kind in _KINDS else None
             if isinstance(record, BatchRecord):
                 records.append((entry, record))
             elif isinstance(record, StreamProgress):
@@ -338,10 +338,6 @@ def encode_item(entry: Entry, lease: float | None) -> bytes:
     """Encode an item as msgpack. UnicodeEncodeError if a text contains lone surrogates."""
     fields = entry_to_wire(entry.shape, entry.fields)
     return _encode((fields, entry.n, entry.origin, lease, entry.to))
-
-
-def _is_record(entry: Entry) -> bool:
-    return entry.shape.kind in _KINDS
 
 
 def _looks_ahead(stream: Stream) -> bool:

@@ -174,7 +174,7 @@ BURIED_MAX = 10_000
 """With more removals than this in one turn, partners are sent the living numbers instead."""
 FOLD_MIN = 1_000
 """After this many single signed removals, and as many as there are items, the source signs the list
-of living numbers, so that holders can drop the single signatures."""
+of living numbers, so that replica hosts can drop the single signatures."""
 LEASE_SLACK_SECONDS = 1.0
 """Tolerance when the remaining lease of an item is compared with the signed one."""
 
@@ -473,7 +473,7 @@ class FeedExchange:
         for source, mark in news.marks.items():
             self.wants.consider(source)
             stream = self.streams.get(source)
-            if stream is not None and mark == NOTHING != stream.mark:  # It is a new holder.
+            if stream is not None and mark == NOTHING != stream.mark:  # It is a new replica host.
                 self.outbox.append(([partner.id], MarksChanged(self.feed, {source: stream.mark})))
 
     def _believes(self, partner: FeedPartner, source: str) -> bool:

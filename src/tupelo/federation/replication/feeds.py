@@ -37,9 +37,9 @@ from tupelo.federation.replication.placement import (
     CopyAll,
     CopyKeeper,
     CopySome,
-    HolderSearch,
     LaneRules,
     Policy,
+    ReplicaPlacement,
 )
 from tupelo.federation.replication.streams import Numbered, Stream, host_of, is_signed, lane_name
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -222,7 +222,7 @@ class Feed:
         self._admits = admits
         self._lanes = lanes
         self._lane_of: dict[int, str] = {}  # of each own item, if there are lanes
-        self._placing = HolderSearch(self.exchange, policy)
+        self._placing = ReplicaPlacement(self.exchange, policy)
         self._keeper = CopyKeeper(self.exchange, policy, self._store, lanes)
         self._drawing: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -268,9 +268,9 @@ class Feed:
         return list(self.exchange.partners)
 
     @property
-    def holders(self) -> list[str]:
+    def replica_hosts(self) -> list[str]:
         """The engaged hosts that hold a copy of this host's stream."""
-        return self._placing.holders
+        return self._placing.replica_hosts
 
     @property
     def is_drawn(self) -> bool:

@@ -67,6 +67,7 @@ from tupelo.space.dual_api import run_sync
 from tupelo.space.port import port_of
 from tupelo.space.query import check_wait
 from tupelo.values import lease as engine
+from tupelo.values.checks import is_number
 from tupelo.values.kind import entry
 from tupelo.values.lease import LeasePolicy
 
@@ -352,8 +353,7 @@ def _tell(listener: Any, managed: _Managed, error: Exception | None) -> None:
 
 
 def _check_moment(expiration: object) -> None:
-    number = isinstance(expiration, (int, float)) and not isinstance(expiration, bool)
-    if not number or expiration != expiration:
+    if not is_number(expiration) or expiration != expiration:
         raise BadArgument("expiration", "a moment in seconds since the epoch", expiration)
 
 
@@ -507,8 +507,7 @@ class LeaseRenewalSet(Tenant):
             raise BadArgument("lease", "a Lease of this package", lease)
         if lease.granted.landlord is self._tenancy:
             raise BadArgument("lease", "one that this service has not granted itself", lease)
-        number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
-        if not number or duration != duration:
+        if not is_number(duration) or duration != duration:
             raise BadArgument("duration", "a number of seconds, or FOREVER", duration)
         if renew_duration == ANY_LEASE and duration != FOREVER:
             raise BadArgument(

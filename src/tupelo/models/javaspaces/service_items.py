@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tupelo.errors import BadArgument, UnknownType
 from tupelo.models.javaspaces.space import check_template, require_fields
+from tupelo.values.checks import is_int
 from tupelo.values.entry import Typed, freeze_value, same, shape_of, thaw_value, types_of
 from tupelo.values.kind import is_typed, kind_of
 from tupelo.values.template import Template, as_template
@@ -189,7 +190,7 @@ def wanted_by(template: ServiceTemplate | None) -> CompiledTemplate:
 def check_field(template: ServiceTemplate, index: object, field: object) -> None:
     """BadArgument unless the attribute of the template at this index has such a field."""
     raws = list(template.attributes)
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(raws):
+    if not is_int(index) or not 0 <= index < len(raws):
         raise BadArgument("index", f"the place of one of {len(raws)} attributes", index)
     names = kind_of(type(raws[index])).names if is_typed(raws[index]) else ()
     if field not in names:

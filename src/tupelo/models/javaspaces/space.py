@@ -47,6 +47,7 @@ from tupelo.space.port import find_port
 from tupelo.space.protocol import AsyncSpaceLike, SpaceLike, is_space
 from tupelo.space.query import check_count
 from tupelo.values.change import Notice
+from tupelo.values.checks import check_bool, is_number
 from tupelo.values.entry import SCALARS, Shape, freeze, freeze_value, thaw
 from tupelo.values.kind import Kind, class_of, is_typed, kind_of, values_of
 from tupelo.values.kind import entry as named
@@ -526,8 +527,7 @@ class JavaSpace05(JavaSpace[DoorT]):
         """Send the listener an event for each entry that matches any of the templates and becomes
         visible, or, unless `visibility_only`, available. An entry that matches several templates
         causes one event."""
-        if not isinstance(visibility_only, bool):
-            raise BadArgument("visibility_only", "True or False", visibility_only)
+        check_bool("visibility_only", visibility_only)
 
         def event(notice: Notice) -> AvailabilityEvent:
             try:
@@ -588,6 +588,6 @@ def _most(max_entries: int | None) -> int | None:
 def _wait(timeout: Any) -> float | None:
     if timeout is None or timeout is FOREVER:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+    if not is_number(timeout) or not timeout >= 0:
         raise BadArgument("timeout", "a number of seconds, 0 or more, or FOREVER", timeout)
     return None if timeout > _AS_GOOD_AS_FOREVER else timeout
