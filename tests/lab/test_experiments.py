@@ -14,8 +14,9 @@ import tupelo
 from tupelo import lab
 from tupelo.errors import BadArgument
 from tupelo.lab.commands import app
-from tupelo.lab.experiment import Sweep, experiments, load, summarize
+from tupelo.lab.experiment import Sweep, experiments, load
 from tupelo.lab.paradigms import PARADIGMS
+from tupelo.lab.summary import summarize
 
 
 def figures(name: str, **changes: Any) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -119,25 +119,27 @@ def fail(what: object) -> NoReturn:
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
-    """Print errors as one line, in the words of the command line, instead of a traceback."""
+def clear_errors(names: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Print errors as one line, in the words of the command line, instead of a traceback. `names`
+    are those of arguments in the help, where they differ from the names of the options."""
     try:
         yield
     except (TupeloError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise  # The pipe was closed, as in `tupelo log FILE | head`.
-        fail(in_words(error))
+        fail(in_words(error, names))
 
 
 _OTHER_NAMES = {"url": "SPACE", "path": "LOG", "asOf": "--as-of"}
 """The names in the help for arguments of functions that have no option of the same name."""
 
 
-def in_words(error: Exception) -> str:
+def in_words(error: Exception, names: Mapping[str, str] | None = None) -> str:
     """The text of an error; the argument of a function is named as the option of the command."""
     if isinstance(error, BadArgument):
         said = re.sub(", or None( for ever)?", "", str(error).partition("= ")[2])
-        return f"{_option_of(error.argument)} {said}"
+        name = (names or {}).get(error.argument) or _option_of(error.argument)
+        return f"{name} {said}"
     if isinstance(error, WrongPassword):
         if "TUPELO_PASSWORD" in os.environ:
             return f"{error}: correct TUPELO_PASSWORD"

@@ -27,7 +27,7 @@ from tupelo.pipeline.commands.prompt import packages
 # Every command of `tupelo` loads this module, also one that only runs a host. The rest of the lab
 # imports all models, so a command imports it when it runs.
 if TYPE_CHECKING:
-    from tupelo.lab.experiment import Sweep
+    from tupelo.lab.experiment import Experiment, Sweep
     from tupelo.lab.simulation import SimulationReport
     from tupelo.lab.torture.round import RoundResult
 
@@ -76,14 +76,21 @@ SetOption = Annotated[
 @app.command("list")
 def list_command() -> None:
     """Print the experiments and their settings."""
-    from tupelo.lab.experiment import experiments
+    from tupelo.lab.experiment import COMMON, FOLDER, experiments
 
     console = Console(highlight=False, soft_wrap=True, emoji=False)
     for one in experiments():
         console.print(f"[bold]{one.name}[/bold]  {one.title}")
-        for name, value in one.defaults.values.items():
-            console.print(f"    {name}={value!r}", markup=False)
-    console.print("\nCopy one and run your own: tupelo lab run ./mine.py --hosts 20 --to results")
+        common = {name: one.defaults[name] for name in COMMON}
+        for name, value in {**common, **one.defaults.values}.items():
+            if name not in COMMON or value != COMMON[name].default:
+                console.print(f"    {name}={value!r}", markup=False)
+    console.print("\n[bold]Settings of all experiments[/bold], unless another value stands above")
+    for name, setting in COMMON.items():
+        value = f"{setting.default!r} {setting.metadata['unit']}".strip()
+        console.print(f"    {name}={value}  {setting.metadata['meaning']}", markup=False)
+    console.print(f"\nThe files are in {FOLDER}", markup=False)
+    console.print("Copy one and run your own: tupelo lab run ./mine.py --hosts 20 --to results")
 
 
 @app.command("run")
@@ -132,10 +139,13 @@ def run_command(
         "bandwidth": bandwidth,
         "real": real or None,
     }
-    with clear_errors():
+    with clear_errors({"name": "NAME"}):
         experiment = load(name)
-        changes = {key: value for key, value in given.items() if value is not None}
-        settings = experiment.defaults.with_changes({**changes, **_pairs(set_)})
+    changes = {key: value for key, value in given.items() if value is not None}
+    pairs = _pairs(set_)
+    options = {key: f"--{key}" for key in changes} | {key: f"--set {key}" for key in pairs}
+    with clear_errors(_names(experiment, options)):
+        settings = experiment.defaults.with_changes({**changes, **pairs})
         _run_sweep(Sweep(experiment, settings, {}, [seed]), to)
 
 
@@ -169,28 +179,46 @@ def sweep_command(
     """
     from tupelo.lab.experiment import Sweep, experiments, load, parse_values
 
-    with clear_errors():
+    with clear_errors({"name": "NAME"}):
         chosen = list(experiments()) if name == "all" else [load(name)]
-        if name == "all" and (over or set_ or to is None):
-            wanted = "only with --to and --seeds: each experiment has its own settings"
-            raise typer.BadParameter(wanted, param_hint="all")
-        for experiment in chosen:
-            settings = experiment.defaults.with_changes(_pairs(set_))
+    if name == "all" and (over or set_ or to is None):
+        wanted = "only with --to and --seeds: each experiment has its own settings"
+        raise typer.BadParameter(wanted, param_hint="all")
+    pairs = _pairs(set_)
+    texts = {key: text.split(",") for key, text in _split(over or [], "--over")}
+    for experiment in chosen:
+        axes = {key: [parse_values(one) for one in values] for key, values in texts.items()}
+        swept = {key: f"--over {key}" for key in axes}
+        if not axes:
             axes = experiment.sweep
-            if over:
-                values = {key: str(text).split(",") for key, text in _split(over)}
-                axes = {key: [parse_values(one) for one in texts] for key, texts in values.items()}
-            if not axes:
-                raise typer.BadParameter("the experiment names no values", param_hint="--over")
-            folder = to if to is None or name != "all" else to / experiment.name
+            swept = {key: f"{experiment.path}: SWEEP[{key!r}]" for key in axes}
+        if not axes:
+            wanted = f"needed: {experiment.path} has no SWEEP"
+            raise typer.BadParameter(wanted, param_hint="--over")
+        folder = to if to is None or name != "all" else to / experiment.name
+        with clear_errors(_names(experiment, {key: f"--set {key}" for key in pairs} | swept)):
+            settings = experiment.defaults.with_changes(pairs)
             _run_sweep(Sweep(experiment, settings, axes, range(1, seeds + 1)), folder)
+
+
+def _names(experiment: Experiment, given: Mapping[str, str]) -> dict[str, str]:
+    """Where the settings of an experiment have their values from, for errors: from the options
+    that were given, or from its file."""
+    from tupelo.lab.experiment import COMMON
+
+    known = (*COMMON, *experiment.defaults.values)
+    names = {key: f"{experiment.path}: DEFAULTS[{key!r}]" for key in known} | dict(given)
+    # As `World.run` and `Trace` name them:
+    others = {"seconds": names["duration"], "path": names["mobility"]}
+    return names | others | {"settings": f"{experiment.path}: settings[...]"}
 
 
 def _run_sweep(sweep: Sweep, to: Path | None) -> None:
     """Run all points, with a progress bar; print the figures, and write them to the folder."""
-    from tupelo.lab.experiment import label, summarize
+    from tupelo.lab.experiment import label
     from tupelo.lab.loop import LabError
     from tupelo.lab.report import save_sweep
+    from tupelo.lab.summary import summarize
 
     if to is not None and to.exists() and any(to.iterdir()):
         raise typer.BadParameter(f"{to} is not empty", param_hint="--to")
@@ -238,7 +266,7 @@ def report_command(
     """
     from tupelo.lab.report import write_report
 
-    with clear_errors(), packages():
+    with clear_errors({"folder": "DIR"}), packages():
         page = write_report(folder)
     print(page)
 
@@ -258,13 +286,13 @@ def _without_logs() -> Iterator[None]:
 def _pairs(texts: list[str] | None) -> dict[str, object]:
     from tupelo.lab.experiment import parse_values
 
-    return {key: parse_values(value) for key, value in _split(texts or [])}
+    return {key: parse_values(value) for key, value in _split(texts or [], "--set")}
 
 
-def _split(texts: list[str]) -> list[tuple[str, str]]:
+def _split(texts: list[str], option: str) -> list[tuple[str, str]]:
     for text in texts:
         if "=" not in text:
-            raise typer.BadParameter(f"{text!r} is not of the form key=value")
+            raise typer.BadParameter(f"{text!r} is not of the form key=value", param_hint=option)
     return [(key, value) for key, _, value in (text.partition("=") for text in texts)]
 
 

@@ -14,71 +14,97 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from inspect import iscoroutinefunction
 from itertools import product
-from math import isnan
+from math import isfinite
 from pathlib import Path
-from statistics import median
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, BadInput
 from tupelo.lab.mobility import Mobility, RandomWaypoint, Still, Trace
 from tupelo.lab.ns3 import Ns3
 from tupelo.lab.radio import SENDS_MAX, Radio, Routing
+from tupelo.lab.summary import SUMMARY, Share
 from tupelo.lab.world import Result, Row, Wired, World
+
+__all__ = ["BadExperiment", "Claim", "Experiment", "Settings", "Share", "Sweep", "load"]
 
 FOLDER = Path(__file__).parent / "experiments"
 
 
+class BadExperiment(BadInput):
+    """The file of an experiment cannot be used: `field` is the part of it that is wrong."""
+
+    def __init__(self, file: Path, field: str, wanted: str, got: object = ...) -> None:
+        shown = "" if got is ... else f", not {got!r}"
+        super().__init__(f"{file}: {field} {wanted}{shown}")
+        self.file = file
+        self.field = field
+
+
+def _setting(default: Any, unit: str, meaning: str) -> Any:
+    return field(default=default, metadata={"unit": unit, "meaning": meaning})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an experiment is run with.
+    """What an experiment is run with. All experiments have these settings; `values` are those of
+    the experiment itself. `settings[name]` is the value of either."""
 
-    `network` is "radio", "wired" or "ns3". `mobility` is "still" (a square grid), "line" (a row),
-    "waypoint" (see `area`, `speed`, `pause`), or the path of a trace. `spacing` is the distance of
-    hosts that stand still. With `real` the hosts are processes, see `tupelo.lab.real`. `values` are
-    those of the experiment itself.
-    """
-
-    hosts: int = 7
-    seed: int = 1
-    duration: float = 60.0
-    network: str = "radio"
-    mobility: str = "still"
-    range: float = 250.0
-    loss: float = 0.0
-    delay: float = 0.0005
-    sends: int = SENDS_MAX
-    bandwidth: float = 11e6
-    routing: Routing = "direct"
-    spacing: float = 50.0
-    area: float = 1_000.0
-    speed: float = 1.0
-    pause: float = 30.0
-    heartbeat: float = 1.0
-    folder: str | None = None
-    real: bool = False
+    hosts: int = _setting(7, "", "number of hosts; their names are h1, h2, ...")
+    seed: int = _setting(1, "", "decides all random choices; --seed of run, --seeds of sweep")
+    duration: float = _setting(60.0, "s", "virtual time of the run")
+    network: str = _setting("radio", "", "radio, wired or ns3")
+    mobility: str = _setting(
+        "still",
+        "",
+        "still (a square grid), line (a row), waypoint, or the path of a trace",
+    )
+    range: float = _setting(250.0, "m", "range of the radio")
+    loss: float = _setting(0.0, "", "probability that a hop loses a packet; wired: 0")
+    delay: float = _setting(
+        0.0005, "s", "of a packet on a hop; wired: of a message, from this to twice this"
+    )
+    sends: int = _setting(SENDS_MAX, "", "how often a packet is sent on a hop at most")
+    bandwidth: float = _setting(11e6, "bit/s", "of the air; wired: of each direction of a link")
+    routing: Routing = _setting("direct", "", "direct (no routes), aodv or dsr")  # noqa: RUF009
+    spacing: float = _setting(50.0, "m", "distance of neighbours, if hosts stand still")
+    area: float = _setting(1_000.0, "m", "side of the square in which hosts walk (waypoint)")
+    speed: float = _setting(
+        1.0, "m/s", "highest speed (waypoint); each leg has one between 0.1 and this"
+    )
+    pause: float = _setting(30.0, "s", "rest at each point (waypoint)")
+    heartbeat: float = _setting(1.0, "s", "a host is missed after three")
+    folder: str | None = _setting(None, "", "new folder for durable hosts and their logs")
+    real: bool = _setting(False, "", "hosts are processes, in real time")
     values: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
-        return self.values[name]
+        if name in self.values:
+            return self.values[name]
+        if name not in COMMON:
+            raise BadArgument("settings", f"one of the settings {self._known()}", name)
+        return getattr(self, name)
+
+    def _known(self) -> str:
+        return ", ".join(sorted({*COMMON, *self.values}))
 
     def with_changes(self, changes: Mapping[str, Any]) -> Settings:
         """These settings with some of them changed. Raises BadArgument for an unknown name, and for
         a value of another type."""
-        own = {one.name for one in fields(self)} - {"values"}
         values = dict(self.values)
         changed: dict[str, Any] = {}
         for name, value in changes.items():
-            if name in own:
+            if name in COMMON:
                 changed[name] = _like(name, getattr(self, name), value)
             elif name in values:
                 values[name] = _like(name, values[name], value)
             else:
-                known = ", ".join(sorted({*own, *values}))
-                raise BadArgument(name, f"one of the settings {known}", name)
+                raise BadArgument(name, f"one of the settings {self._known()}", name)
         return replace(self, **changed, values=values)
 
     def movement(self) -> Mobility:
@@ -132,15 +158,28 @@ class Settings:
         return World(**{"hosts": self.hosts, "network": network, **defaults, **options})
 
 
+COMMON = {one.name: one for one in fields(Settings) if one.name != "values"}
+"""The settings of all experiments, with their `unit` and `meaning` as metadata."""
+
+Relation: TypeAlias = Literal["=", "<", ">", "max"]
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A figure of a paper: of which setting, which figure, and its value there."""
+    """A figure of a paper: of which setting, which figure, and its value there.
+
+    `relation` tells how ours is compared with it: with "<" or ">" the paper says only that it is
+    below or above `value`, with "max" the value is that of the worst case, so that our highest is
+    compared. `why` is the reason if ours differs.
+    """
 
     source: str
     setting: dict[str, Any]
     figure: str
     value: float
     remark: str = ""
+    relation: Relation = "="
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,40 +188,139 @@ class Experiment:
 
     name: str
     title: str
+    path: Path
     defaults: Settings
     run: Callable[[Settings], Result]
     figures: Callable[[Result], dict[str, float]]
     paper: tuple[Claim, ...] = ()
     sweep: dict[str, list[Any]] = field(default_factory=dict)
 
+    def measure(self, settings: Settings) -> tuple[Result, dict[str, float]]:
+        """Run it, and compute its figures. Raises BadExperiment if its functions return anything
+        else."""
+        try:
+            result = self.run(settings)
+        except ExceptionGroup as group:  # of the programs at the hosts
+            refused = [one for one in group.exceptions if isinstance(one, BadArgument)]
+            if not refused:
+                raise
+            raise refused[0] from group
+        if not isinstance(result, Result):
+            wanted = "must return a Result, as World.run() does"
+            raise BadExperiment(self.path, "run(settings)", wanted, result)
+        found = self.figures(result)
+        if not isinstance(found, dict):
+            wanted = "must return a dict of numbers"
+            raise BadExperiment(self.path, "figures(result)", wanted, found)
+        for figure, value in found.items():
+            where = f"figures(result)[{figure!r}]"
+            if not isinstance(figure, str):
+                raise BadExperiment(self.path, where, "must have a text as its key", figure)
+            if not _is_figure(value):
+                raise BadExperiment(self.path, where, "must be a number or None", value)
+        return result, found
+
 
 def load(name: str) -> Experiment:
-    """The experiment of this name, or in this file. Raises BadArgument if there is none."""
+    """The experiment of this name, or in this file. Raises BadArgument if there is none, and
+    BadExperiment if the file is none."""
     path = Path(name) if name.endswith(".py") else FOLDER / f"{name}.py"
     if not path.is_file():
         known = ", ".join(one.stem for one in _files())
-        raise BadArgument("name", f"the path of a file, or one of {known}", name)
+        raise BadArgument("name", f"the path of a .py file, or one of {known}", name)
     spec = importlib.util.spec_from_file_location(f"tupelo_experiment_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return _experiment(path.stem, module)
+    sys.modules[module.__name__] = module  # where dataclasses look their names up
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise BadExperiment(path, f"line {error.lineno}:", str(error.msg)) from error
+    return _experiment(path, module)
 
 
-def _experiment(name: str, module: ModuleType) -> Experiment:
+def _experiment(path: Path, module: ModuleType) -> Experiment:
     for needed in ("DEFAULTS", "run", "figures"):
         if not hasattr(module, needed):
-            raise BadArgument("name", f"a file with {needed}", name)
-    known = {one.name for one in fields(Settings)}
-    given: dict[str, Any] = module.DEFAULTS
-    own = {key: value for key, value in given.items() if key in known}
-    values = {key: value for key, value in given.items() if key not in known}
-    title = (module.__doc__ or name).strip().splitlines()[0]
-    paper = tuple(getattr(module, "PAPER", ()))
-    sweep = dict(getattr(module, "SWEEP", {}))
-    settings = Settings(**own, values=values)
-    return Experiment(name, title, settings, module.run, module.figures, paper, sweep)
+            raise BadExperiment(path, needed, "is missing")
+    for name in ("run", "figures"):
+        function = getattr(module, name)
+        if not callable(function) or iscoroutinefunction(function):
+            raise BadExperiment(path, name, "must be a function, and not async")
+    title = (module.__doc__ or "").strip() or path.stem
+    settings = _defaults(path, module.DEFAULTS)
+    return Experiment(
+        path.stem,
+        title.splitlines()[0],
+        path,
+        settings,
+        module.run,
+        module.figures,
+        _paper(path, settings, getattr(module, "PAPER", ())),
+        _sweep(path, settings, getattr(module, "SWEEP", {})),
+    )
+
+
+def _defaults(path: Path, given: Any) -> Settings:
+    if not isinstance(given, dict):
+        raise BadExperiment(path, "DEFAULTS", "must be a dict of settings", given)
+    for name in given:
+        if not isinstance(name, str) or name in SUMMARY:
+            wanted = f"must be a text other than {', '.join(SUMMARY)}"
+            raise BadExperiment(path, "a key of DEFAULTS", wanted, name)
+    values = {name: value for name, value in given.items() if name not in COMMON}
+    common = {name: value for name, value in given.items() if name in COMMON}
+    return _changed(path, "DEFAULTS", Settings(values=values), common)
+
+
+def _sweep(path: Path, settings: Settings, given: Any) -> dict[str, list[Any]]:
+    if not isinstance(given, dict):
+        raise BadExperiment(path, "SWEEP", "must be a dict of settings and their values", given)
+    for name, values in given.items():
+        where = f"SWEEP[{name!r}]"
+        if name == "seed":
+            raise BadExperiment(path, where, "must not be there: sweep has --seeds")
+        if not isinstance(values, list | tuple) or not values:
+            raise BadExperiment(path, where, "must be a list of values", values)
+        for value in values:
+            _changed(path, "SWEEP", settings, {name: value})
+    return {name: list(values) for name, values in given.items()}
+
+
+def _paper(path: Path, settings: Settings, given: Any) -> tuple[Claim, ...]:
+    if not isinstance(given, list | tuple):
+        raise BadExperiment(path, "PAPER", "must be a list of Claim", given)
+    for number, claim in enumerate(given):
+        where = f"PAPER[{number}]"
+        if not isinstance(claim, Claim):
+            raise BadExperiment(path, where, "must be a Claim", claim)
+        if not isinstance(claim.setting, dict):
+            raise BadExperiment(path, f"{where}.setting", "must be a dict", claim.setting)
+        _changed(path, f"{where}.setting", settings, claim.setting)
+        if not isinstance(claim.figure, str):
+            raise BadExperiment(path, f"{where}.figure", "must be a text", claim.figure)
+        if claim.value is None or not _is_figure(claim.value):
+            raise BadExperiment(path, f"{where}.value", "must be a number", claim.value)
+        if claim.relation not in ("=", "<", ">", "max"):
+            raise BadExperiment(path, f"{where}.relation", "must be =, <, > or max", claim.relation)
+    return tuple(given)
+
+
+def _changed(path: Path, where: str, settings: Settings, changes: dict[str, Any]) -> Settings:
+    for name, value in changes.items():
+        if name not in COMMON and name not in settings.values:
+            wanted = f"is not one of the settings {settings._known()}"
+            raise BadExperiment(path, f"{where}[{name!r}]", wanted)
+        try:
+            settings = settings.with_changes({name: value})
+        except BadArgument as error:
+            wanted = f"must be {error.expected}"
+            if name in COMMON and (meaning := COMMON[name].metadata["meaning"]):
+                unit = COMMON[name].metadata["unit"]
+                wanted += f" ({meaning}{unit and f', in {unit}'})"
+            raise BadExperiment(path, f"{where}[{name!r}]", wanted, value) from None
+    return settings
 
 
 def _files() -> list[Path]:
@@ -227,18 +365,11 @@ class Sweep:
                 if self.settings.folder is not None:
                     changes["folder"] = str(Path(self.settings.folder, label(point, seed)))
                 settings = self.settings.with_changes(changes)
-                try:
-                    result = self.experiment.run(settings)
-                except ExceptionGroup as group:  # of the programs at the hosts
-                    refused = [one for one in group.exceptions if isinstance(one, BadArgument)]
-                    if not refused:
-                        raise
-                    raise refused[0] from group
-                found = self.experiment.figures(result)
-                for figure, value in found.items():
-                    if figure == "seed" or figure in point or not _is_figure(value):
-                        wanted = "numbers, under names that no setting of the sweep has"
-                        raise BadArgument("figures", wanted, {figure: value})
+                result, found = self.experiment.measure(settings)
+                for figure in found:
+                    if figure == "seed" or figure in point:
+                        where, wanted = f"figures(result)[{figure!r}]", "is a setting of the sweep"
+                        raise BadExperiment(self.experiment.path, where, wanted)
                 row = {**point, "seed": seed, **found}
                 yield point, result, row
 
@@ -247,42 +378,6 @@ def label(point: Mapping[str, Any], seed: int) -> str:
     """The name of the folder of a run."""
     words = [f"{key}={value}" for key, value in {**point, "seed": seed}.items()]
     return " ".join(words).replace("/", "_")
-
-
-def summarize(rows: list[Row], over: Iterable[str]) -> list[Row]:
-    """For each point of a sweep and each figure: the number of runs, the median over the seeds, and
-    a 95 % confidence interval of the mean."""
-    keys = list(over)
-    points: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        points.setdefault(tuple(row[key] for key in keys), []).append(row)
-    table = []
-    for point, same in points.items():
-        for figure in (key for key in same[0] if key not in (*keys, "seed")):
-            numbers = [float(row[figure]) for row in same if row.get(figure) is not None]
-            numbers = [number for number in numbers if not isnan(number)]
-            if numbers:
-                mean = sum(numbers) / len(numbers)
-                half = _half_interval(numbers, mean)
-                told = {"runs": len(numbers), "median": median(numbers), "mean": mean}
-                bounds = {"low": mean - half, "high": mean + half}
-                table.append(
-                    dict(zip(keys, point, strict=True)) | {"figure": figure} | told | bounds
-                )
-    return table
-
-
-_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-"""The 97.5 % quantiles of Student's t, for 1 degree of freedom and more."""
-
-
-def _half_interval(numbers: list[float], mean: float) -> float:
-    freedom = len(numbers) - 1
-    if not freedom:
-        return 0.0
-    variance = sum((number - mean) ** 2 for number in numbers) / freedom
-    quantile = _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
-    return float(quantile * (variance / len(numbers)) ** 0.5)
 
 
 def _is_figure(value: object) -> bool:
@@ -298,12 +393,16 @@ def parse_values(text: str) -> Any:
 
 
 def _like(name: str, old: Any, new: Any) -> Any:
-    if isinstance(old, bool) or old is None or isinstance(old, str):
-        if old is not None and type(new) is not type(old):
-            raise BadArgument(name, f"a value like {old!r}", new)
+    if name == "folder" and not isinstance(new, str | None):
+        raise BadArgument(name, "the path of a folder", new)
+    if old is None or (isinstance(old, bool | str | dict) and type(new) is type(old)):
         return new
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return type(old)(new)
+    if isinstance(old, bool) or not isinstance(old, int | float):
+        raise BadArgument(name, f"a value like {old!r}", new)
     if isinstance(new, bool) or not isinstance(new, int | float):
         raise BadArgument(name, f"a number like {old!r}", new)
-    if isinstance(old, int) and new != int(new):
+    if isinstance(old, int) and not (isfinite(new) and new == int(new)):
         raise BadArgument(name, f"an integer like {old!r}", new)
     return type(old)(new)

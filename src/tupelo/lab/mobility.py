@@ -109,6 +109,12 @@ class RandomWaypoint(Mobility):
     fixed: Sequence[Point] = ()
 
     def __post_init__(self) -> None:
+        for name, pair, wanted in (
+            ("area", self.area, "a pair: the width and the height"),
+            ("speed", self.speed, "a pair: the slowest and the fastest"),
+        ):
+            if not isinstance(pair, Sequence) or len(pair) != 2:
+                raise BadArgument(name, wanted, pair)
         for side in self.area:
             _check_positive("area", side)
         slowest, fastest = self.speed

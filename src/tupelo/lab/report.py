@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument
-from tupelo.lab.world import Row, save_rows
+from tupelo.lab.world import Row, save_rows, versions
 
 if TYPE_CHECKING:
     from tupelo.lab.experiment import Sweep
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SWEEP_FILE = "sweep.json"
 FIGURES_FILE = "figures"
 """`figures.csv` has a row for each run, `figures.parquet` the same if pyarrow is there."""
+LINES_MAX = 6
+"""Of one panel of a picture; with more, there is a panel for each value of the first setting."""
 
 
 def save_sweep(folder: Path, sweep: Sweep, rows: list[Row], table: list[Row]) -> None:
@@ -28,6 +30,7 @@ def save_sweep(folder: Path, sweep: Sweep, rows: list[Row], table: list[Row]) ->
         "settings": asdict(sweep.settings),
         "over": sweep.over,
         "seeds": list(sweep.seeds),
+        "versions": versions(),
         "summary": table,
         "paper": [asdict(claim) for claim in sweep.experiment.paper],
     }
@@ -38,20 +41,27 @@ def save_sweep(folder: Path, sweep: Sweep, rows: list[Row], table: list[Row]) ->
 def write_report(folder: Path) -> Path:
     """Write `report.html` from all sweeps in the folder, and return its path. Raises BadArgument if
     there is none."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     files = sorted(folder.rglob(SWEEP_FILE))
     if not files:
         raise BadArgument("folder", f"a folder in which there is a {SWEEP_FILE}", str(folder))
-    sweeps = []
-    for file in files:
-        about = json.loads(file.read_text())
-        about["pictures"] = [Markup(svg) for svg in _pictures(about)]
-        about["claims"] = [claim | {"ours": _ours(about, claim)} for claim in about["paper"]]
-        sweeps.append(about)
+    sweeps = [json.loads(file.read_text()) for file in files]
+    for number, (file, about) in enumerate(zip(files, sweeps, strict=True)):
+        about["folder"] = file.parent.relative_to(folder).as_posix()
+        about["name"] = f"sweep{number}"
+        about["heading"] = _heading(about, sweeps)
+        about["claims"] = [line for claim in about["paper"] for line in _compared(about, claim)]
+        about["constant"], varied = _constant(about)
+        about["pictures"] = [
+            (figure, Markup(_picture(about, figure)))
+            for figure in (varied if about["over"] else [])
+        ]
     pages = Environment(
-        loader=PackageLoader("tupelo.lab"),
+        loader=ChoiceLoader(
+            [PackageLoader("tupelo.lab"), PackageLoader("tupelo.pipeline", "reports")]
+        ),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -62,60 +72,99 @@ def write_report(folder: Path) -> Path:
     return page
 
 
-def _ours(about: Row, claim: Row) -> list[Row]:
-    """The rows of our summary that a claim is about: those whose point does not contradict it."""
+def _heading(about: Row, sweeps: list[Row]) -> str:
+    """The name of the experiment; if there are several sweeps of it, with what differs."""
+    same = [_described(one) for one in sweeps if one["experiment"] == about["experiment"]]
+    if len(same) == 1:
+        return str(about["experiment"])
+    mine = _described(about)
+    apart = [key for key in mine if any(one.get(key) != mine[key] for one in same)]
+    told = ", ".join(f"{key} {mine[key]}" for key in apart) or about["folder"]
+    return f"{about['experiment']}: {told}"
+
+
+def _described(about: Row) -> dict[str, str]:
     settings = about["settings"] | about["settings"]["values"]
-    return [
+    swept = {key: ", ".join(map(str, values)) for key, values in about["over"].items()}
+    one = {key: str(value) for key, value in settings.items() if key not in ("seed", "values")}
+    return one | swept | {"seeds": ", ".join(map(str, about["seeds"]))}
+
+
+def _compared(about: Row, claim: Row) -> Iterator[Row]:
+    """A line for each row of our summary that a claim is about: those whose point does not
+    contradict it. If the claim is about the worst case, only our worst."""
+    settings = about["settings"] | about["settings"]["values"]
+    rows = [
         row
         for row in about["summary"]
         if row["figure"] == claim["figure"]
         and all(row.get(key, settings.get(key)) == value for key, value in claim["setting"].items())
     ]
+    relation, why = claim.get("relation", "="), claim.get("why", "")
+    if relation == "max":
+        rows = sorted(rows, key=lambda row: float(row["median"]))[-1:]
+    for row in rows:
+        point = {key: row[key] for key in about["over"]}
+        differs = _difference(relation, claim["value"], row["median"])
+        yield claim | {
+            "relation": relation,
+            "point": point,
+            "ours": row,
+            "differs": differs or "no",
+            "why": why if differs else "",
+        }
+    if not rows:
+        known = {row["figure"] for row in about["summary"]}
+        reason = "not in this sweep" if claim["figure"] in known else "no figure of this name"
+        none = {"relation": relation, "point": claim["setting"], "ours": None, "why": ""}
+        yield claim | none | {"differs": reason}
 
 
-def _pictures(about: Row) -> list[str]:
-    """One picture for each figure: over the first numeric axis, a line for each other point."""
-    numeric = [key for key, values in about["over"].items() if all(map(_is_number, values))]
-    if not numeric:
-        return []
-    axis = numeric[0]
-    others = [key for key in about["over"] if key != axis]
-    figures = dict.fromkeys(row["figure"] for row in about["summary"])
-    return [_picture(about["summary"], figure, axis, others) for figure in figures]
+def _difference(relation: str, paper: float, ours: float) -> str:
+    """How far ours is from the value of the paper, or "" if it is not."""
+    if ours == paper or (relation == "<" and ours < paper) or (relation == ">" and ours > paper):
+        return ""
+    if paper == 0 or ours / paper <= 0:
+        return f"{ours - paper:+.3g}"
+    ratio = ours / paper
+    return f"{100 * (ratio - 1):+.2g} %" if 0.5 < ratio < 2 else f"× {ratio:.2g}"
 
 
-def _picture(summary: list[Row], figure: str, axis: str, others: list[str]) -> str:
-    from matplotlib.figure import Figure
+def _constant(about: Row) -> tuple[dict[str, float], list[str]]:
+    """The figures that are the same in all runs, with their values, and the others."""
+    values: dict[str, set[float]] = {}
+    for row in about["summary"]:
+        values.setdefault(row["figure"], set()).update((row["low"], row["mean"], row["high"]))
+    constant = {figure: one.copy().pop() for figure, one in values.items() if len(one) == 1}
+    return constant, [figure for figure in values if figure not in constant]
 
-    drawn = Figure(figsize=(5, 3), layout="constrained")
-    axes = drawn.add_subplot()
-    lines: dict[str, list[Row]] = {}
-    for row in summary:
+
+def _picture(about: Row, figure: str) -> str:
+    """The figure over the setting with the most values, numbers before texts, and a line for each
+    other point."""
+    from tupelo.pipeline.reports.plots import intervals
+
+    over = about["over"]
+    axis = max(over, key=lambda key: (all(map(_is_number, over[key])), len(over[key])))
+    others = [key for key in over if key != axis]
+    lines = 1
+    for key in others:
+        lines *= len(over[key])
+    apart = others[:1] if lines > LINES_MAX and len(others) > 1 else []
+    panels: dict[str, dict[str, list[Any]]] = {}
+    for row in about["summary"]:
         if row["figure"] == figure:
-            label = ", ".join(f"{key} {row[key]}" for key in others)
-            lines.setdefault(label, []).append(row)
-    for label, rows in lines.items():
-        rows.sort(key=lambda row: row[axis])
-        low = [max(0.0, row["mean"] - row["low"]) for row in rows]
-        high = [max(0.0, row["high"] - row["mean"]) for row in rows]
-        axes.errorbar(
-            [row[axis] for row in rows],
-            [row["mean"] for row in rows],
-            yerr=[low, high],
-            capsize=3,
-            marker="o",
-            label=label,
-        )
-    axes.set_xlabel(axis)
-    axes.set_ylabel(figure.replace("_", " "))
-    axes.set_ylim(bottom=0)
-    if others:
-        axes.legend()
-    text = io.StringIO()
-    drawn.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    svg = text.getvalue()
-    words = f"{figure} over {axis}"
-    return svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{words}"', 1)
+            panel = ", ".join(f"{key} {row[key]}" for key in apart)
+            line = ", ".join(f"{key} {row[key]}" for key in others if key not in apart)
+            point = row[axis], row["mean"], row["low"], row["high"]
+            panels.setdefault(panel, {}).setdefault(line, []).append(point)
+    for panel_lines in panels.values():
+        for points in panel_lines.values():
+            if _is_number(points[0][0]):
+                points.sort()
+    words = figure.replace("_", " ")
+    svg = intervals(f"{about['name']}-{figure}", axis, words, panels)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{words} over {axis}"', 1)
 
 
 def _is_number(value: Any) -> bool:

@@ -47,6 +47,8 @@ Row: TypeAlias = dict[str, Any]
 
 BEACON_SECONDS = 1.0
 BEACON_BYTES = 100
+ANSWER_SECONDS = 5.0
+"""As in `tupelo.Host`. The simulations have less patience."""
 BEACONS_MISSED = 3
 """A host that was not heard for so many beacons is not dialled any more."""
 
@@ -287,6 +289,7 @@ class RunningWorld(VirtualWorld[WorldHost]):
                     peers=() if self._by_beacons else described.names[:number],
                     path=None if described.folder is None else described.folder / name,
                     heartbeat=described.heartbeat,
+                    answer_seconds=ANSWER_SECONDS,
                 )
             )
 

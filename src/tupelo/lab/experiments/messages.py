@@ -9,7 +9,7 @@ import asyncio
 from statistics import median
 
 from tupelo import lab
-from tupelo.lab.experiment import Claim, Settings
+from tupelo.lab.experiment import Claim, Settings, Share
 from tupelo.lab.paradigms import open_channel
 
 DEFAULTS = {
@@ -72,8 +72,8 @@ def figures(result: lab.Result) -> dict[str, float]:
     times = [row["time"] for row in result.rows if row["name"] == "received"]
     span = max(times) - min(times) if len(times) > 1 else float("nan")
     return {
-        "delivered": len(latencies) / max(1, sent * receivers),
-        "answered": len(trips) / max(1, sent * receivers),
+        "delivered": Share(len(latencies), sent * receivers),
+        "answered": Share(len(trips), sent * receivers),
         "latency_median": median(latencies) if latencies else float("nan"),
         "latency_95": latencies[int(0.95 * len(latencies))] if latencies else float("nan"),
         "round_trip_median": median(trips) if trips else float("nan"),

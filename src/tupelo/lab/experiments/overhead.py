@@ -7,7 +7,8 @@ membership) is measured in a first phase of the same length, and subtracted.
 import asyncio
 
 from tupelo import lab
-from tupelo.lab.experiment import Claim, Settings
+from tupelo.errors import BadArgument
+from tupelo.lab.experiment import Claim, Settings, Share
 from tupelo.lab.paradigms import open_channel
 
 DEFAULTS = {
@@ -28,12 +29,15 @@ PAPER = [
     Claim("MELON table 3.2", {"paradigm": "rpc", "size": 1_000}, "overhead", 571.0),
     Claim("MELON table 3.2", {"paradigm": "tuples", "size": 1_000}, "overhead", 1_915.0),
 ]
-PHASE_SECONDS = 50.0
+BEGIN_SECONDS, PHASE_SECONDS = 20.0, 50.0
 
 
 def run(settings: Settings) -> lab.Result:
+    if settings.duration < BEGIN_SECONDS + 2 * PHASE_SECONDS + 1:
+        raise BadArgument("duration", "121 or more, for the two phases", settings.duration)
+
     async def scene(_):
-        await asyncio.sleep(20)
+        await asyncio.sleep(BEGIN_SECONDS)
         for phase in ("idle", "busy"):
             before = lab.sent()
             await asyncio.sleep(PHASE_SECONDS)
@@ -43,7 +47,7 @@ def run(settings: Settings) -> lab.Result:
 
     async def sender(host):
         channel = open_channel(settings["paradigm"], host, settings["poll"])
-        await asyncio.sleep(21 + PHASE_SECONDS - lab.now())
+        await asyncio.sleep(BEGIN_SECONDS + 1 + PHASE_SECONDS - lab.now())
         for number in range(settings["messages"]):
             await channel.send(("message", host.name, number, lab.now(), bytes(settings["size"])))
             await asyncio.sleep(0.9 * PHASE_SECONDS / settings["messages"])
@@ -69,7 +73,7 @@ def figures(result: lab.Result) -> dict[str, float]:
     sent = result.parameters["sent"]
     cost = (busy["bytes"] - idle["bytes"]) / sent
     return {
-        "delivered": result.count("received") / sent,
+        "delivered": Share(result.count("received"), sent),
         "bytes": cost,
         "overhead": cost - result.parameters["size"],
         "messages": (busy["frames"] - idle["frames"]) / sent,

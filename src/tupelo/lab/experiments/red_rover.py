@@ -12,11 +12,11 @@ how far the shown position is from the true one, in metres, of those who are no 
 
 import asyncio
 from math import dist
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from tupelo import lab
-from tupelo.lab.experiment import Claim, Settings
+from tupelo.lab.experiment import Claim, Settings, Share
 from tupelo.models import lime
 from tupelo.models.lime import ONCE, ONCE_PER_TUPLE, LimeTupleSpace, UbiquitousReaction
 
@@ -147,9 +147,9 @@ def figures(result: lab.Result) -> dict[str, float]:
     team = {name for name in teams if found and teams[name] == teams[found["host"]]}
     near = team.intersection(found["group"]) if found else set()
     return {
-        "ghosts_right": mean(right) if right else float("nan"),
+        "ghosts_right": Share(sum(right), len(right)),
         "error_median": median(errors) if errors else float("nan"),
-        "told": mean(one in told for one in near) if near else float("nan"),
+        "told": Share(len(near.intersection(told)), len(near)),
         "told_after": median(told[one] - found["time"] for one in told) if told else float("nan"),
         "opponents_told": len(set(told) - team),
         "messages": result.messages,

@@ -9,6 +9,7 @@ table does not count either.
 import asyncio
 
 from tupelo import lab
+from tupelo.errors import BadArgument
 from tupelo.lab.experiment import Claim, Settings
 from tupelo.lab.paradigms import open_channel
 
@@ -34,6 +35,9 @@ OPENS, SENDS, ENDS = 10.0, 15.0, 19.0
 
 
 def run(settings: Settings) -> lab.Result:
+    if settings.duration <= ENDS:
+        raise BadArgument("duration", f"more than {ENDS}", settings.duration)
+
     async def sender(host):
         channel = open_channel(settings["paradigm"], host, settings["poll"])
         await asyncio.sleep(SENDS - lab.now())

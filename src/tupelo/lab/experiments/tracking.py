@@ -10,6 +10,7 @@ The speed of the record is measured by `make bench ARGS=tracking`.
 import asyncio
 
 from tupelo import lab
+from tupelo.errors import BadArgument
 from tupelo.lab.experiment import Claim, Settings
 from tupelo.models.melon import Melon
 
@@ -30,6 +31,9 @@ KIND = ("mine", int)
 
 
 def run(settings: Settings) -> lab.Result:
+    if settings.duration < 45:
+        raise BadArgument("duration", "45 or more, for all steps", settings.duration)
+
     async def write(host):
         melon, rng = Melon(host), lab.random()
         for number in range(settings["messages"]):

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from tupelo import lab
 from tupelo.errors import TokenAway
-from tupelo.lab.experiment import Claim, Settings
+from tupelo.lab.experiment import Claim, Settings, Share
 from tupelo.models.event_heap import EventHeap
 
 DEFAULTS = {
@@ -118,12 +118,12 @@ def figures(result: lab.Result) -> dict[str, float]:
             moved += place < furthest.get(row["host"], -1)
             furthest[row["host"]] = max(place, furthest.get(row["host"], -1))
     return {
-        "agreed": float(len(ends) == hosts and all(end == ends[0] for end in ends)),
+        "agreed": Share(len(ends) == hosts and all(end == ends[0] for end in ends), 1),
         "to_one_order": float("nan") if one_since is None else one_since - meeting,
         "clones": result.count("cloned") / hosts,
         "put": len(put),
         "lost": len(put - set(last)),
         "refused": result.count("refused"),
-        "moved": moved / max(1, got),
+        "moved": Share(moved, got),
         "messages": result.messages,
     }

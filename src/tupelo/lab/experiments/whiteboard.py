@@ -13,7 +13,7 @@ import asyncio
 from statistics import median
 
 from tupelo import lab
-from tupelo.lab.experiment import Claim, Settings
+from tupelo.lab.experiment import Claim, Settings, Share
 from tupelo.lab.paradigms import open_channel
 
 DEFAULTS = {
@@ -96,11 +96,11 @@ def figures(result: lab.Result) -> dict[str, float]:
             cause = sent[figure]["author"], sent[figure]["number"]
             if cause[1] >= 0 and cause[0] != host:
                 global_disordered += places.get(cause, len(received)) > place
-    count = max(1, len(received))
+    shown = sum(map(len, at.values()))
     return {
-        "delivered": len(received) / max(1, len(sent) * (boards - 1)),
-        "host_disordered": host_disordered / count,
-        "global_disordered": global_disordered / count,
+        "delivered": Share(shown, len(sent) * (boards - 1)),
+        "host_disordered": Share(host_disordered, len(received)),
+        "global_disordered": Share(global_disordered, shown),
         "latency_median": median(latencies) if latencies else float("nan"),
         "latency_95": sorted(latencies)[int(0.95 * len(latencies))] if latencies else float("nan"),
         "bytes_per_update": result.bytes / max(1, len(sent)),

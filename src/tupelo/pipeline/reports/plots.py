@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import cos, hypot, sin, tau
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 from matplotlib import dates as matplotlib_dates
@@ -143,6 +143,60 @@ def lines(
         return _svg(figure, name)
 
 
+def intervals(
+    name: str,
+    axis: str,
+    label: str,
+    panels: Mapping[str, Mapping[str, Sequence[tuple[Any, float, float, float]]]],
+) -> str:
+    """A panel for each name, with a line per series. A point has a place on the axis (numbers, or
+    texts), a value, and the ends of its interval."""
+    points = [one for panel in panels.values() for series in panel.values() for one in series]
+    places = list(dict.fromkeys(place for place, *_ in points))
+    has_numbers = all(isinstance(place, int | float) for place in places)
+    series_max = max(map(len, panels.values()))
+    with matplotlib.rc_context(_LOOK):
+        figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
+        (row,) = figure.subplots(1, len(panels), sharey=True, squeeze=False)
+        for axes, (title, panel) in zip(row, panels.items(), strict=True):
+            axes.set_title(title, fontsize=9)
+            for number, (part, series) in enumerate(panel.items()):
+                # Texts have no place between them, so that series can stand side by side.
+                aside = 0.0 if has_numbers else 0.09 * (number - (series_max - 1) / 2)
+                axes.errorbar(
+                    [at if has_numbers else places.index(at) + aside for at, *_ in series],
+                    [value for _, value, _, _ in series],
+                    yerr=[
+                        [max(0.0, value - low) for _, value, low, _ in series],
+                        [max(0.0, high - value) for _, value, _, high in series],
+                    ],
+                    color=_COLOURS[number % SERIES],
+                    linestyle=_STYLES[number % len(_STYLES)] if has_numbers else "none",
+                    marker=_MARKERS[number % len(_MARKERS)],
+                    markersize=3.5,
+                    linewidth=1.3,
+                    capsize=2.5,
+                    label=part,
+                )
+            axes.set_xlabel(axis)
+            if not has_numbers:
+                axes.set_xticks(range(len(places)), list(map(str, places)))
+                axes.set_xlim(-0.6, len(places) - 0.4)
+            elif min(places) > 0 and max(places) >= 50 * min(places):
+                _make_log(axes, "x", places)
+        ends = [end for _, _, *both in points for end in both]
+        if min(ends) > 0 and max(ends) >= 30 * min(ends):
+            _make_log(row[0], "y", ends)
+        else:
+            row[0].set_ylim(
+                bottom=min(0.0, *ends), top=None if max(ends) > min(ends) else max(ends) + 1
+            )
+        row[0].set_ylabel(label)
+        if series_max > 1:
+            _add_legend(figure, row[0])
+        return _svg(figure, name)
+
+
 def spans(name: str, rows: Mapping[str, Sequence[tuple[datetime, datetime]]]) -> str:
     """A row per label with a bar per span of time."""
     with matplotlib.rc_context(_LOOK):
@@ -231,13 +285,17 @@ def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 def _spread(axes: Axes, values: Sequence[float]) -> None:
     """A logarithmic scale shows long and short values together."""
-    least, most = min(values), max(values)
-    if least > 0:
-        axes.set_xscale("log")
-        steps = (1.0,) if most > 100 * least else (1.0, 2.0, 5.0)
-        axes.xaxis.set_major_locator(_ticker.LogLocator(subs=steps))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(_ticker.NullFormatter())
+    if min(values) > 0:
+        _make_log(axes, "x", values)
+
+
+def _make_log(axes: Axes, which: Literal["x", "y"], values: Sequence[float]) -> None:
+    axes.set(**{f"{which}scale": "log"})
+    scaled = axes.xaxis if which == "x" else axes.yaxis
+    steps = (1.0,) if max(values) > 100 * min(values) else (1.0, 2.0, 5.0)
+    scaled.set_major_locator(_ticker.LogLocator(subs=steps))
+    scaled.set_major_formatter("{x:g}")
+    scaled.set_minor_formatter(_ticker.NullFormatter())
 
 
 def _show_times(axes: Axes) -> None:
