@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument
+from tupelo.lab.reception import reception_of
 from tupelo.lab.world import Row, save_rows
 
 if TYPE_CHECKING:
@@ -35,9 +36,12 @@ def save_sweep(folder: Path, sweep: Sweep, rows: list[Row], table: list[Row]) ->
     save_rows(rows, folder / FIGURES_FILE)
 
 
-def write_report(folder: Path) -> Path:
-    """Write `report.html` from all sweeps in the folder, and return its path. Raises BadArgument if
-    there is none."""
+def write_report(folder: Path, *, spark: bool | None = None) -> Path:
+    """Write `report.html` from all sweeps in the folder, and return its path.
+
+    Where the records are about messages, Spark computes how they reached each host: if Spark and
+    Java are installed (None), always (True) or never (False). Raises BadArgument if there is no
+    sweep, and PipelineError if Spark must be there and is not."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -49,6 +53,7 @@ def write_report(folder: Path) -> Path:
         about = json.loads(file.read_text())
         about["pictures"] = [Markup(svg) for svg in _pictures(about)]
         about["claims"] = [claim | {"ours": _ours(about, claim)} for claim in about["paper"]]
+        about["reception"] = reception_of(file.parent, about, spark=spark)
         sweeps.append(about)
     pages = Environment(
         loader=PackageLoader("tupelo.lab"),
