@@ -246,7 +246,8 @@ def report_command(
     """
     from tupelo.lab.report import write_report
 
-    with clear_errors(), packages():
+    running = Console(stderr=True).status("computing the report")
+    with clear_errors(), packages(), running:
         page = write_report(folder, spark=spark)
     print(page)
 
