@@ -259,6 +259,14 @@ def report_command(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The --to folder of one or more sweeps.")
     ],
+    spark: Annotated[
+        bool | None,
+        typer.Option(
+            "--spark/--no-spark",
+            help="Compute from the records, by Spark, how messages reached each host."
+            " [default: if Spark and Java are installed]",
+        ),
+    ] = None,
 ) -> None:
     """Write one page with the figures of all sweeps in a folder, beside the figures of the papers.
 
@@ -266,8 +274,9 @@ def report_command(
     """
     from tupelo.lab.report import write_report
 
-    with clear_errors({"folder": "DIR"}), packages():
-        page = write_report(folder)
+    running = Console(stderr=True).status("computing the report")
+    with clear_errors({"folder": "DIR"}), packages(), running:
+        page = write_report(folder, spark=spark)
     print(page)
 
 
