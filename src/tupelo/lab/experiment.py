@@ -28,6 +28,7 @@ from tupelo.lab.mobility import Mobility, RandomWaypoint, Still, Trace
 from tupelo.lab.ns3 import Ns3
 from tupelo.lab.radio import SENDS_MAX, Radio, Routing
 from tupelo.lab.world import Result, Row, Wired, World
+from tupelo.pipeline.intervals import interval
 
 FOLDER = Path(__file__).parent / "experiments"
 
@@ -262,27 +263,16 @@ def summarize(rows: list[Row], over: Iterable[str]) -> list[Row]:
             numbers = [float(row[figure]) for row in same if row.get(figure) is not None]
             numbers = [number for number in numbers if not isnan(number)]
             if numbers:
-                mean = sum(numbers) / len(numbers)
-                half = _half_interval(numbers, mean)
+                mean, low, high = interval(numbers)
                 told = {"runs": len(numbers), "median": median(numbers), "mean": mean}
-                bounds = {"low": mean - half, "high": mean + half}
+                bounds = {
+                    "low": mean if low is None else low,
+                    "high": mean if high is None else high,
+                }
                 table.append(
                     dict(zip(keys, point, strict=True)) | {"figure": figure} | told | bounds
                 )
     return table
-
-
-_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-"""The 97.5 % quantiles of Student's t, for 1 degree of freedom and more."""
-
-
-def _half_interval(numbers: list[float], mean: float) -> float:
-    freedom = len(numbers) - 1
-    if not freedom:
-        return 0.0
-    variance = sum((number - mean) ** 2 for number in numbers) / freedom
-    quantile = _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
-    return float(quantile * (variance / len(numbers)) ** 0.5)
 
 
 def _is_figure(value: object) -> bool:
