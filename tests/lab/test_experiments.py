@@ -205,7 +205,7 @@ def test_a_sweep_has_medians_and_intervals_over_the_seeds() -> None:
     rows += [{"loss": 1, "seed": 1, "late": 5.0}, {"loss": 1, "seed": 2, "late": float("nan")}]
     none, one = summarize(rows, ["loss"])
     assert (none["median"], none["mean"], none["runs"]) == (2.0, 2.0, 3)
-    assert none["high"] - none["mean"] == pytest.approx(4.30 * (1 / 3) ** 0.5)
+    assert none["high"] - none["mean"] == pytest.approx(4.302653 * (1 / 3) ** 0.5)
     assert (one["low"], one["high"]) == (5.0, 5.0)
     experiment = load("overhead")
     sweep = Sweep(experiment, experiment.defaults, {"size": [1, 2], "poll": [0.5]}, [1, 2])

@@ -13,7 +13,8 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from tupelo.errors import PipelineError
-from tupelo.lab.experiment import label, summarize
+from tupelo.lab.experiment import label
+from tupelo.lab.summary import summarize
 from tupelo.lab.world import Row, save_rows
 
 if TYPE_CHECKING:

@@ -269,6 +269,8 @@ def run(
                 reaction.fired.add(entry)
                 reaction.ended = reaction.once
                 _call(core, reaction, entry, step)
+                if not txn.id and core.log.on:
+                    txn.causes.update(dict.fromkeys(txn.agenda, entry))
                 agenda.extend((written, None) for written in txn.agenda)
                 txn.agenda.clear()
                 agenda += step.agenda

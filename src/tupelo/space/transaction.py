@@ -33,7 +33,8 @@ class Txn:
 
     `store` has its writes, and `delayed` those that become visible later; `taken` the entries that
     it took, with the transaction that wrote them (None for entries of the space), and `waited` the
-    seconds it waited for them; `read` its read locks. `agenda` collects writes while reactions run.
+    seconds it waited for them; `read` its read locks. `agenda` collects writes while reactions run;
+    `causes` has the entries to which reactions outside a transaction reacted, by what they wrote.
     `holder` is the taker, if the transaction is a delivery, and `actor` the agent that uses it, if
     known.
     """
@@ -41,6 +42,7 @@ class Txn:
     __slots__ = (
         "actor",
         "agenda",
+        "causes",
         "children",
         "delayed",
         "expires",
@@ -70,6 +72,7 @@ class Txn:
         self.read: dict[Entry, None] = {}
         self.waited: dict[Entry, float] = {}
         self.agenda: list[Entry] | None = None
+        self.causes: dict[Entry, Entry] = {}
         self.holder: Holder | None = None
         self.actor: Actor | None = None
 
@@ -153,6 +156,7 @@ def _commit(core: Core, txn: Txn) -> None:
     if not was_prepared:  # The reactions of a prepared one have run; it cannot fail any more.
         reaction.run(core, txn, list(txn.store), undo=abort)
     written = list(txn.store)
+    causes = {entry: _cause(txn, entry) for entry in txn.causes} if txn.causes else None
     _end(core, txn, "committed")
     _unlock(core, txn)
     for entry, home in txn.taken.items():
@@ -168,13 +172,22 @@ def _commit(core: Core, txn: Txn) -> None:
         entry.gone = False
         entry.txn = None
         entry.arrival = core.next_arrival()
-    core.publish(written, txn_id=txn.id)
+    core.publish(written, txn_id=txn.id, causes=causes)
     for entry in txn.delayed:
         entry.arrival = core.next_arrival()
     core.delay(list(txn.delayed), txn_id=txn.id)
     txn.delayed.clear()
     if was_prepared:
         core.log.decided("committed", txn)
+
+
+def _cause(txn: Txn, entry: Entry) -> Entry | None:
+    """The entry that a reaction reacted to when it wrote this one. If that was written and taken
+    within the step, it was never visible: then its own cause."""
+    cause = txn.causes.get(entry)
+    while cause is not None and txn.taken.get(cause) is not None:
+        cause = txn.causes.get(cause)
+    return cause
 
 
 def abort(core: Core, txn: Txn, reason: str = "") -> None:
