@@ -23,6 +23,7 @@ from benchmarks import (
     melon,
     memory,
     pipeline,
+    pipeline_jobs,
     postgres,
     queues,
     remote,
@@ -52,7 +53,17 @@ THEMES = {
     "pipeline": pipeline.run,
     "whatif": whatif.run,
 }
-NAMES = [*THEMES, "kills", "lime", "melon", "unread", "event_heap", "worst", "thesis"]
+NAMES = [
+    *THEMES,
+    "kills",
+    "lime",
+    "melon",
+    "unread",
+    "event_heap",
+    "pipeline_jobs",
+    "worst",
+    "thesis",
+]
 
 
 def main() -> None:
@@ -91,6 +102,10 @@ def main() -> None:
                 more, orders = in_fresh_process(event_heap.run, settings)
                 tables += more
                 plots[name] = event_heap.plot, orders
+            elif name == "pipeline_jobs":
+                promised, more = pipeline_jobs.run(settings)  # starts processes by itself
+                lines += promised
+                tables += more
             else:
                 lines += in_fresh_process(THEMES[name], settings)
             if name == "doors":

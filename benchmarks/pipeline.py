@@ -30,12 +30,10 @@ from benchmarks.measure import Line, Settings, Target, compare, require
 from benchmarks.report import OUT
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import MANIFEST, Archive, compact, seal
-from tupelo.pipeline.schema import CHANGES, COLUMNS, build
+from tupelo.pipeline.schema import COLUMNS, TIME, build
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from tupelo.pipeline.jobs import Job
 
 SIZES = (1_000_000, 10_000_000)
 SEGMENTS = 1_000
@@ -119,7 +117,6 @@ def _sealed(settings: Settings, spark: SparkSession, directory: Path) -> list[Li
     return [
         *lines,
         _audit(settings, spark, archives),
-        *_jobs(settings, spark, directory),
         _compacted(settings, spark, directory),
     ]
 
@@ -143,8 +140,8 @@ def _against_parquet(
     few = partial(through_format, columns=",".join(FEW))
     lines = []
     for said, work, read in (
-        ('all columns through format("tupelo")', _drain, through_format),
-        ("all columns through pipeline.changes", _drain, through_changes),
+        ('all columns through format("tupelo")', drain, through_format),
+        ("all columns through pipeline.changes", drain, through_changes),
         (f'{len(FEW)} columns aggregated, format("tupelo")', _aggregate, few),
         (f"{len(FEW)} columns aggregated, pipeline.changes", _aggregate, through_changes),
     ):
@@ -168,7 +165,7 @@ def _rate(work: Callable[[DataFrame, int], None], read: Read, count: int) -> flo
     return count / (perf_counter() - start)
 
 
-def _drain(table: DataFrame, _: int) -> None:
+def drain(table: DataFrame, _: int = 0) -> None:
     table.write.format("noop").mode("overwrite").save()
 
 
@@ -202,35 +199,6 @@ def _audited(spark: SparkSession, archive: Path) -> float:
     seconds = perf_counter() - start
     require(not faults, "nothing should be wrong with these changes")
     return seconds
-
-
-def _jobs(settings: Settings, spark: SparkSession, directory: Path) -> list[Line]:
-    """Each job, once: all of them on ten million changes take long."""
-    from tupelo.pipeline.jobs import JOBS
-
-    small, large = (settings.size(size) for size in SIZES)
-    archives = [directory / f"work-{count}" for count in (small, large)]
-    for count, archive in zip((small, large), archives, strict=True):
-        seal(MadeWork("host-1", count), archive)
-    return [
-        Line(
-            f"{job.name} of {large:,} changes",
-            f"that of {small:,}",
-            "s",
-            Target("≤", 12),
-            [_answered(spark, archives[1], job)],
-            [_answered(spark, archives[0], job)],
-        )
-        for job in JOBS.values()
-    ]
-
-
-def _answered(spark: SparkSession, archive: Path, job: Job) -> float:
-    from tupelo.pipeline import changes
-
-    start = perf_counter()
-    _drain(job.run(changes(spark, str(archive)).drop("payload")), 0)
-    return perf_counter() - start
 
 
 def _compacted(settings: Settings, spark: SparkSession, directory: Path) -> Line:
@@ -336,7 +304,7 @@ def _tail(settings: Settings, spark: SparkSession, where: str, path: str, count:
         "nothing",
         "/s",
         Target("≥", 250_000, of="ours"),
-        partial(_rate, _drain, read, count),
+        partial(_rate, drain, read, count),
         None,
         settings.rounds,
     )
@@ -417,6 +385,12 @@ def _idle_seconds(stream: DataFrame, directory: Path) -> float:
 
 def _processor_seconds() -> dict[int, float]:
     """The processor time of this process and each of its descendants that run now."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    return {pid: used / ticks for pid, used in family().items()}
+
+
+def family() -> dict[int, int]:
+    """This process and each of its descendants that run now, with the ticks that they have used."""
     found: dict[int, tuple[int, int]] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -427,8 +401,7 @@ def _processor_seconds() -> dict[int, float]:
         below = {pid for pid, (parent, _) in found.items() if parent in own and pid not in own}
         own |= below
         more = bool(below)
-    ticks = os.sysconf("SC_CLK_TCK")
-    return {pid: found[pid][1] / ticks for pid in own if pid in found}
+    return {pid: found[pid][1] for pid in own if pid in found}
 
 
 def _sink(settings: Settings, spark: SparkSession, host: Elsewhere, url: str) -> Line:
@@ -463,12 +436,12 @@ Fields = tuple[str, int, float, str]
 TYPES = (str, int, float, str)
 
 _WHAT = ("resize", "rotate", "crop", "sharpen", "print", "send", "keep", "forget")
-_AGENTS = 20
+AGENTS = 20
 _ROWS = 65_536
-_LAG = 1_000
+LAG = 1_000
 """How many entries are written before the first is taken."""
-_BEGIN = 1_794_800_000.0  # in November 2026
-_A_SECOND = 500
+BEGIN = 1_794_800_000.0  # in November 2026
+A_SECOND = 500
 
 
 def fields(i: int) -> Fields:
@@ -480,9 +453,10 @@ class MadeLog:
     """A generated log: entries are written, and taken a little later in the same order. It is
     sealed like any other log."""
 
+    space = SPACE
+
     def __init__(self, host: str, count: int) -> None:
         self.host = host
-        self.space = SPACE
         self.id = f"made for {host}"
         self._count = count
 
@@ -495,69 +469,37 @@ class MadeLog:
 
     def _batch(self, position: Any) -> pa.RecordBatch:
         # After the first of them, writes are at odd positions and takes at even ones.
-        taken = (position % 2 == 0) & (position > 2 * _LAG)
-        arrival = np.where(taken, position - 2 * _LAG + 1, position)
+        taken = (position % 2 == 0) & (position > 2 * LAG)
+        arrival = np.where(taken, position - 2 * LAG + 1, position)
         encode = msgspec.msgpack.Encoder().encode
-        nothing = pa.nulls(len(position), pa.string())
-        who = pa.array([f"{self.host}/{side}-{n}" for side in "wt" for n in range(_AGENTS)])
-        raw = {
+        return self._built(
+            position,
+            arrival=pa.array(arrival, pa.int64()),
+            time=BEGIN + position / A_SECOND,
+            kind=pa.array(["written", "taken"]).take(pa.array(taken.astype(np.int8))),
+            agent=self._agents().take(pa.array(taken * AGENTS + position % AGENTS)),
+            waited=pa.array(np.where(taken, position % 100 / 1e3, 0.0)),
+            payload=[encode(fields(i)) for i in arrival.tolist()],
+        )
+
+    def _agents(self) -> Any:
+        """AGENTS writers, and then as many takers."""
+        return pa.array([f"{self.host}/{side}-{n}" for side in "wt" for n in range(AGENTS)])
+
+    def _built(self, position: Any, **raw: Any) -> pa.RecordBatch:
+        """A batch of these columns; an entry that is not said to be another's is of this host."""
+        count = len(position)
+        nothing = pa.nulls(count, pa.string())
+        others = {
             "position": pa.array(position, pa.int64()),
-            "arrival": pa.array(arrival, pa.int64()),
-            "time": _BEGIN + position / _A_SECOND,
-            "kind": pa.array(["written", "taken"]).take(pa.array(taken.astype(np.int8))),
-            "origin": pa.repeat(self.host, len(position)),
-            "n": pa.array(arrival, pa.int64()),
-            "agent": who.take(pa.array(taken * _AGENTS + position % _AGENTS)),
+            "origin": pa.repeat(self.host, count),
+            "n": raw["arrival"],
             "agent_name": nothing,
             "session": nothing,
             "txn": nothing,
             "to": nothing,
-            "waited": pa.array(np.where(taken, position % 100 / 1e3, 0.0)),
-            "expires": pa.nulls(len(position), CHANGES.field("expires").type),
-            "deliveries": pa.array(np.zeros(len(position), dtype=np.int64)),
-            "delayed": pa.nulls(len(position), pa.int64()),
-            "payload": [encode(fields(i)) for i in arrival.tolist()],
+            "expires": pa.nulls(count, TIME),
+            "deliveries": pa.array(np.zeros(count, dtype=np.int64)),
+            "delayed": pa.nulls(count, pa.int64()),
         }
-        return build(self.host, self.space, len(position), raw, COLUMNS)
-
-
-class MadeWork(MadeLog):
-    """A generated log of workers: a job is written; a little later a worker takes it and writes its
-    result in the same transaction."""
-
-    def _batch(self, position: Any) -> pa.RecordBatch:
-        turn, phase = (position - 1) // 3, (position - 1) % 3
-        writes = (phase == 0) | (turn < _LAG)
-        taken = (phase == 1) & ~writes
-        in_txn = (phase > 0) & ~writes
-        arrival = np.where(taken, position - 1 - 3 * _LAG, position)
-        encode = msgspec.msgpack.Encoder().encode
-        nothing = pa.nulls(len(position), pa.string())
-        who = pa.array([f"{self.host}/{side}-{n}" for side in "wt" for n in range(_AGENTS)])
-        raw = {
-            "position": pa.array(position, pa.int64()),
-            "arrival": pa.array(arrival, pa.int64()),
-            "time": _BEGIN + turn / _A_SECOND,
-            "kind": pa.array(["written", "taken"]).take(pa.array(taken.astype(np.int8))),
-            "origin": pa.repeat(self.host, len(position)),
-            "n": pa.array(arrival, pa.int64()),
-            "agent": who.take(pa.array(in_txn * _AGENTS + turn % _AGENTS)),
-            "agent_name": nothing,
-            "session": nothing,
-            "txn": pa.array(
-                [f"{t:032x}" if inside else None for t, inside in zip(turn, in_txn, strict=True)],
-                pa.string(),
-            ),
-            "to": nothing,
-            "waited": pa.array(np.where(taken, position % 100 / 1e3, 0.0)),
-            "expires": pa.nulls(len(position), CHANGES.field("expires").type),
-            "deliveries": pa.array(np.zeros(len(position), dtype=np.int64)),
-            "delayed": pa.nulls(len(position), pa.int64()),
-            "payload": [
-                encode(("result" if inside and not took else "job", i, i / 7, f"image-{i}.png"))
-                for i, inside, took in zip(
-                    arrival.tolist(), in_txn.tolist(), taken.tolist(), strict=True
-                )
-            ],
-        }
-        return build(self.host, self.space, len(position), raw, COLUMNS)
+        return build(self.host, self.space, count, others | raw, COLUMNS)
