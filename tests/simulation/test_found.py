@@ -51,6 +51,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines 
         # Directed messages were given out without room for the record of their take, and came again
         # after a restart.
         ("melon", 140, True),
+        # A host copied a stream from one that had deleted all of it for lack of room, and asked
+        # nobody else.
+        ("melon", 204, True),
+        # A host that was linked already accepted a second link, whose Hello did not list what had
+        # been delivered over the first one since.
+        ("melon", 287, True),
         # The checker knew nothing of a host that leaves while it is cut off from one whose messages
         # it has taken: they return there.
         ("melon", 5143, False),

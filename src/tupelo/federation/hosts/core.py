@@ -977,13 +977,16 @@ class HostCore:
 
     def _may_engage(self, peer: Peer) -> bool:
         """May this link be used? Two hosts that connect to each other at the same time keep one
-        link, the same at both ends."""
+        link, the same at both ends. A link that this host has dialled is in use at the other end
+        too: the Hello of another one may be older than what has arrived there since."""
         if self.disengaged:
             return False
         before = self.peers.get(peer.id)
         if before is None or before.talk.over:
             return True
-        stays = before.incarnation == peer.incarnation and before.dialled_by < peer.dialled_by
+        first = before.dialled_by
+        is_preferred = first < peer.dialled_by if peer.dialled_by == self.id else first == self.id
+        stays = before.incarnation == peer.incarnation and is_preferred
         if not stays:
             before.replaced = True
             before.talk.end("closed")

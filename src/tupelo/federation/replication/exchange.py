@@ -70,6 +70,8 @@ class FeedPartner:
     has: dict[str, StreamMark]
     doubted: set[str] = field(default_factory=set)
     """The streams of which it has sent unsigned items (reported once)."""
+    emptied: set[str] = field(default_factory=set)
+    """The streams of which it was asked for items and has evicted all of them."""
 
     def takes(self, source: str) -> bool:
         wants = self.everything or source in self.has
@@ -105,14 +107,13 @@ class FetchesInFlight:
 
     def consider(self, source: str) -> None:
         """Fetch what is missing of a stream from the partner that has most of it, unless a fetch is
-        in flight."""
+        in flight. Partners that have evicted all of it are asked last."""
         if source in self._asked:
             return
+        some = [partner for partner in self._partners.values() if self._lacks(partner, source)]
         best: FeedPartner | None = None
-        for partner in self._partners.values():
-            if self._lacks(partner, source) and (
-                best is None or partner.mark(source).exceeds(best.mark(source))
-            ):
+        for partner in [one for one in some if source not in one.emptied] or some:
+            if best is None or partner.mark(source).exceeds(best.mark(source)):
                 best = partner
         if best is None:
             return
@@ -513,6 +514,14 @@ class FeedExchange:
             self.wants.consider(source)
             return
         stream = self._stream(source)
+        if asked and batch.away and not batch.items:
+            partner.emptied.add(source)
+            if any(
+                source not in other.emptied and self._lacks(other, source)
+                for other in self.partners.values()
+            ):
+                self.wants.consider(source)
+                return
         if asked and not batch.more:
             partner.has[source] = mark
             if partner.source == base_of(source) and stream.mark.exceeds(mark):

@@ -621,7 +621,7 @@ class LimeHost(SimulatedHost):
     def _watch_migrations(self) -> None:
         """Notice that an agent leaves for a host that crashed: its answer was on the way."""
         migrations, history = self.host.migrations, self.world.history
-        ask = migrations._ask
+        ask = migrations.ask
 
         async def watched(target: str, body: Any) -> Any:
             answer = await ask(target, body)
@@ -629,7 +629,7 @@ class LimeHost(SimulatedHost):
                 history.lose_agent(history.parked.pop(body.token))
             return answer
 
-        migrations._ask = watched  # type: ignore[method-assign]
+        migrations.ask = watched  # type: ignore[method-assign]
 
     def sharing(self, space: str, since: float, until: float) -> set[frozenset[str]]:
         """The agents that have shared a space here, at each moment of this period."""

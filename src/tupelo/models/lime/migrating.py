@@ -196,7 +196,7 @@ class Migrations:
         state, class_name = runtime.state, self._host._class_names[type(runtime.agent)]
         try:
             async with self._server.group.operating():
-                await self._ask(target, ClassCheck(state.id, class_name))
+                await self.ask(target, ClassCheck(state.id, class_name))
             await runtime.pause(role)
             own, kept = _package_of(runtime, target)
             state.state = MIGRATING
@@ -227,7 +227,7 @@ class Migrations:
             for start in range(0, len(content), PIECE_BYTES):
                 end = start + PIECE_BYTES
                 last = end >= len(content)
-                await self._ask(
+                await self.ask(
                     target, PackagePiece(token, runtime.state.id, content[start:end], last)
                 )
         except MigrationFailed:  # The other host has refused it, so nothing is parked there.
@@ -258,7 +258,7 @@ class Migrations:
         """Send a decision; if the other host is lost, `settle` sends it again."""
         decision = self.decisions[token]
         try:
-            await self._ask(decision.host, MigrationDecision(token, decision.go))
+            await self.ask(decision.host, MigrationDecision(token, decision.go))
         except TupeloError as error:
             logger.info(
                 "the decision about an agent is not sent to %s yet: %s", decision.host, error
@@ -266,7 +266,7 @@ class Migrations:
         else:
             del self.decisions[token]
 
-    async def _ask(
+    async def ask(
         self, target: str, body: ClassCheck | PackagePiece | MigrationDecision | Load
     ) -> Any:
         return await self._server.sender.ask(target, MigrationRequest(encode(body)))
@@ -406,7 +406,7 @@ class Migrations:
             async with group.operating():
                 membership = group.membership
                 try:
-                    outcome = await self._ask(target, load)
+                    outcome = await self.ask(target, load)
                 except UnknownHost as error:
                     raise lost or LoadFailed(load.class_name, target, str(error)) from error
                 except PeerLost as error:
