@@ -41,6 +41,7 @@ from tupelo.federation.links.address import is_database, parse_url
 from tupelo.pipeline.declared import imported, plain_type
 from tupelo.pipeline.logs.database import open_database
 from tupelo.pipeline.logs.remote import Way
+from tupelo.pipeline.source.options import known_options
 from tupelo.space.capacity import SUNK
 from tupelo.space.dual_api import run_sync
 from tupelo.values.entry import SCALARS, Shape, shape_of, thaw, types_of
@@ -196,13 +197,10 @@ FORGET_SECONDS = 86_400.0
 it."""
 
 _BATCH_MAX = 2**63 - 1
-_KNOWN = {
-    name.lower(): name
-    for name in (
-        *("path", "entry", "lease", "writeId", "password", "tls", "reconnect"),
-        *("checkpointLocation", "queryName"),
-    )
-}
+_KNOWN = (
+    *("path", "entry", "lease", "writeId", "password", "tls", "reconnect"),
+    *("checkpointLocation", "queryName"),
+)
 
 
 @entry(SUNK)
@@ -240,11 +238,7 @@ class WriteOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> WriteOptions:
-        given = {key.lower(): value for key, value in options.items()}
-        unknown = given.keys() - _KNOWN.keys()
-        if unknown:
-            known = ", ".join(_KNOWN.values())
-            raise BadArgument("option", f"one of {known}", ", ".join(sorted(unknown)))
+        given = known_options(options, _KNOWN)
         path = given.get("path", "")
         if "://" not in path:
             expected = "tupelo://host:port/space: a space is written to at its host"
