@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -92,6 +92,8 @@ from tupelo.values.lease import ANY_LEASE, AsyncLease, Lease, check_lease
 from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template import as_template
+
+T = TypeVar("T")
 
 logger = logging.getLogger("tupelo")
 
@@ -341,10 +343,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         """A number for the changes of one operation of this object."""
         return next(self._next_token)
 
-    async def reading(self, body: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    async def reading(self, body: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         """Run statements that may be run twice; they are repeated after a lost connection."""
 
-        async def once() -> Any:
+        async def once() -> T:
             async with self.database.connection() as link:
                 return await body(link)
 
@@ -353,10 +355,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     async def atomic(
         self,
-        body: Callable[[Any], Coroutine[Any, Any, tuple[Any, Any]]],
+        body: Callable[[Any], Coroutine[Any, Any, tuple[T, Any]]],
         token: int | None = None,
         even_closed: bool = False,
-    ) -> Any:
+    ) -> T:
         """Run statements as one transaction and return the first part of their result. The second
         is None to roll back. After a lost connection the statements are repeated, unless the log
         has changes with their `token`; without one they may be done twice.
@@ -364,7 +366,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         The server cannot be asked for the outcome: after a crash it gives the id of a transaction
         that was not committed to another one."""
 
-        async def once() -> Any:
+        async def once() -> T:
             async with self.database.connection() as link:
                 backend = link.backend
                 await self.database.run(link, "BEGIN")
@@ -421,8 +423,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         return found
 
     async def when_ended(
-        self, backend: Backend | None, ask: Callable[[Any], Coroutine[Any, Any, Any]]
-    ) -> Any:
+        self, backend: Backend | None, ask: Callable[[Any], Coroutine[Any, Any, T]]
+    ) -> T:
         """Ask the server for an outcome when it has ended a connection that was lost here."""
         give_up = time.monotonic() + self.reconnect
         while time.monotonic() < give_up:
@@ -453,7 +455,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         except PeerLost:
             return
 
-    async def _patiently(self, once: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def _patiently(self, once: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Repeat what was not done because of a lost connection, because there is none now, or
         because of a deadlock in the server, which has ended with it."""
         give_up: float | None = None

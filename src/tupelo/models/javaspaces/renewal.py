@@ -333,7 +333,7 @@ class LeaseRenewalManager(ClosingHandle):
         leases, loop = [managed.lease for managed in group], group[0].loop
         if loop is None:
             here = [Lease(lease.granted) for lease in leases]
-            return run_sync(partial(renew_many, here, asked))  # type: ignore[no-any-return]
+            return run_sync(partial(renew_many, here, asked))
         try:
             work = asyncio.run_coroutine_threadsafe(renew_many(leases, asked), loop)
             return work.result(ASYNC_SECONDS)
