@@ -302,8 +302,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 "prepared": [{"name": row[0], "since": row[1], "user": row[2]} for row in prepared],
             }
 
-        found: dict[str, Any] = await self.reading(describe)
-        return found
+        return await self.reading(describe)
 
     # Statements
 
@@ -410,8 +409,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                         raise
                     return done
 
-        rows: list[Row] = await self._patiently(once)
-        return rows
+        return await self._patiently(once)
 
     async def _done(self, backend: Backend | None, token: int | None) -> list[Row]:
         """The entries of the changes with a token, when the server has ended the connection."""
@@ -419,8 +417,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         async def ask(link: Any) -> list[Row]:
             return await self.run(link, self.sql.done, agent=self._agent, token=token)
 
-        found: list[Row] = await self.when_ended(backend, ask)
-        return found
+        return await self.when_ended(backend, ask)
 
     async def when_ended(
         self, backend: Backend | None, ask: Callable[[Any], Coroutine[Any, Any, T]]
@@ -989,8 +986,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             return found is not None or not may_come, found
 
         async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Any]:
-            done: tuple[bool, Any] = await self._patiently(once)
-            return done
+            return await self._patiently(once)
 
         _, reserved = await self.until(attempt, wait, None, search)
         if reserved is None and gathers:
@@ -1010,8 +1006,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             gone = await self.run(link, self.sql.delete, ids=ids, logs=True, tells=True, **change)
             return len(gone), True if gone else None
 
-        count: int = await self.atomic(remove, token, even_closed=True)
-        return count
+        return await self.atomic(remove, token, even_closed=True)
 
     async def put_back(self, rows: list[Row]) -> None:
         """Return entries that were taken for good, each to its place."""
@@ -1682,8 +1677,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             ((is_recorded,),) = await self.run(link, statements.HAS_DECISION, txn=branch)
             return "committed" if is_recorded else "aborted"
 
-        answer: Outcome | None = await self.reading(ask)
-        return answer
+        return await self.reading(ask)
 
     async def forget_decision(self, branch: str, participant: str) -> None:
         """This participant has committed."""

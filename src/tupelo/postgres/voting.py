@@ -116,8 +116,7 @@ class DatabaseBranch:
 
     def prepare(self) -> Vote:
         self._over = True
-        vote: Vote = self._hop.run(self._prepare())
-        return vote
+        return self._hop.run(self._prepare())
 
     async def _prepare(self) -> Vote:
         has_changed = self.txn is not None and self.txn.has_changed

@@ -359,8 +359,7 @@ class HostDoor:
         async def do() -> T:
             return work()
 
-        found: T = self.now(do())
-        return found
+        return self.now(do())
 
     def offer(
         self,
@@ -615,5 +614,4 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         import uvloop
     except ImportError:  # not on this system
         return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
+    return uvloop.new_event_loop()

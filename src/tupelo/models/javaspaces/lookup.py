@@ -225,8 +225,7 @@ class ServiceEvent(RemoteEvent):
     @property
     def after(self) -> Description | None:
         """The data of the service in this process after the event; None if it was removed."""
-        after: Description | None = self.__dict__.get("_after")  # not a field: it stays here
-        return after
+        return self.__dict__.get("_after")  # not a field: it stays here
 
     @property
     def item(self) -> ServiceItem | None:

@@ -570,15 +570,13 @@ def is_async_space(space: Any) -> bool:
     """Whether the operations of this space are awaited."""
     if isinstance(space, asynchronous.Space):
         return True
-    is_async: bool = getattr(space, "is_async", False)
-    return is_async
+    return getattr(space, "is_async", False)
 
 
 def clock_of(space: Any) -> Clock:
     """The clock of a space; for one at a host elsewhere, the system clock."""
     port = find_port(space)
-    clock: Clock = getattr(space if port is None else port, "clock", system_clock)
-    return clock
+    return getattr(space if port is None else port, "clock", system_clock)
 
 
 def _most(max_entries: int | None) -> int | None:
