@@ -44,7 +44,7 @@ from tupelo.pipeline.logs.remote import Way
 from tupelo.pipeline.source.options import known_options
 from tupelo.space.capacity import SUNK
 from tupelo.space.dual_api import run_sync
-from tupelo.values.entry import SCALARS, Shape, shape_of, thaw, types_of
+from tupelo.values.entry import SCALARS, FrozenEntry, Shape, shape_of, thaw, types_of
 from tupelo.values.kind import Kind, entry, kind_of
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import Between, Not
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from tupelo.postgres.handles import PostgresTransaction
     from tupelo.postgres.space import PostgresSpace
 
-Item = tuple[Shape, tuple[Any, ...]]
 """The stored form of an entry."""
 
 _SCALARS: dict[type[spark.DataType], type] = {
@@ -85,7 +84,7 @@ class Encoding:
         self._uuids = uuids
         self._never_null = never_null
 
-    def entries(self, batch: pa.RecordBatch) -> list[Item]:
+    def entries(self, batch: pa.RecordBatch) -> list[FrozenEntry]:
         """The entries of some rows. Raises CannotSink if a row does not fit."""
         for place in self._never_null:
             name = self._columns[place]

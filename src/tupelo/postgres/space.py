@@ -33,7 +33,7 @@ from tupelo.errors import (
     UnknownSpace,
 )
 from tupelo.postgres import statements
-from tupelo.postgres.driver import IDLE, Database, Row, quoted, sqlstate
+from tupelo.postgres.driver import IDLE, Database, quoted, sqlstate
 from tupelo.postgres.handles import (
     PostgresLandlord,
     PostgresMatchSet,
@@ -55,7 +55,7 @@ from tupelo.postgres.matching import (
     signature_of,
 )
 from tupelo.postgres.options import SpaceOptions
-from tupelo.postgres.prepared import Backend
+from tupelo.postgres.prepared import Backend, Row
 from tupelo.postgres.statements import Rank
 from tupelo.postgres.voting import DatabaseCapable, DatabaseSpace, read_prepared_name
 from tupelo.space.capacity import full_text
@@ -80,6 +80,7 @@ from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import (
     About,
     Entry,
+    FrozenEntry,
     Shape,
     check_about,
     freeze,
@@ -97,7 +98,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("tupelo")
 
-Txn = PostgresTransaction | Transactional | None
+PostgresTxn = PostgresTransaction | Transactional | None
 
 BATCH = 256
 """So many entries are fetched at once to be checked here."""
@@ -498,7 +499,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
         return await self.reading(value)
 
-    async def branch(self, txn: Txn) -> PostgresTransaction | None:
+    async def branch(self, txn: PostgresTxn) -> PostgresTransaction | None:
         """The transaction for the argument `txn=`; one over several spaces has a branch here.
         BadArgument if it is of another space."""
         self.require_open()
@@ -506,7 +507,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             txn = await txn.branch_in_database(self)
         return self._own(txn)
 
-    def _own(self, txn: Txn) -> PostgresTransaction | None:
+    def _own(self, txn: PostgresTxn) -> PostgresTransaction | None:
         self.require_open()
         if txn is None:
             return None
@@ -590,7 +591,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self,
         entry: object,
         lease: float | None,
-        txn: Txn,
+        txn: PostgresTxn,
         at: Any,
         wait: float | None,
         to: str | None,
@@ -607,7 +608,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self,
         entries: Iterable[object],
         lease: float | list[float | None] | None,
-        txn: Txn,
+        txn: PostgresTxn,
         at: Sequence[Any] | None,
         wait: float | None,
         to: str | None,
@@ -619,9 +620,9 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     async def write_items(
         self,
-        items: list[tuple[Shape, tuple[Any, ...]]],
+        items: list[FrozenEntry],
         leases: list[float | None],
-        txn: Txn,
+        txn: PostgresTxn,
         at: Any,
         wait: float | None,
         to: str | None,
@@ -874,7 +875,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         wait: float | None,
         many: bool,
         limit: int | None,
-        txn: Txn,
+        txn: PostgresTxn,
         order: Order | None,
         if_exists: bool,
         scope: Scope | None,
@@ -1087,7 +1088,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         search: PostgresSearch,
         wait: float | None,
         limit: int | None,
-        txn: Txn,
+        txn: PostgresTxn,
         session: PostgresSession | None = None,
     ) -> list[Entry]:
         """The entries of a read or take, when there are any."""
@@ -1543,7 +1544,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     @dual_api
     async def _count(
-        self, template: object, txn: Txn, scope: Scope | None, coverage: Coverage | None
+        self, template: object, txn: PostgresTxn, scope: Scope | None, coverage: Coverage | None
     ) -> int:
         self.require_here(scope, coverage)
         search = PostgresSearch(self._plans.of(template), False, True, None)
@@ -1580,7 +1581,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     @dual_api
     async def _match_set(
-        self, template: object, limit: int | None, txn: Txn, lease: float | None
+        self, template: object, limit: int | None, txn: PostgresTxn, lease: float | None
     ) -> PostgresMatchSet:
         check_limit(limit)
         seconds = check_lease(lease)
@@ -1767,7 +1768,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         template: object,
         callback: Callable[[Notice], object] | None,
         lease: float | None,
-        txn: Txn,
+        txn: PostgresTxn,
         handback: Any,
         backlog_max: int,
         available: bool,

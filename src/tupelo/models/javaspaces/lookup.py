@@ -58,8 +58,8 @@ from tupelo.models.javaspaces.events import (
 )
 from tupelo.models.javaspaces.leases import FOREVER, Tenancy, Tenant, seconds_asked
 from tupelo.models.javaspaces.service_items import (
+    AttributeChange,
     Attributes,
-    Change,
     CompiledTemplate,
     Description,
     ServiceItem,
@@ -378,7 +378,7 @@ class Registry:
         service: RegisteredService,
         number: int,
         templates: list[Template],
-        changes: list[Change],
+        changes: list[AttributeChange],
     ) -> None:
         self._change(service, number, lambda there: modified(there, templates, changes))
 
