@@ -26,7 +26,7 @@ from typing import Any
 from tupelo.errors import BadArgument
 from tupelo.lab.mobility import Mobility, RandomWaypoint, Still, Trace
 from tupelo.lab.ns3 import Ns3
-from tupelo.lab.radio import SENDS_MAX, Radio, RoutingName
+from tupelo.lab.radio import SENDS_MAX, Radio, Routing
 from tupelo.lab.world import Result, Row, Wired, World
 
 FOLDER = Path(__file__).parent / "experiments"
@@ -52,7 +52,7 @@ class Settings:
     delay: float = 0.0005
     sends: int = SENDS_MAX
     bandwidth: float = 11e6
-    routing: RoutingName = "direct"
+    routing: Routing = "direct"
     spacing: float = 50.0
     area: float = 1_000.0
     speed: float = 1.0

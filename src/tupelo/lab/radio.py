@@ -57,7 +57,7 @@ WINDOW_MIN, WINDOW_MAX = 31, 1_023
 SENDS_MAX = 7
 """How often a packet is sent on a hop, by default, before the hop counts as broken."""
 
-RoutingName = Literal["direct", "aodv", "dsr"]
+Routing = Literal["direct", "aodv", "dsr"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Radio:
     loss: float = 0.0
     bandwidth: float = 11e6
     delay: float = 0.0005
-    routing: RoutingName = "direct"
+    routing: Routing = "direct"
     sensing: float = 2.0
     step: float = 0.5
     sends: int = SENDS_MAX

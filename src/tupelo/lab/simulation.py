@@ -53,7 +53,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class SimulationReport:
+class Report:
     """The result of one seed. The same seed has the same digest in every run."""
 
     seed: int
