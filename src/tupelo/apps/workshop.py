@@ -35,7 +35,7 @@ DOOMED = "dan"
 TASKS = ("resize", "rotate", "crop", "sharpen")
 BURST = 4
 
-ReportProgress = Callable[[str, int, str], object]
+ReportStep = Callable[[str, int, str], object]
 """(event, number of the job, name of the producer or worker)"""
 
 
@@ -95,7 +95,7 @@ class WorkshopEvent(msgspec.Struct, array_like=True):
     by: str
 
 
-def produce(space: Space, producer: int, seed: int, pace: Pace, report: ReportProgress) -> None:
+def produce(space: Space, producer: int, seed: int, pace: Pace, report: ReportStep) -> None:
     """Write some jobs at once, and then one after the other until the process ends."""
     name, chance = PRODUCERS[producer], random.Random(f"{seed} {producer}")
 
@@ -116,7 +116,7 @@ def produce(space: Space, producer: int, seed: int, pace: Pace, report: ReportPr
 
 
 def work(
-    space: Space, name: str, pace: Pace, report: ReportProgress, *, to_the_end: bool = False
+    space: Space, name: str, pace: Pace, report: ReportStep, *, to_the_end: bool = False
 ) -> None:
     """Do one job after the other; with `to_the_end`, until no job is left or can come back."""
     wait = None if to_the_end else pace.lease / 2
@@ -139,7 +139,7 @@ def work(
             return
 
 
-def fail(space: Space, pace: Pace, report: ReportProgress) -> None:
+def fail(space: Space, pace: Pace, report: ReportStep) -> None:
     """Take a job and stop in the middle: no commit, no abort."""
     txn = space.transaction(lease=pace.lease)
     job = space.take(JOB, txn=txn)
@@ -151,7 +151,7 @@ def fail(space: Space, pace: Pace, report: ReportProgress) -> None:
     report("died", number, DOOMED)
 
 
-def watch(space: Space, report: ReportProgress) -> None:
+def watch(space: Space, report: ReportStep) -> None:
     """Report every result as it becomes visible."""
     with space.subscribe(RESULT) as notices:
         for notice in notices:

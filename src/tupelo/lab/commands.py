@@ -28,7 +28,7 @@ from tupelo.pipeline.commands.prompt import packages
 # imports all models, so a command imports it when it runs.
 if TYPE_CHECKING:
     from tupelo.lab.experiment import Experiment, Sweep
-    from tupelo.lab.simulation import SimulationReport
+    from tupelo.lab.simulation import Report
     from tupelo.lab.torture.round import RoundResult
 
 FAULTS_SHOWN = 5
@@ -342,7 +342,7 @@ def simulate_command(
         report = simulate(first, name, trace=True, disks=disks)
         console.print("\n".join(report.trace), markup=False)
         console.print(f"digest {report.digest}")
-        running: Iterable[SimulationReport] = [report]
+        running: Iterable[Report] = [report]
     elif hours is not None:
         models = list(MODELS) if model is None else [name]
         running = simulate_for(3_600 * hours, first, os.cpu_count() or 1, models, disks=disks)
@@ -366,7 +366,7 @@ def simulate_command(
         raise typer.Exit(1)
 
 
-def _print_faults(console: Console, report: SimulationReport) -> None:
+def _print_faults(console: Console, report: Report) -> None:
     console.print(f"{report.model}, seed {report.seed}")
     for fault in report.faults[:FAULTS_SHOWN]:
         console.print(f"  {fault}", markup=False)

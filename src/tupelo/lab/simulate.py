@@ -21,7 +21,7 @@ from tupelo.lab.lime.workload import LimeSimulation
 from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.melon import checker as melon_checker
 from tupelo.lab.melon.workload import MelonSimulation
-from tupelo.lab.simulation import Fault, Simulation, SimulationReport
+from tupelo.lab.simulation import Fault, Report, Simulation
 from tupelo.lab.spaces import checker as spaces_checker
 from tupelo.lab.spaces.workload import SpacesSimulation
 
@@ -48,7 +48,7 @@ MODELS = {
 
 def simulate(
     seed: int, model: str = "federation", *, trace: bool = False, disks: bool = False
-) -> SimulationReport:
+) -> Report:
     """Run one seed of a model from its beginning to its report, with the trace if it is asked for.
     With `disks`, those of durable hosts fill and fail. A run that fails, or does not end, is
     reported as a fault."""
@@ -79,14 +79,12 @@ def simulate(
     network = world.network
     lines = tuple(network.trace) if trace else ()
     found = (*world.faults, *faults)
-    return SimulationReport(
-        seed, network.digest, found, world.acts, world.loop.time(), lines, model, disks
-    )
+    return Report(seed, network.digest, found, world.acts, world.loop.time(), lines, model, disks)
 
 
 def simulate_many(
     seeds: Iterable[int], processes: int, model: str = "federation", *, disks: bool = False
-) -> Iterator[SimulationReport]:
+) -> Iterator[Report]:
     """Run many seeds, in so many processes."""
     with _pool(processes) as pool:
         yield from pool.map(partial(simulate, model=model, disks=disks), seeds, chunksize=4)
@@ -94,13 +92,13 @@ def simulate_many(
 
 def simulate_for(
     seconds: float, first: int, processes: int, models: Sequence[str], *, disks: bool
-) -> Iterator[SimulationReport]:
+) -> Iterator[Report]:
     """For so many seconds, run seeds of the models in turn, from the first seed on, in so many
     processes. Yields the reports as they come."""
     end = time.monotonic() + seconds
     runs = ((seed, model) for seed in itertools.count(first) for model in models)
     with _pool(processes) as pool:
-        running: set[Future[SimulationReport]] = set()
+        running: set[Future[Report]] = set()
         while True:
             while len(running) < 2 * processes and time.monotonic() < end:
                 seed, model = next(runs)

@@ -37,7 +37,7 @@ DELAYS = ((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))
 DISK_FAULTS = ("full disk", "full disk", "failed disk")
 """Drawn as well if the disks of a simulation have faults."""
 
-Outcome = Literal["killed", "done", "cancelled", "failed"]
+OperationOutcome = Literal["killed", "done", "cancelled", "failed"]
 """How an operation ended. Killed: its program ended before it knew."""
 
 
@@ -53,7 +53,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class SimulationReport:
+class Report:
     """The result of one seed. The same seed has the same digest in every run."""
 
     seed: int
@@ -75,7 +75,7 @@ class SimulationReport:
 class Operation:
     """One operation of the workload; each model adds its fields."""
 
-    how: Outcome
+    how: OperationOutcome
     error: str
 
     def answered(self, answer: Any) -> None:

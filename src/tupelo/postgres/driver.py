@@ -43,8 +43,8 @@ except ImportError as error:
 
 from tupelo.postgres.listening import NotificationListener, WaitingOperation  # needs the driver
 from tupelo.postgres.prepared import AsyncLink, BlockingLink
+from tupelo.postgres.prepared import Row as Row
 
-Row = tuple[Any, ...]
 SETUP = """
 SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;

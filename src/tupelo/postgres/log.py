@@ -22,7 +22,7 @@ from tupelo.values.entry import Entry
 from tupelo.values.template import Template, as_template
 
 if TYPE_CHECKING:
-    from tupelo.postgres.driver import Row
+    from tupelo.postgres.prepared import Row
     from tupelo.postgres.space import PostgresSpace
 
 PULL_MAX = 1_000

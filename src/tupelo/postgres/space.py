@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -33,7 +33,7 @@ from tupelo.errors import (
     UnknownSpace,
 )
 from tupelo.postgres import statements
-from tupelo.postgres.driver import IDLE, Database, Row, quoted, sqlstate
+from tupelo.postgres.driver import IDLE, Database, quoted, sqlstate
 from tupelo.postgres.handles import (
     PostgresLandlord,
     PostgresMatchSet,
@@ -55,7 +55,7 @@ from tupelo.postgres.matching import (
     signature_of,
 )
 from tupelo.postgres.options import SpaceOptions
-from tupelo.postgres.prepared import Backend
+from tupelo.postgres.prepared import Backend, Row
 from tupelo.postgres.statements import Rank
 from tupelo.postgres.voting import DatabaseCapable, DatabaseSpace, read_prepared_name
 from tupelo.space.capacity import full_text
@@ -80,6 +80,7 @@ from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import (
     About,
     Entry,
+    FrozenEntry,
     Shape,
     check_about,
     freeze,
@@ -93,9 +94,11 @@ from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template import as_template
 
+T = TypeVar("T")
+
 logger = logging.getLogger("tupelo")
 
-Txn = PostgresTransaction | Transactional | None
+PostgresTxn = PostgresTransaction | Transactional | None
 
 BATCH = 256
 """So many entries are fetched at once to be checked here."""
@@ -300,8 +303,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 "prepared": [{"name": row[0], "since": row[1], "user": row[2]} for row in prepared],
             }
 
-        found: dict[str, Any] = await self.reading(describe)
-        return found
+        return await self.reading(describe)
 
     # Statements
 
@@ -341,10 +343,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         """A number for the changes of one operation of this object."""
         return next(self._next_token)
 
-    async def reading(self, body: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    async def reading(self, body: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         """Run statements that may be run twice; they are repeated after a lost connection."""
 
-        async def once() -> Any:
+        async def once() -> T:
             async with self.database.connection() as link:
                 return await body(link)
 
@@ -353,10 +355,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     async def atomic(
         self,
-        body: Callable[[Any], Coroutine[Any, Any, tuple[Any, Any]]],
+        body: Callable[[Any], Coroutine[Any, Any, tuple[T, Any]]],
         token: int | None = None,
         even_closed: bool = False,
-    ) -> Any:
+    ) -> T:
         """Run statements as one transaction and return the first part of their result. The second
         is None to roll back. After a lost connection the statements are repeated, unless the log
         has changes with their `token`; without one they may be done twice.
@@ -364,7 +366,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         The server cannot be asked for the outcome: after a crash it gives the id of a transaction
         that was not committed to another one."""
 
-        async def once() -> Any:
+        async def once() -> T:
             async with self.database.connection() as link:
                 backend = link.backend
                 await self.database.run(link, "BEGIN")
@@ -408,8 +410,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                         raise
                     return done
 
-        rows: list[Row] = await self._patiently(once)
-        return rows
+        return await self._patiently(once)
 
     async def _done(self, backend: Backend | None, token: int | None) -> list[Row]:
         """The entries of the changes with a token, when the server has ended the connection."""
@@ -417,12 +418,11 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         async def ask(link: Any) -> list[Row]:
             return await self.run(link, self.sql.done, agent=self._agent, token=token)
 
-        found: list[Row] = await self.when_ended(backend, ask)
-        return found
+        return await self.when_ended(backend, ask)
 
     async def when_ended(
-        self, backend: Backend | None, ask: Callable[[Any], Coroutine[Any, Any, Any]]
-    ) -> Any:
+        self, backend: Backend | None, ask: Callable[[Any], Coroutine[Any, Any, T]]
+    ) -> T:
         """Ask the server for an outcome when it has ended a connection that was lost here."""
         give_up = time.monotonic() + self.reconnect
         while time.monotonic() < give_up:
@@ -453,7 +453,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         except PeerLost:
             return
 
-    async def _patiently(self, once: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def _patiently(self, once: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Repeat what was not done because of a lost connection, because there is none now, or
         because of a deadlock in the server, which has ended with it."""
         give_up: float | None = None
@@ -499,7 +499,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
         return await self.reading(value)
 
-    async def branch(self, txn: Txn) -> PostgresTransaction | None:
+    async def branch(self, txn: PostgresTxn) -> PostgresTransaction | None:
         """The transaction for the argument `txn=`; one over several spaces has a branch here.
         BadArgument if it is of another space."""
         self.require_open()
@@ -507,7 +507,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             txn = await txn.branch_in_database(self)
         return self._own(txn)
 
-    def _own(self, txn: Txn) -> PostgresTransaction | None:
+    def _own(self, txn: PostgresTxn) -> PostgresTransaction | None:
         self.require_open()
         if txn is None:
             return None
@@ -591,7 +591,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self,
         entry: object,
         lease: float | None,
-        txn: Txn,
+        txn: PostgresTxn,
         at: Any,
         wait: float | None,
         to: str | None,
@@ -608,7 +608,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self,
         entries: Iterable[object],
         lease: float | list[float | None] | None,
-        txn: Txn,
+        txn: PostgresTxn,
         at: Sequence[Any] | None,
         wait: float | None,
         to: str | None,
@@ -620,9 +620,9 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     async def write_items(
         self,
-        items: list[tuple[Shape, tuple[Any, ...]]],
+        items: list[FrozenEntry],
         leases: list[float | None],
-        txn: Txn,
+        txn: PostgresTxn,
         at: Any,
         wait: float | None,
         to: str | None,
@@ -875,7 +875,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         wait: float | None,
         many: bool,
         limit: int | None,
-        txn: Txn,
+        txn: PostgresTxn,
         order: Order | None,
         if_exists: bool,
         scope: Scope | None,
@@ -987,8 +987,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             return found is not None or not may_come, found
 
         async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Any]:
-            done: tuple[bool, Any] = await self._patiently(once)
-            return done
+            return await self._patiently(once)
 
         _, reserved = await self.until(attempt, wait, None, search)
         if reserved is None and gathers:
@@ -1008,8 +1007,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             gone = await self.run(link, self.sql.delete, ids=ids, logs=True, tells=True, **change)
             return len(gone), True if gone else None
 
-        count: int = await self.atomic(remove, token, even_closed=True)
-        return count
+        return await self.atomic(remove, token, even_closed=True)
 
     async def put_back(self, rows: list[Row]) -> None:
         """Return entries that were taken for good, each to its place."""
@@ -1090,7 +1088,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         search: PostgresSearch,
         wait: float | None,
         limit: int | None,
-        txn: Txn,
+        txn: PostgresTxn,
         session: PostgresSession | None = None,
     ) -> list[Entry]:
         """The entries of a read or take, when there are any."""
@@ -1546,7 +1544,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     @dual_api
     async def _count(
-        self, template: object, txn: Txn, scope: Scope | None, coverage: Coverage | None
+        self, template: object, txn: PostgresTxn, scope: Scope | None, coverage: Coverage | None
     ) -> int:
         self.require_here(scope, coverage)
         search = PostgresSearch(self._plans.of(template), False, True, None)
@@ -1583,7 +1581,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     @dual_api
     async def _match_set(
-        self, template: object, limit: int | None, txn: Txn, lease: float | None
+        self, template: object, limit: int | None, txn: PostgresTxn, lease: float | None
     ) -> PostgresMatchSet:
         check_limit(limit)
         seconds = check_lease(lease)
@@ -1680,8 +1678,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             ((is_recorded,),) = await self.run(link, statements.HAS_DECISION, txn=branch)
             return "committed" if is_recorded else "aborted"
 
-        answer: Outcome | None = await self.reading(ask)
-        return answer
+        return await self.reading(ask)
 
     async def forget_decision(self, branch: str, participant: str) -> None:
         """This participant has committed."""
@@ -1771,7 +1768,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         template: object,
         callback: Callable[[Notice], object] | None,
         lease: float | None,
-        txn: Txn,
+        txn: PostgresTxn,
         handback: Any,
         backlog_max: int,
         available: bool,

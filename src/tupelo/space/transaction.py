@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tupelo.space.log import Actor
     from tupelo.space.query import Query
 
-State = Literal["active", "prepared", "committed", "aborted"]
-Vote = Literal["not changed", "prepared"]
+TransactionState = Literal["active", "prepared", "committed", "aborted"]
+PrepareVote = Literal["not changed", "prepared"]
 
 LEASE_RAN_OUT = "its lease ran out"
 
@@ -62,7 +62,7 @@ class Txn:
         self.id = txn_id
         self.parent = parent
         self.children: dict[Txn, None] = {}
-        self.state: State = "active"
+        self.state: TransactionState = "active"
         self.reason = ""
         self.left = False  # whether the space was closed at the host that began it
         self.expires: float | None = None
@@ -97,7 +97,7 @@ class Txn:
             yield txn
             txn = txn.parent
 
-    def require(self, *states: State) -> None:
+    def require(self, *states: TransactionState) -> None:
         if self.state not in states:
             raise self.refusal()
 
@@ -123,7 +123,7 @@ def begin(core: Core, txn_id: str, lease: float | None, parent: Txn | None = Non
     return txn
 
 
-def prepare(core: Core, txn: Txn) -> Vote:
+def prepare(core: Core, txn: Txn) -> PrepareVote:
     """Promise to commit. "not changed" ends a transaction without changes."""
     txn.require("active")
     _require_no_children(txn)
@@ -267,7 +267,7 @@ def _require_no_children(txn: Txn) -> None:
         raise TransactionError(f"transaction {txn.id} still has nested ones open: {names}")
 
 
-def _end(core: Core, txn: Txn, state: State) -> None:
+def _end(core: Core, txn: Txn, state: TransactionState) -> None:
     txn.state = state
     core.transactions.pop(txn, None)
     if txn.read or txn.taken or len(txn.store):

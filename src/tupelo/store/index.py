@@ -16,7 +16,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from tupelo.store.plan import QueryPlanner, Question, Target
+from tupelo.store.plan import QueryPlanner, Question, ShapeTarget
 from tupelo.values.entry import Entry, Shape
 from tupelo.values.kind import is_at_hand
 from tupelo.values.parts import ANY
@@ -547,7 +547,7 @@ class Store:
         return best
 
     def _first_in(
-        self, target: Target, values: tuple[Any, ...], accept: Accept | None, after: int
+        self, target: ShapeTarget, values: tuple[Any, ...], accept: Accept | None, after: int
     ) -> Entry | None:
         shape, positions, fixed, check = target
         bucket = self.buckets[shape]

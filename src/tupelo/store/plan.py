@@ -18,7 +18,7 @@ from tupelo.values.kind import is_typed, kind_of, values_of
 from tupelo.values.parts import ANY, INDEXABLE, AnyPart, as_part, is_kind
 from tupelo.values.template import Binding, Check, Template, as_template
 
-Target = tuple[Shape, tuple[int, ...], tuple[Any, ...] | None, Check | None]
+ShapeTarget = tuple[Shape, tuple[int, ...], tuple[Any, ...] | None, Check | None]
 """A shape that can match; the positions of values; the values, if the plan and not the question has
 them; and a further check."""
 
@@ -38,13 +38,15 @@ class QueryPlan:
 
     __slots__ = ("_bind", "_shapes", "_shapes_met", "targets")
 
-    def __init__(self, bind: Callable[[Shape], Target | None], shapes: dict[Shape, None]) -> None:
+    def __init__(
+        self, bind: Callable[[Shape], ShapeTarget | None], shapes: dict[Shape, None]
+    ) -> None:
         self._bind = bind
         self._shapes = shapes
         self._shapes_met = 0
-        self.targets: list[Target] = []
+        self.targets: list[ShapeTarget] = []
 
-    def all_targets(self) -> list[Target]:
+    def all_targets(self) -> list[ShapeTarget]:
         if self._shapes_met != len(self._shapes):
             for shape in islice(self._shapes, self._shapes_met, None):
                 target = self._bind(shape)
@@ -111,7 +113,7 @@ class QueryPlanner:
         plan = self._compiled.get(template)
         if plan is None:
 
-            def bind(shape: Shape) -> Target | None:
+            def bind(shape: Shape) -> ShapeTarget | None:
                 found = template.bind(shape)
                 if found is None:
                     return None
@@ -125,7 +127,7 @@ class QueryPlanner:
         fixed = [(p, type(raw[p])) for p in skeleton.positions]
         rest = Template(tuple([ANY if type(r) in INDEXABLE else as_part(r, "field") for r in raw]))
 
-        def bind(shape: Shape) -> Target | None:
+        def bind(shape: Shape) -> ShapeTarget | None:
             found: Binding | None = rest.bind(shape)
             if found is None or any(shape.types[p] is not cls for p, cls in fixed):
                 return None
@@ -138,7 +140,7 @@ class QueryPlanner:
         fixed = [(i, kind) for i, kind in enumerate(kinds) if kind is not NoneType]
         names = kind_of(cls).names
 
-        def bind(shape: Shape) -> Target | None:
+        def bind(shape: Shape) -> ShapeTarget | None:
             if shape.kind is None or not is_kind(shape.kind, cls):
                 return None
             places = {name: i for i, name in enumerate(shape.kind.names)}

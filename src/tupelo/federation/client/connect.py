@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -80,8 +80,7 @@ def connect(
     config = replace(config, first_seconds=config.reconnect)
     channel = BlockingChannel(config, random.Random())
     opening = partial(RemoteSpace.opened, channel, space, password, create)
-    opened: RemoteSpaceLike = run_sync(opening)
-    return opened
+    return cast("RemoteSpaceLike", run_sync(opening))
 
 
 async def connect_async(
@@ -105,9 +104,8 @@ async def connect_async(
     config, space = await asyncio.to_thread(_config, url, identity, trust, tls, name, reconnect)
     config = replace(config, first_seconds=config.reconnect)
     channel = await AsyncChannel.made(config, random.Random(), network_of(config))
-    opened: Any = await RemoteSpace.opened(channel, space, password, create)
-    typed: AsyncRemoteSpaceLike = opened
-    return typed
+    opened = await RemoteSpace.opened(channel, space, password, create)
+    return cast("AsyncRemoteSpaceLike", opened)
 
 
 def _require_none(**options: object) -> None:

@@ -45,7 +45,7 @@ from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, TurnScheduler
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.link import Link, Listener, Network
+from tupelo.federation.links.link import Link, LinkListener, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
 from tupelo.federation.names import DECISIONS, PRESENCE, companion_name, is_reserved
 from tupelo.federation.spaces.hosted import (
@@ -126,7 +126,7 @@ class HostCore:
         self.rng = rng
         self.new_id = new_id
         self.answer_seconds = answer_seconds
-        self.listening: Listener | None = None
+        self.listening: LinkListener | None = None
         self.spaces: dict[str, HostedSpace] = {}
         self.stored: dict[str, StoredSpace] = {}
         """The spaces in databases."""

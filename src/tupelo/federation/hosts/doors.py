@@ -359,8 +359,7 @@ class HostDoor:
         async def do() -> T:
             return work()
 
-        found: T = self.now(do())
-        return found
+        return self.now(do())
 
     def offer(
         self,
@@ -385,14 +384,14 @@ class HostDoor:
 
         self.now(begin())
 
-    def on_loop(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
-    ) -> Any:
+    async def on_loop(
+        self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None
+    ) -> T:
         """Run a coroutine on the loop of the host and return its result. If the waiting thread is
         interrupted while the result is on its way, `undo` is called with it on the loop."""
         raise NotImplementedError
 
-    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that never waits on the loop of the host."""
         raise NotImplementedError
 
@@ -500,9 +499,7 @@ class Host(blocking.ClosingHandle, HostDoor):
 
     # How work gets to the loop
 
-    def _await(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
-    ) -> Any:
+    def _await(self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> T:
         if self._bridge.is_here:
             work.close()
             raise BadInput("this runs on the host's own thread, which may not wait for itself")
@@ -512,11 +509,11 @@ class Host(blocking.ClosingHandle, HostDoor):
         return self._bridge.run(work, undo)
 
     async def on_loop(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
-    ) -> Any:
+        self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None
+    ) -> T:
         return self._await(work, undo)
 
-    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, T]) -> T:
         return self._await(work)
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -584,11 +581,11 @@ class AsyncHost(asynchronous.AsyncClosing, HostDoor):
         return await self.start()
 
     async def on_loop(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
-    ) -> Any:
+        self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None
+    ) -> T:
         return await work
 
-    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, T]) -> T:
         return run_coroutine(work)
 
     def soon(self, function: Callable[..., object], *args: Any) -> bool:
@@ -617,5 +614,4 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         import uvloop
     except ImportError:  # not on this system
         return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
+    return uvloop.new_event_loop()

@@ -22,7 +22,7 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links.encoding import read_encoded_entry
 from tupelo.federation.replication.messages import NUMBER_MAX, Chunk
 from tupelo.federation.replication.streams import (
-    Numbered,
+    NumberedItems,
     Stream,
     decode_statement,
     encode_bits,
@@ -132,7 +132,7 @@ class CopyStore:
 
     # Storing
 
-    def put(self, stream: Stream, items: Numbered) -> Numbered:
+    def put(self, stream: Stream, items: NumberedItems) -> NumberedItems:
         come = [self._port.copy_of(entry) for _, entry in items]
         batch: list[Entry] = []
         kept: list[Entry] = []

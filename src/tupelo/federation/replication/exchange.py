@@ -43,7 +43,7 @@ from tupelo.federation.replication.messages import (
 )
 from tupelo.federation.replication.streams import (
     Item,
-    Numbered,
+    NumberedItems,
     Stream,
     base_of,
     digest_of,
@@ -183,7 +183,7 @@ LEASE_SLACK_SECONDS = 1.0
 class ItemStore(Protocol):
     """Stores the items of streams. Its methods do not fail."""
 
-    def put(self, stream: Stream, items: Numbered) -> Numbered:
+    def put(self, stream: Stream, items: NumberedItems) -> NumberedItems:
         """Store new items of a stream, whose `upto` is already advanced; returns the items as
         stored."""
         ...
@@ -217,7 +217,7 @@ class UnsentChanges:
 
     after: int
     before: int
-    items: Numbered = field(default_factory=list)
+    items: NumberedItems = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
 
@@ -332,7 +332,7 @@ class FeedExchange:
 
     # Local changes
 
-    def write(self, items: Numbered, upto: int = 0, source: str | None = None) -> None:
+    def write(self, items: NumberedItems, upto: int = 0, source: str | None = None) -> None:
         """Append items to this host's own stream, or to a lane of it. No other numbers up to `upto`
         will follow."""
         is_new = source is not None and source not in self.streams

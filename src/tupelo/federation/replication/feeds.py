@@ -41,7 +41,13 @@ from tupelo.federation.replication.placement import (
     Policy,
     ReplicaPlacement,
 )
-from tupelo.federation.replication.streams import Numbered, Stream, host_of, is_signed, lane_name
+from tupelo.federation.replication.streams import (
+    NumberedItems,
+    Stream,
+    host_of,
+    is_signed,
+    lane_name,
+)
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.session import Seen
@@ -113,7 +119,7 @@ class ChangeCapture:
 
     # On the loop
 
-    def draw(self, after: int) -> tuple[Numbered, list[int], int]:
+    def draw(self, after: int) -> tuple[NumberedItems, list[int], int]:
         """Return the new entries with their numbers (above `after`), the numbers of the removed
         ones, and the position at which all of these changes are durable."""
         with self._port.atomic():
@@ -346,11 +352,11 @@ class Feed:
     def _drawn_upto(self) -> int:
         return max((own.upto for own in self.exchange.owned()), default=0)
 
-    def _write(self, items: Numbered, upto: int = 0) -> None:
+    def _write(self, items: NumberedItems, upto: int = 0) -> None:
         if self._lanes is None:
             self.exchange.write(items, upto)
             return
-        parted: dict[str, Numbered] = {}
+        parted: dict[str, NumberedItems] = {}
         for number, entry in items:
             lane, spreads = self._lanes.name(entry)
             source = self._lane_of[number] = lane_name(self.source, lane, spreads=spreads)

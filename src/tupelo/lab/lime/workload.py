@@ -28,7 +28,7 @@ from tupelo.lab.simulation import (
     History,
     Nemesis,
     Operation,
-    Outcome,
+    OperationOutcome,
     SimulatedHost,
     Simulation,
     SimulationPlan,
@@ -126,7 +126,7 @@ class LimeAct(Operation):
     life: ProgramLife
     kind: str
     detail: str = ""
-    how: Outcome = "killed"
+    how: OperationOutcome = "killed"
     tuples: list[Tuple] = field(default_factory=list)
     error: str = ""
     is_cut_short: bool = False

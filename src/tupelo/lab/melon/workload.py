@@ -29,7 +29,7 @@ from tupelo.lab.simulation import (
     History,
     Nemesis,
     Operation,
-    Outcome,
+    OperationOutcome,
     SimulatedHost,
     Simulation,
     SimulationPlan,
@@ -131,7 +131,7 @@ class MelonAct(Operation):
     sender: str | None = None
     """Only messages of this host were wanted."""
     pin: bool = False
-    how: Outcome = "killed"
+    how: OperationOutcome = "killed"
     end: int | None = None
     error: str = ""
     is_late: bool = False

@@ -58,8 +58,8 @@ from tupelo.models.javaspaces.events import (
 )
 from tupelo.models.javaspaces.leases import FOREVER, Tenancy, Tenant, seconds_asked
 from tupelo.models.javaspaces.service_items import (
+    AttributeChange,
     Attributes,
-    Change,
     CompiledTemplate,
     Description,
     ServiceItem,
@@ -225,8 +225,7 @@ class ServiceEvent(RemoteEvent):
     @property
     def after(self) -> Description | None:
         """The data of the service in this process after the event; None if it was removed."""
-        after: Description | None = self.__dict__.get("_after")  # not a field: it stays here
-        return after
+        return self.__dict__.get("_after")  # not a field: it stays here
 
     @property
     def item(self) -> ServiceItem | None:
@@ -379,7 +378,7 @@ class Registry:
         service: RegisteredService,
         number: int,
         templates: list[Template],
-        changes: list[Change],
+        changes: list[AttributeChange],
     ) -> None:
         self._change(service, number, lambda there: modified(there, templates, changes))
 

@@ -333,7 +333,7 @@ class LeaseRenewalManager(ClosingHandle):
         leases, loop = [managed.lease for managed in group], group[0].loop
         if loop is None:
             here = [Lease(lease.granted) for lease in leases]
-            return run_sync(partial(renew_many, here, asked))  # type: ignore[no-any-return]
+            return run_sync(partial(renew_many, here, asked))
         try:
             work = asyncio.run_coroutine_threadsafe(renew_many(leases, asked), loop)
             return work.result(ASYNC_SECONDS)
@@ -393,15 +393,13 @@ class RenewalFailureEvent(RemoteEvent):
     @property
     def lease(self) -> Lease | None:
         """The lease; None in an event out of a mailbox."""
-        lease: Lease | None = self.__dict__.get("_lease")  # not a field: it is not sent
-        return lease
+        return self.__dict__.get("_lease")  # not a field: it is not sent
 
     @property
     def error(self) -> Exception | None:
         """The error of the last attempt; None if there was none, or in an event out of a
         mailbox."""
-        error: Exception | None = self.__dict__.get("_error")
-        return error
+        return self.__dict__.get("_error")
 
 
 class LeaseRenewalService(ClosingHandle):

@@ -238,17 +238,17 @@ def merged(there: Attributes, added: Iterable[Typed]) -> Attributes:
     return tuple(result)
 
 
-Change = dict[str, Any] | None
+AttributeChange = dict[str, Any] | None
 """New values for some fields of an attribute; None removes the attribute."""
 
 
-def changes_of(templates: object, changes: object) -> tuple[list[Template], list[Change]]:
+def changes_of(templates: object, changes: object) -> tuple[list[Template], list[AttributeChange]]:
     """Attribute templates, and the change for the attributes that match each: the fields that are
     not None replace those of the attribute; None removes the attribute."""
     raws, news = _listed("templates", templates), _listed("attributes", changes)
     if len(raws) != len(news):
         raise BadArgument("attributes", f"{len(raws)} entries or Nones, as templates=", changes)
-    checked: list[Change] = []
+    checked: list[AttributeChange] = []
     for raw, new in zip(raws, news, strict=True):
         if not is_typed(raw):
             raise BadArgument("templates", "entries: instances of dataclasses", raw)
@@ -262,7 +262,9 @@ def changes_of(templates: object, changes: object) -> tuple[list[Template], list
     return [as_template(check_template(raw)) for raw in raws], checked
 
 
-def modified(there: Attributes, templates: list[Template], changes: list[Change]) -> Attributes:
+def modified(
+    there: Attributes, templates: list[Template], changes: list[AttributeChange]
+) -> Attributes:
     """The attributes after these changes, without duplicates."""
     result = []
     for attribute in there:

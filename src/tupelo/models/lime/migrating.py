@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
-Outcome = str | list[Any] | None
+MigrationOutcome = str | list[Any] | None
 
 LOADS_MAX = 1_000
 """The most outcomes of loads for other hosts that are kept until those hosts ask for them."""
@@ -162,7 +162,7 @@ class Migrations:
         self._host = host
         self._server = host.server
         self._pieces: dict[tuple[str, str], list[bytes]] = {}
-        self._loads: dict[tuple[str, str], Outcome] = {}
+        self._loads: dict[tuple[str, str], MigrationOutcome] = {}
         """The outcomes of loads for other hosts, by host and token; None until one is known."""
         self._news: dict[tuple[str, str], asyncio.Event] = {}
         """Set when the outcome of a load at another host is known there, by host and token."""
@@ -431,7 +431,7 @@ class Migrations:
         elif self._loads.get((source, token)) is not None:
             del self._loads[source, token]
 
-    def _load(self, source: str, load: Load) -> Outcome:
+    def _load(self, source: str, load: Load) -> MigrationOutcome:
         key = source, load.token
         if key in self._loads:
             return self._loads[key]
@@ -448,7 +448,7 @@ class Migrations:
     async def _make(self, key: tuple[str, str], cls: type[Agent], load: Load) -> None:
         """Make an agent for another host, on a thread (or task) of its own."""
         source, token = key
-        outcome: Outcome
+        outcome: MigrationOutcome
         try:
             args = thaw(*decode_entry(load.args))
             outcome = (await self._host._load(source, cls, args, load.name)).id
@@ -534,8 +534,8 @@ def _handle(runtime: AgentRuntime, key: str | int) -> Any:
     return space_of_migrated(runtime, runtime.host.server.space(runtime.state, key))
 
 
-Deliver = Callable[[ReactionCall], object]
-DeliverOf = Callable[[ReactionRecord], Deliver]
+DeliverCall = Callable[[ReactionCall], object]
+DeliverOf = Callable[[ReactionRecord], DeliverCall]
 
 
 class PackedSpace(msgspec.Struct, frozen=True, array_like=True):

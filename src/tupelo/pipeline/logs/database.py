@@ -191,8 +191,7 @@ def open_database(
     until = monotonic() + reconnect
     while True:
         try:
-            space: PostgresSpace = run_sync(opened)
-            return space
+            return run_sync(opened)
         except (CannotReach, PeerLost):
             if monotonic() + _PAUSE_SECONDS > until:
                 raise
@@ -212,8 +211,7 @@ def spaces_in(conninfo: str) -> list[str]:
         finally:
             await database.release()
 
-    names: list[str] = run_sync(ask)
-    return names
+    return run_sync(ask)
 
 
 def _read(
