@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
+from inspect import signature
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import tupelo
 from tupelo import lab
 from tupelo.errors import BadArgument
+from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.commands import app
-from tupelo.lab.experiment import Sweep, experiments, load
+from tupelo.lab.experiment import COMMON, Share, Sweep, experiments, load
 from tupelo.lab.paradigms import PARADIGMS
-from tupelo.lab.summary import summarize
+from tupelo.lab.report import write_report
+from tupelo.lab.summary import interval, student_t, summarize
+from tupelo.lab.world import ANSWER_SECONDS
 
 
 def figures(name: str, **changes: Any) -> dict[str, float]:
@@ -213,56 +220,150 @@ def test_a_sweep_has_medians_and_intervals_over_the_seeds() -> None:
     assert sweep.count == 4
 
 
-MINE = '''
-"""My own: how long a message is on its way"""
-import asyncio
-from tupelo import lab
-
-DEFAULTS = {"hosts": 2, "network": "wired", "duration": 10.0, "words": 3}
-
-def run(settings):
-    async def program(host):
-        space = host.space("words")
-        if host.name == "h1":
-            for number in range(settings["words"]):
-                await asyncio.sleep(1)
-                await space.write((number, lab.now()))
-        else:
-            while True:
-                _, sent = await space.take((int, float))
-                lab.record("took", latency=lab.now() - sent)
-    return settings.world().run(program, seconds=settings.duration)
-
-def figures(result):
-    return {"taken": result.count("took"), "latency": max(result.values("took", "latency"))}
-'''
+LAB = (Path(__file__).parents[2] / "docs" / "LAB.md").read_text("utf-8")
+(MINE,) = (
+    block for block in re.findall(r"```python\n(.*?)```", LAB, re.DOTALL) if "DEFAULTS" in block
+)
+"""The experiment of the documentation."""
 
 
-def test_an_experiment_of_ones_own_runs_by_the_same_command(tmp_path: Path) -> None:
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_the_experiment_of_the_documentation_is_run_swept_and_reported(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     level = logging.getLogger("tupelo").level
-    run = CliRunner().invoke(app, ["run", str(tmp_path / "mine.py"), "--set", "words=2"])
+    run = invoke("run", tmp_path / "mine.py", "--loss", 0.3, "--set", "entries=2")
     assert run.exit_code == 0, run.output
-    taken, latency = map(json.loads, run.output.splitlines())
-    assert (taken["figure"], taken["median"]) == ("taken", 2.0)
+    taken, latency, messages = map(json.loads, run.output.splitlines())
+    assert (taken["figure"], taken["median"]) == ("taken", 1.0)
     assert 0 < latency["median"] < 0.1
+    assert messages["median"] > 2
     assert logging.getLogger("tupelo").level == level, "the log is as before"
+    for other in ("one", "two"):
+        more = "--set", f"spacing={20 * len(other)}", "--to", tmp_path / other
+        swept = invoke("sweep", tmp_path / "mine.py", "--seeds", 2, "--over", "loss=0,0.4", *more)
+        assert swept.exit_code == 0, swept.output
+    assert invoke("report", tmp_path).exit_code == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "A paper, table 1" in page
+    assert "above 0.99" in page
+
+
+def test_the_documentation_lists_the_common_settings() -> None:
+    def shown(value: Any) -> str:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return f"{value:,.10g}" if is_number else {None: "none", False: "no"}.get(value, value)
+
+    for name, setting in COMMON.items():
+        unit, meaning = setting.metadata["unit"], setting.metadata["meaning"]
+        told = shown(setting.default), f"{unit} " if unit else "", meaning
+        assert "| `{}` | {} | {}| {} |".format(name, *told) in LAB
+
+
+START = """
+from tupelo.lab.experiment import Claim
+DEFAULTS = {"network": "wired", "hosts": 1, "duration": 1.0, "words": 3}
+def run(settings): return settings.world().run(seconds=settings["duration"])
+def figures(result): return {"messages": result.messages}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("del DEFAULTS", "DEFAULTS is missing"),
+        ("DEFAULTS = [1]", "DEFAULTS must be a dict"),
+        ("DEFAULTS['area'] = (200, 200)", "DEFAULTS['area'] must be a number"),
+        ("DEFAULTS['speed'] = (1, 2)", "DEFAULTS['speed'] must be a number"),
+        ("DEFAULTS['folder'] = 3", "DEFAULTS['folder'] must be the path"),
+        ("DEFAULTS['runs'] = 3", "DEFAULTS must be a text other than figure, runs"),
+        ("DEFAULTS['network'] = 'string'", "DEFAULTS['network'] must be radio, wired or ns3"),
+        ("DEFAULTS['duration'] = 0", "DEFAULTS['duration'] must be a positive number"),
+        ("DEFAULTS['mobility'] = 'no.txt'; DEFAULTS['network'] = 'radio'", "DEFAULTS['mobility']"),
+        ("run = 3", "run must be a function"),
+        ("async def run(settings): pass", "run must be a function, and not async"),
+        ("def run(settings): pass", "run(settings) must return a Result, as World.run() does"),
+        ("def run(settings): settings['lenght']", "settings[...] must be one of the settings area"),
+        ("def figures(result): pass", "figures(result) must return a dict of numbers, not None"),
+        ("def figures(result): return [1]", "figures(result) must return a dict of numbers"),
+        ("def figures(result): return {'a': 'b'}", "figures(result)['a'] must be a number"),
+        ("def figures(result): return {1: 2}", "figures(result)[1] must have a text"),
+        ("def figures(result): return {'seed': 2}", "figures(result)['seed'] is a setting"),
+        ("SWEEP = ['loss']", "SWEEP must be a dict"),
+        ("SWEEP = {'loss': 0.1}", "SWEEP['loss'] must be a list of values"),
+        ("SWEEP = {'loss': []}", "SWEEP['loss'] must be a list of values"),
+        ("SWEEP = {'los': [1]}", "SWEEP['los'] is not one of the settings area"),
+        ("SWEEP = {'words': ['x']}", "SWEEP['words'] must be a number like 3"),
+        ("SWEEP = {'seed': [1]}", "SWEEP['seed'] must not be there"),
+        ("PAPER = Claim('a', {}, 'messages', 1)", "PAPER must be a list of Claim"),
+        ("PAPER = [('a', {}, 'messages', 1)]", "PAPER[0] must be a Claim"),
+        ("PAPER = [Claim('a', [], 'messages', 1)]", "PAPER[0].setting must be a dict"),
+        ("PAPER = [Claim('a', {'los': 1}, 'messages', 1)]", "PAPER[0].setting['los'] is not one"),
+        ("PAPER = [Claim('a', {}, None, 1)]", "PAPER[0].figure must be a text"),
+        ("PAPER = [Claim('a', {}, 'messages', '1')]", "PAPER[0].value must be a number"),
+        ("PAPER = [Claim('a', {}, 'messages', 1, '', '~')]", "PAPER[0].relation must be"),
+        ("DEFAULTS =", "line 6: invalid syntax"),
+    ],
+)
+def test_an_error_names_the_file_and_the_field(line: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(START + line)
+    run = invoke("run", file)
+    assert isinstance(run.exception, SystemExit), "no traceback"
+    assert run.output.startswith(f"tupelo: {file}: ")
+    assert said in run.output
+    assert len(run.output.splitlines()) == 1
+
+
+def test_a_file_may_have_dataclasses(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        f"from __future__ import annotations\nfrom dataclasses import dataclass{START}"
+        "@dataclass\nclass Job:\n    size: int = 1\n"
+    )
+    assert invoke("run", tmp_path / "mine.py").exit_code == 0
+
+
+@pytest.mark.parametrize("part", [0, 1, 7, 29, 30])
+def test_the_interval_of_a_share_stays_between_0_and_1(part: int) -> None:
+    for shares in ([Share(part, 30)] * 10, [Share(part, 30), Share(30 - part, 30)]):
+        low, high = interval(list(shares))
+        mean = sum(shares) / len(shares)
+        assert 0 <= low <= mean <= high <= 1
+        assert high - low > 0
+    # Runs that differ more than their trials say are fewer trials.
+    apart, alike = [Share(30, 30), Share(0, 30)] * 5, [Share(15, 30)] * 10
+    widths = [high - low for low, high in (interval(list(apart)), interval(list(alike)))]
+    assert widths[0] > 3 * widths[1]
+
+
+def test_intervals_agree_with_tables() -> None:
+    # Wilson: 10 of 10 in one trial each, by the quantile of Student for 9 degrees of freedom.
+    assert interval([Share(1, 1)] * 10) == pytest.approx((10 / (10 + 2.26**2), 1.0))
+    assert [student_t(n) for n in (11, 15, 30, 120)] == pytest.approx(
+        [2.201, 2.131, 2.042, 1.980], abs=0.003
+    )
+    assert interval([0.0, 0.0, 3.0]) == pytest.approx((0.0, 1 + 4.30))
+    assert interval([-1.0, 1.0])[0] < -1, "Student's t, where a run was below 0"
+    assert isnan(Share(0, 0))
+    with pytest.raises(BadArgument, match="part"):
+        Share(3, 2)
 
 
 def test_sweeps_are_reported_on_one_page_beside_the_paper(tmp_path: Path) -> None:
     over = ["--over", "size=10,1000", "--over", "paradigm=pubsub,rpc"]
-    swept = CliRunner().invoke(
-        app, ["sweep", "overhead", *over, "--seeds", "2", "--to", str(tmp_path / "overhead")]
-    )
+    swept = invoke("sweep", "overhead", *over, "--seeds", 2, "--to", tmp_path / "overhead")
     assert swept.exit_code == 0, swept.output
     assert len(swept.output.splitlines()) == 2 * 2 * 4
-    told = CliRunner().invoke(app, ["report", str(tmp_path)])
+    told = invoke("report", tmp_path)
     assert told.exit_code == 0, told.output
     page = (tmp_path / "report.html").read_text()
     assert "MELON table 3.2" in page
     assert "571" in page
-    assert page.count("<svg") == 4
-    assert "http" not in page.replace("http://www.w3.org", "")
+    assert page.count("<svg") == 3
+    assert "The same in all runs: delivered 1." in page
+    assert "://" not in page
     from pyarrow import parquet
 
     table = parquet.read_table(tmp_path / "overhead" / "figures.parquet").to_pydict()
@@ -270,15 +371,53 @@ def test_sweeps_are_reported_on_one_page_beside_the_paper(tmp_path: Path) -> Non
     assert len(list((tmp_path / "overhead" / "runs").iterdir())) == 8
 
 
+def test_a_report_names_what_differs_from_other_sweeps_and_from_the_paper(tmp_path: Path) -> None:
+    def swept(folder: str, late: float, **settings: Any) -> None:
+        claim = {"source": "Doe", "figure": "late", "remark": "", "why": "a faster network"}
+        claims = [
+            claim | {"setting": {"hosts": 2}, "value": 2.0},
+            claim | {"setting": {"hosts": 3}, "value": 2.0, "relation": ">"},
+            claim | {"setting": {}, "value": 15.0, "relation": "max"},
+            claim | {"setting": {"hosts": 4}, "value": 1.0},
+        ]
+        rows = [{"hosts": hosts, "seed": 1, "late": late * hosts} for hosts in (2, 3)]
+        about = {"experiment": "mine", "title": "Mine", "over": {"hosts": [2, 3]}, "seeds": [1]}
+        told = {"settings": {"values": settings}, "paper": claims}
+        (tmp_path / folder).mkdir()
+        text = json.dumps(about | told | {"summary": summarize(rows, ["hosts"])})
+        (tmp_path / folder / "sweep.json").write_text(text)
+
+    swept("a", 0.6, poll=1, size=7)
+    swept("b", 2.0, poll=2, size=7)
+    page = write_report(tmp_path).read_text()
+    assert re.findall(r"<h2[^>]*>(.*?)</h2>", page) == ["mine: poll 1", "mine: poll 2"]
+    lines = re.findall(r"<tr><td>Doe(.*?)(?=<tr>|</table>)", page, re.DOTALL)
+    assert [[cell.strip() for cell in line.split("<td>")[-2:]] for line in lines] == [
+        ["-40 %", "a faster network"],
+        ["-10 %", "a faster network"],
+        ["× 0.12", "a faster network"],
+        ["not in this sweep", ""],
+        ["× 2", "a faster network"],
+        ["no", ""],
+        ["× 0.4", "a faster network"],
+        ["not in this sweep", ""],
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run", "nothing"], "one of"),
+        (["run", "nothing"], "tupelo: NAME must be the path of a .py file, or one of collect"),
         (["run", "overhead", "--set", "size"], "key=value"),
-        (["run", "overhead", "--set", "size=big"], "size"),
-        (["run", "overhead", "--loss", "0.5"], "loss"),
+        (["run", "overhead", "--set", "size=big"], "tupelo: --set size must be a number"),
+        (["run", "overhead", "--set", "hosts=1e999"], "tupelo: --set hosts must be an integer"),
+        (["run", "overhead", "--loss", "0.5"], "tupelo: --loss must be 0 in a wired network"),
+        (["run", "whiteboard", "--duration", "-1"], "tupelo: --duration must be a positive"),
+        (["run", "overhead", "--duration", "9"], "tupelo: --duration must be 121 or more"),
+        (["sweep", "overhead", "--over", "size=a"], "tupelo: --over size must be a number"),
+        (["sweep", "whiteboard", "--set", "network=wired"], "SWEEP['loss'] must be 0 in a wired"),
         (["sweep", "all", "--seeds", "1"], "--to"),
-        (["report", "nowhere"], "sweep.json"),
+        (["report", "nowhere"], "tupelo: DIR must be a folder in which"),
     ],
 )
 def test_wrong_arguments_are_told(arguments: list[str], said: str) -> None:
@@ -303,3 +442,28 @@ def test_a_run_leaves_the_change_logs_of_its_hosts(tmp_path: Path) -> None:
     (file,) = (tmp_path / "a").rglob("jobs*.tupelo")
     with tupelo.Space("jobs", path=file) as space:
         assert space.read_all() == [("job", "a")]
+
+
+def test_hosts_wait_as_long_for_answers_as_those_of_the_product() -> None:
+    async def program(host: Any) -> None:
+        space = host.space("jobs")
+        if host.name == "h1":
+            await space.write(("job",))
+        else:
+            await asyncio.sleep(10)
+            if await space.read(("job",), wait=0):
+                lab.record("read", after=lab.now() - 10)
+
+    world = lab.World(2, network=lab.Wired(delay=(1.5, 1.5)))
+    (after,) = world.run(program, seconds=20).values("read", "after")
+    assert after == pytest.approx(3, abs=0.1)
+    defaults = signature(HostCore).parameters
+    assert [ANSWER_SECONDS, world.heartbeat] == [
+        defaults[name].default for name in ("answer_seconds", "heartbeat")
+    ]
+
+
+def test_an_area_or_speed_that_is_no_pair_is_refused() -> None:
+    for wrong in ({"area": 200}, {"area": (1, 2, 3)}, {"speed": 2}):
+        with pytest.raises(BadArgument, match=f"{next(iter(wrong))}= must be a pair"):
+            lab.RandomWaypoint(**wrong)

@@ -26,7 +26,7 @@ from tupelo.pipeline.jobs import JOBS
 from tupelo.pipeline.reports import report as reports
 from tupelo.pipeline.reports.names import Names
 from tupelo.pipeline.reports.page import page_of
-from tupelo.pipeline.reports.plots import bars, dots, graph, lines, shortened, spans
+from tupelo.pipeline.reports.plots import bars, dots, graph, intervals, lines, shortened, spans
 from tupelo.pipeline.reports.report import MARK, PAGE, place_for
 from tupelo.pipeline.reports.sections import (
     BARS_MAX,
@@ -382,6 +382,12 @@ def test_a_plot_has_the_colours_of_the_page_and_refers_to_nothing_else():
         lines("three", [NOON, later], {"written": [1.0, 2.0]}, "changes"),
         graph("five", {("ada", "ben"): (3, "<job>"), ("ben", "ada"): (1, "$x$")}),
         spans("four", {"a": [(NOON, later), (later, later)]}),
+        intervals(
+            "six", "size", "bytes", {"": {"x": [(1, 1.0, 0.0, 2.0), (99, 90.0, 80.0, 99.0)]}}
+        ),
+        intervals(
+            "six", "way", "$x$", {w: {s: [("a", 1.0, -1.0, 2.0)] for s in "xy"} for w in "vw"}
+        ),
     ):
         Page(svg.replace("<svg", '<svg role="img" aria-label=""', 1))
         assert "var(--series-1)" in svg and not re.search(r"#[0-9a-f]{6}|://|mathdefault", svg)

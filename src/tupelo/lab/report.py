@@ -72,6 +72,7 @@ def write_report(folder: Path, *, spark: bool | None = None) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    pages.filters["short"] = _short
     page = folder / "report.html"
     page.write_text(pages.get_template("report.html").render(sweeps=sweeps))
     return page
@@ -108,21 +109,34 @@ def _compared(about: Row, claim: Row) -> Iterator[Row]:
     relation, why = claim.get("relation", "="), claim.get("why", "")
     if relation == "max":
         rows = sorted(rows, key=lambda row: float(row["median"]))[-1:]
+    same: dict[str, list[Row]] = {}  # by what is said of them
     for row in rows:
-        point = {key: row[key] for key in about["over"]}
         differs = _difference(relation, claim["value"], row["median"])
+        same.setdefault(differs or "no", []).append(row)
+    for differs, alike in same.items():
+        low, high = (f(float(row["median"]) for row in alike) for f in (min, max))
         yield claim | {
             "relation": relation,
-            "point": point,
-            "ours": row,
-            "differs": differs or "no",
-            "why": why if differs else "",
+            "point": _common_point(about, alike),
+            "ours": (low, high) if low < high else (low,),
+            "interval": alike[0] if len(alike) == 1 and alike[0]["runs"] > 1 else None,
+            "differs": differs,
+            "why": "" if differs == "no" else why,
         }
     if not rows:
         known = {row["figure"] for row in about["summary"]}
         reason = "not in this sweep" if claim["figure"] in known else "no figure of this name"
-        none = {"relation": relation, "point": claim["setting"], "ours": None, "why": ""}
-        yield claim | none | {"differs": reason}
+        none = {"relation": relation, "point": claim["setting"], "ours": (), "interval": None}
+        yield claim | none | {"differs": reason, "why": ""}
+
+
+def _common_point(about: Row, rows: list[Row]) -> Row:
+    """The settings of these rows, with several values where they differ."""
+    values = {key: dict.fromkeys(row[key] for row in rows) for key in about["over"]}
+    return {
+        key: "any" if len(one) == len(about["over"][key]) > 1 else ", ".join(map(str, one))
+        for key, one in values.items()
+    }
 
 
 def _difference(relation: str, paper: float, ours: float) -> str:
@@ -137,11 +151,16 @@ def _difference(relation: str, paper: float, ours: float) -> str:
 
 def _constant(about: Row) -> tuple[dict[str, float], list[str]]:
     """The figures that are the same in all runs, with their values, and the others."""
-    values: dict[str, set[float]] = {}
+    rows: dict[str, list[Row]] = {}
     for row in about["summary"]:
-        values.setdefault(row["figure"], set()).update((row["low"], row["mean"], row["high"]))
-    constant = {figure: one.copy().pop() for figure, one in values.items() if len(one) == 1}
-    return constant, [figure for figure in values if figure not in constant]
+        rows.setdefault(row["figure"], []).append(row)
+    constant = {
+        figure: same[0]["mean"]
+        for figure, same in rows.items()
+        # Where all runs are 1, the interval of a share ends there, and begins below.
+        if all(row["mean"] == same[0]["mean"] in (row["low"], row["high"]) for row in same)
+    }
+    return constant, [figure for figure in rows if figure not in constant]
 
 
 def _picture(about: Row, figure: str) -> str:
@@ -160,7 +179,7 @@ def _picture(about: Row, figure: str) -> str:
     for row in about["summary"]:
         if row["figure"] == figure:
             panel = ", ".join(f"{key} {row[key]}" for key in apart)
-            line = ", ".join(f"{key} {row[key]}" for key in others if key not in apart)
+            line = ", ".join(str(row[key]) for key in others if key not in apart)
             point = row[axis], row["mean"], row["low"], row["high"]
             panels.setdefault(panel, {}).setdefault(line, []).append(point)
     for panel_lines in panels.values():
@@ -168,8 +187,13 @@ def _picture(about: Row, figure: str) -> str:
             if _is_number(points[0][0]):
                 points.sort()
     words = figure.replace("_", " ")
-    svg = intervals(f"{about['name']}-{figure}", axis, words, panels)
+    legend = ", ".join(key for key in others if key not in apart)
+    svg = intervals(f"{about['name']}-{figure}", axis, words, panels, legend)
     return svg.replace("<svg", f'<svg role="img" aria-label="{words} over {axis}"', 1)
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1_000 else f"{number:.4g}"
 
 
 def _is_number(value: Any) -> bool:

@@ -85,4 +85,6 @@ def _wilson(share: float, error: float, quantile: float, trials: float) -> tuple
     square = quantile**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
     half = sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
-    return max(0.0, middle - quantile * half), min(1.0, middle + quantile * half)
+    low, high = middle - quantile * half, middle + quantile * half
+    # With the share itself, which rounding could leave out where it is 0 or 1.
+    return max(0.0, min(low, share)), min(1.0, max(high, share))

@@ -53,6 +53,8 @@ PAPER = [
         "asked",
         0.4,
         "only branches with state: the share of the hosts that have some",
+        why="hosts without state on the way to one with state are asked too: the tree is that of"
+        " the connections, not the one of the figure",
     ),
 ]
 STATE = ("state", str, int)

@@ -33,10 +33,11 @@ PAPER = [
         {"store": "melon", "messages": 100_000},
         "read_us",
         600.0,
-        "just under a minute for 100,000",
+        "a minute for 100,000",
+        "<",
     ),
-    Claim(SOURCE, {"store": "melon"}, "take_us", 8_000.0, "less than 8 ms"),
-    Claim(SOURCE, {"store": "melon"}, "write_us", 10_000.0, "less than 10 ms, usually 4 ms"),
+    Claim(SOURCE, {"store": "melon"}, "take_us", 8_000.0, relation="<"),
+    Claim(SOURCE, {"store": "melon"}, "write_us", 10_000.0, "usually 4 ms", "<"),
 ]
 MESSAGE = ("message", int, str)
 

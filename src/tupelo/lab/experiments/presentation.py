@@ -24,6 +24,7 @@ SWEEP = {
     "scenario": ["single", "multihop", "mobile"],
     "routing": ["dsr", "aodv"],
 }
+POLLS = "hosts look once a second (poll), and one read gets all new tuples"
 PAPER = [
     *(
         Claim(
@@ -47,6 +48,8 @@ PAPER = [
         {"scenario": "mobile", "routing": "dsr", "paradigm": "rpc"},
         "delivered",
         0.25,
+        why="links repeat what is lost until a route is found, and a call waits 30 s; the area is"
+        " smaller than in the paper, where four fixed hosts cannot cover it",
     ),
     Claim("MELON 3.17", {"scenario": "mobile", "paradigm": "tuples"}, "delivered", 1.0),
     Claim(
@@ -55,6 +58,8 @@ PAPER = [
         "latency_median",
         8.486,
         "the highest median",
+        "max",
+        POLLS,
     ),
     Claim(
         "MELON 3.18",
@@ -62,9 +67,11 @@ PAPER = [
         "latency_median",
         3.357,
         "the highest median",
+        "max",
+        POLLS,
     ),
-    Claim("MELON 3.18 and 3.19", {"paradigm": "pubsub"}, "latency_median", 0.4, "below"),
-    Claim("MELON 3.18 and 3.19", {"paradigm": "rpc"}, "latency_median", 0.4, "below"),
+    Claim("MELON 3.18 and 3.19", {"paradigm": "pubsub"}, "latency_median", 0.4, "", "<"),
+    Claim("MELON 3.18 and 3.19", {"paradigm": "rpc"}, "latency_median", 0.4, "", "<"),
 ]
 RELAYS = ((0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75))
 """Where the further hosts of the mobile scenario stand, in shares of the area."""

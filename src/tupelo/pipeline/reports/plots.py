@@ -148,15 +148,16 @@ def intervals(
     axis: str,
     label: str,
     panels: Mapping[str, Mapping[str, Sequence[tuple[Any, float, float, float]]]],
+    legend: str = "",
 ) -> str:
     """A panel for each name, with a line per series. A point has a place on the axis (numbers, or
-    texts), a value, and the ends of its interval."""
+    texts), a value, and the ends of its interval. `legend` is the title of the legend."""
     points = [one for panel in panels.values() for series in panel.values() for one in series]
     places = list(dict.fromkeys(place for place, *_ in points))
     has_numbers = all(isinstance(place, int | float) for place in places)
     series_max = max(map(len, panels.values()))
     with matplotlib.rc_context(_LOOK):
-        figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
         (row,) = figure.subplots(1, len(panels), sharey=True, squeeze=False)
         for axes, (title, panel) in zip(row, panels.items(), strict=True):
             axes.set_title(title, fontsize=9)
@@ -184,16 +185,15 @@ def intervals(
                 axes.set_xlim(-0.6, len(places) - 0.4)
             elif min(places) > 0 and max(places) >= 50 * min(places):
                 _make_log(axes, "x", places)
-        ends = [end for _, _, *both in points for end in both]
-        if min(ends) > 0 and max(ends) >= 30 * min(ends):
-            _make_log(row[0], "y", ends)
-        else:
-            row[0].set_ylim(
-                bottom=min(0.0, *ends), top=None if max(ends) > min(ends) else max(ends) + 1
-            )
+        values = [value for _, value, _, _ in points]
+        if min(values) > 0 and max(values) >= 30 * min(values):
+            _make_log(row[0], "y", values)
+            row[0].set_ylim(bottom=0.5 * min(values))  # An interval may begin at 0.
+        elif min(low for _, _, low, _ in points) >= 0:
+            row[0].set_ylim(bottom=0)
         row[0].set_ylabel(label)
         if series_max > 1:
-            _add_legend(figure, row[0])
+            _add_legend(figure, row[0], legend)
         return _svg(figure, name)
 
 
@@ -304,10 +304,17 @@ def _show_times(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(_dates.ConciseDateFormatter(locator, tz=UTC))
 
 
-def _add_legend(figure: Figure, axes: Axes) -> None:
+def _add_legend(figure: Figure, axes: Axes, title: str = "") -> None:
     handles, labels = axes.get_legend_handles_labels()
     columns = LEGEND_WIDTH // (max(map(len, labels)) + 7)  # 7: the line before a label
-    figure.legend(handles, labels, loc="outside upper left", ncols=max(1, min(4, columns)))
+    figure.legend(
+        handles,
+        labels,
+        loc="outside upper left",
+        ncols=max(1, min(4, columns)),
+        title=title or None,
+        alignment="left",
+    )
 
 
 def _svg(figure: Figure, name: str) -> str:
