@@ -38,8 +38,8 @@ class Settings:
 
     `network` is "radio", "wired" or "ns3". `mobility` is "still" (a square grid), "line" (a row),
     "waypoint" (see `area`, `speed`, `pause`), or the path of a trace. `spacing` is the distance of
-    hosts that stand still. With `real` the hosts are processes, see `tupelo.lab.real`. `values` are
-    those of the experiment itself.
+    hosts that stand still. With `real` the hosts are processes, see `tupelo.lab.real`, and with
+    `embedded` these are the processes of the programs. `values` are those of the experiment itself.
     """
 
     hosts: int = 7
@@ -60,6 +60,7 @@ class Settings:
     heartbeat: float = 1.0
     folder: str | None = None
     real: bool = False
+    embedded: bool = False
     values: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
@@ -128,6 +129,7 @@ class Settings:
             "heartbeat": self.heartbeat,
             "folder": self.folder,
             "real": self.real,
+            "embedded": self.embedded,
         }
         return World(**{"hosts": self.hosts, "network": network, **defaults, **options})
 
