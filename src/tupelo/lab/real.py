@@ -176,9 +176,9 @@ async def _conduct(
         finally:
             for task in beside:
                 task.cancel()
-            for task in await asyncio.gather(*beside, return_exceptions=True):
-                if isinstance(task, Exception):
-                    raise task
+            for ended in await asyncio.gather(*beside, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    raise ended
         for member in members:
             member.is_over = True
         return place.rows + [row for report in reports for row in report.rows]
