@@ -49,9 +49,10 @@ DEFAULTS = {
     **messages.DEFAULTS,
     **whiteboard.DEFAULTS,
     "experiment": "whiteboard",
-    "duration": 90.0,
-    "updates": 70,
+    "duration": 60.0,
+    "updates": 49,
     "real": True,
+    "embedded": True,
 }
 SWEEP = {
     "paradigm": [*(["redis"] if shutil.which("redis-server") else []), "postgres", *OURS],
@@ -230,7 +231,7 @@ def run(settings: Settings) -> lab.Result:
     else:
         if not settings.real:
             raise BadArgument("real", "true: a server needs a real network", False)
-        idle = settings.with_changes({"embedded": True, "heartbeat": IDLE_SECONDS})
+        idle = settings.with_changes({"heartbeat": IDLE_SECONDS})
         with SERVERS[paradigm]() as started:
 
             class Served(Settings):
