@@ -37,7 +37,7 @@ def reception_of(folder: Path, about: Row, *, spark: bool | None) -> Row | None:
     from tupelo.pipeline import session
 
     try:
-        started = session(**{"spark.sql.shuffle.partitions": 2})
+        started = session(None, **{"spark.sql.shuffle.partitions": 2})
     except PipelineError:
         if spark:
             raise
@@ -107,7 +107,6 @@ def records_in(spark: SparkSession, files: list[Path]) -> DataFrame:
     `place`; only the columns that `reception` needs."""
     from pyarrow import parquet
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
 
     from tupelo.pipeline.jobs.records import RECORDS
 
@@ -125,11 +124,8 @@ def records_in(spark: SparkSession, files: list[Path]) -> DataFrame:
     for typed, patterns in same.items():
         there = {name for name, type in typed if type != "null"}
         values = [
-            (f.col(field.name) if field.name in there else f.lit(None))
-            .cast(field.dataType)
-            .alias(field.name)
-            for field in StructType.fromDDL(RECORDS)
-            if field.name not in ("run", "place")
+            (f.col(name) if name in there else f.lit(None)).cast(type).alias(name)
+            for name, type in RECORDS.items()
         ]
         tables.append(spark.read.parquet(*patterns).select(*metadata, *values))
     table = reduce(lambda one, other: one.unionByName(other), tables)

@@ -7,8 +7,7 @@ Records are rows that the programs of an experiment write with `tupelo.lab.recor
   the message that it had received last;
 - `received`: the host has received the message `number` of `author`, after `latency` seconds.
 
-The table has a column for each of these keys, and `run`, `place` (the number of the record in its
-run), `host` and `name`.
+The table has the columns `RECORDS`, and `run` and `place`, the number of the record in its run.
 """
 
 from __future__ import annotations
@@ -21,11 +20,16 @@ from pyspark.sql import functions as f
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-RECORDS = (
-    "run long, place long, time double, host string, name string, author string, number long,"
-    " latency double, cause_author string, cause_number long"
-)
-"""The columns that `reception` needs."""
+RECORDS = {
+    "host": "string",
+    "name": "string",
+    "author": "string",
+    "number": "long",
+    "latency": "double",
+    "cause_author": "string",
+    "cause_number": "long",
+}
+"""The columns of a record that `reception` uses, besides `run` and `place`, with their types."""
 FIGURES = ("delivered", "host_disordered", "global_disordered", "latency_median", "latency_95")
 """The figures in the result of `reception`."""
 MESSAGE = ["run", "author", "number"]
