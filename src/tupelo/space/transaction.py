@@ -72,7 +72,7 @@ class Txn:
         self.read: dict[Entry, None] = {}
         self.waited: dict[Entry, float] = {}
         self.agenda: list[Entry] | None = None
-        self.causes: dict[Entry, Entry] = {}
+        self.causes: dict[Entry, Entry] | None = None
         self.holder: Holder | None = None
         self.actor: Actor | None = None
 
@@ -156,7 +156,7 @@ def _commit(core: Core, txn: Txn) -> None:
     if not was_prepared:  # The reactions of a prepared one have run; it cannot fail any more.
         reaction.run(core, txn, list(txn.store), undo=abort)
     written = list(txn.store)
-    causes = {entry: _cause(txn, entry) for entry in txn.causes} if txn.causes else None
+    causes = None if txn.causes is None else _visible_causes(txn, txn.causes)
     _end(core, txn, "committed")
     _unlock(core, txn)
     for entry, home in txn.taken.items():
@@ -181,13 +181,14 @@ def _commit(core: Core, txn: Txn) -> None:
         core.log.decided("committed", txn)
 
 
-def _cause(txn: Txn, entry: Entry) -> Entry | None:
-    """The entry that a reaction reacted to when it wrote this one. If that was written and taken
-    within the step, it was never visible: then its own cause."""
-    cause = txn.causes.get(entry)
-    while cause is not None and txn.taken.get(cause) is not None:
-        cause = txn.causes.get(cause)
-    return cause
+def _visible_causes(txn: Txn, causes: dict[Entry, Entry]) -> dict[Entry, Entry | None]:
+    """For each entry that a reaction wrote, the one that it reacted to. If that was written and
+    taken within the step, it was never visible: then its own cause."""
+    found: dict[Entry, Entry | None] = {}
+    for entry, cause in causes.items():
+        own = txn.taken.get(cause) is not None
+        found[entry] = found.get(cause) if own else cause
+    return found
 
 
 def abort(core: Core, txn: Txn, reason: str = "") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -495,6 +496,68 @@ def conformance(
     counts = {name: count for name, count in broken.get.items() if count}
     if counts:
         raise AuditFailed(counts)
+
+
+@app.command()
+def seeds(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB",
+            help="contacts, delivery, latency, order, overhead, partitions, spread or waiting.",
+        ),
+    ],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="The logs of each run: an archive, or a folder of hosts' folders. Its name has the"
+            " setting and the seed (`loss=0.1 seed=3`); else runs are numbered.",
+        ),
+    ],
+    space: SpaceOption = None,
+    to: ToOption = None,
+    limit: LimitOption = SHOWN_MAX,
+    how: FormatOption = Format.TABLE,
+    master: MasterOption = None,
+) -> None:
+    """Figures of a job over runs with several seeds: means with confidence intervals (95 %)."""
+    with clear_errors(), packages():
+        from tupelo.pipeline import changes, session
+        from tupelo.pipeline.jobs.seeds import FIGURES, Run, over_seeds
+        from tupelo.pipeline.spark import complaints
+
+        if job not in FIGURES:  # before Spark is started
+            raise BadArgument("job", f"one of {', '.join(FIGURES)}", job)
+        command = PipelineCommand(runs, space, to=to, limit=limit, how=how, master=master)
+        places = {run: _logs_of_run(Path(run)) for run in runs}
+        for logs in places.values():
+            PipelineCommand(logs, space).logs()
+        spark = session(master)
+
+        def each() -> Iterator[Run]:
+            for number, (run, logs) in enumerate(places.items(), 1):
+                name = Path(run).resolve().name
+                seed = _SEED.search(name)
+                setting = "" if seed is None else _SEED.sub("", name).strip()
+                read = changes(spark, *logs, **command.options).drop("payload").persist()
+                yield Run(setting, number if seed is None else int(seed[1]), read)
+                read.unpersist()
+
+        with spark_progress(spark, f"{job} of {len(places)} runs"), complaints():
+            table = over_seeds(job, each())
+        command.give(f"{job}-seeds", table)
+
+
+_SEED = re.compile(r"[ ,_]*seed=(\d+)")
+
+
+def _logs_of_run(run: Path) -> list[str]:
+    """The folders of hosts in this one; without any, the folder itself."""
+    from tupelo.federation.hosts.folder import SPACE_FILE
+
+    hosts = sorted(file.parent for file in run.glob(f"*/*{SPACE_FILE}"))
+    return [str(host) for host in dict.fromkeys(hosts)] or [str(run)]
 
 
 def _run(name: str, command: PipelineCommand) -> None:

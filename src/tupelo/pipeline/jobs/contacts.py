@@ -38,12 +38,8 @@ def contacts(changes: DataFrame) -> DataFrame:
     """One row per host and other host that it was engaged with: the number of contacts, mean and
     percentiles of their durations in seconds (of those that have ended), and of the times between
     them (`between_…`)."""
-    met = presence(changes)
-    following = Window.partitionBy("host", "peer").orderBy("since")
-    between = seconds_of("since") - seconds_of("before")
     return (
-        met.withColumn("before", f.lag("until").over(following))
-        .withColumn("between", between)
+        each_contact(changes)
         .groupBy("host", "peer")
         .agg(
             f.max("name").alias("peer_name"),
@@ -54,6 +50,18 @@ def contacts(changes: DataFrame) -> DataFrame:
             *mean_of("between", "between_"),
             *percentiles("between", "between_"),
         )
+    )
+
+
+def each_contact(changes: DataFrame) -> DataFrame:
+    """`presence`, with the seconds since the contact of the two before (`between`)."""
+    following = Window.partitionBy("host", "peer").orderBy("since")
+    before = f.lag("until").over(following)
+    return (
+        presence(changes)
+        .withColumn("before", before)
+        .withColumn("between", seconds_of("since") - seconds_of("before"))
+        .drop("before")
     )
 
 
