@@ -51,6 +51,7 @@ THEMES = {
     "jobs": jobs.run,
     "postgres": postgres.run,
     "pipeline": pipeline.run,
+    "tail": pipeline.tail,
     "whatif": whatif.run,
 }
 NAMES = [
