@@ -28,7 +28,6 @@ from benchmarks.pipeline import (
     AGENTS,
     BEGIN,
     LAG,
-    SIZES,
     MadeLog,
     drain,
     processor_seconds,
