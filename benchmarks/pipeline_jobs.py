@@ -4,8 +4,7 @@ The logs are made: jobs that workers take, doing each in a transaction that writ
 a hundred is given up, and its lease runs out. A hundredth as many changes are of the presence of
 other hosts, which come and go. They are kept for the next run, until `make clean`.
 
-Each job has a session of its own, and runs once on each log. The large one is first, so it pays for
-what Spark loads and compiles. Where other programs are at work, the processor time is the fairer
+Each job runs once on each log. The large one is first, so it pays for what Spark compiles. Where other programs are at work, the processor time is the fairer
 figure: it is of the JVM, the driver and the Python workers, with the starting of none of them.
 """
 
@@ -22,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from benchmarks.measure import Line, Settings, Table, Target, in_fresh_process
+from benchmarks.measure import Line, Settings, Table, Target
 from benchmarks.pipeline import (
     A_SECOND,
     AGENTS,
@@ -49,42 +48,48 @@ PRESENCE_SHARE = 100
 
 
 def run(settings: Settings) -> tuple[list[Line], list[Table]]:
+    from tupelo.pipeline import session
+
     small, large = (settings.size(size) for size in SIZES)
     for count in (small, large):
         make(KEPT / str(count), count)
     progress = Console(stderr=True)
     lines: list[Line] = []
     rows: list[tuple[str, ...]] = []
-    for job in TITLES:
-        of_large, of_small, peak = in_fresh_process(
-            measured, job, str(KEPT / str(large)), str(KEPT / str(small))
-        )
-        line = Line(
-            f"the job {job} on {large:,} changes",
-            f"on {small:,}",
-            "s",
-            Target("≤", 12),
-            [of_large.passed],
-            [of_small.passed],
-        )
-        row = (
-            job,
-            *(f"{cost.passed:.1f}" for cost in (of_small, of_large)),
-            f"{of_large.passed / of_small.passed:.1f}",
-            *(f"{cost.used:.1f}" for cost in (of_small, of_large)),
-            f"{of_large.used / of_small.used:.1f}",
-            f"{peak / 1e6:,.0f}",
-            f"{os.getloadavg()[0]:.0f}",
-        )
-        progress.print(" | ".join(row))
-        lines.append(line)
-        rows.append(row)
+    spark = session("local[2]")
+    try:
+        spark.range(3).count()
+        for job in settings.only or TITLES:
+            of_large, of_small = (_cost(spark, job, KEPT / str(count)) for count in (large, small))
+            line = Line(
+                f"the job {job} on {large:,} changes",
+                f"on {small:,}",
+                "s",
+                Target("≤", 12),
+                [of_large.passed],
+                [of_small.passed],
+            )
+            row = (
+                job,
+                *(f"{cost.passed:.1f}" for cost in (of_small, of_large)),
+                f"{of_large.passed / of_small.passed:.1f}",
+                *(f"{cost.used:.1f}" for cost in (of_small, of_large)),
+                f"{of_large.used / of_small.used:.1f}",
+                f"{os.getloadavg()[0]:.0f}",
+            )
+            progress.print(" | ".join(row))
+            lines.append(line)
+            rows.append(row)
+        peak = _peak_bytes()
+    finally:
+        spark.stop()
+    title = f"The jobs of the pipeline on {large:,} changes"
     heads = (
         *("job", f"{small:,}, s", f"{large:,}, s", "ratio"),
-        *("processor, s", "processor, s", "ratio", "memory at most, MB", "load"),
+        *("processor, s", "processor, s", "ratio", "load"),
     )
-    how = "Memory: the JVM, the driver and the Python workers, each at its most, together."
-    return lines, [Table(f"The jobs of the pipeline on {large:,} changes", heads, rows, how)]
+    how = f"Memory at most: {peak / 1e6:,.0f} MB, the JVM, the driver and the Python workers together."
+    return lines, [Table(title, heads, rows, how)]
 
 
 def make(archive: Path, count: int) -> None:
@@ -102,24 +107,12 @@ class Cost:
     used: float
 
 
-def measured(name: str, large: str, small: str) -> tuple[Cost, Cost, int]:
-    """The cost of a job on each of two archives, and the most memory it took."""
-    from tupelo.pipeline import session
-
-    spark = session("local[2]")
-    try:
-        spark.range(3).count()
-        return _cost(spark, name, large), _cost(spark, name, small), _peak_bytes()
-    finally:
-        spark.stop()
-
-
-def _cost(spark: SparkSession, name: str, archive: str) -> Cost:
+def _cost(spark: SparkSession, name: str, archive: Path) -> Cost:
     from tupelo.pipeline import changes
     from tupelo.pipeline.jobs import JOBS
 
     before, start = processor_seconds(), perf_counter()
-    drain(JOBS[name].run(changes(spark, archive).drop("payload")))
+    drain(JOBS[name].run(changes(spark, str(archive)).drop("payload")))
     passed, after = perf_counter() - start, processor_seconds()
     return Cost(passed, sum(used - before.get(pid, 0.0) for pid, used in after.items()))
 
