@@ -4,8 +4,9 @@ The logs are made: jobs that workers take, doing each in a transaction that writ
 a hundred is given up, and its lease runs out. A hundredth as many changes are of the presence of
 other hosts, which come and go. They are kept for the next run, until `make clean`.
 
-Each job runs once on each log. The large one is first, so it pays for what Spark compiles. Where other programs are at work, the processor time is the fairer
-figure: it is of the JVM, the driver and the Python workers, with the starting of none of them.
+Each job runs once on each log. The large one is first, so it pays for what Spark compiles. Where
+other programs are at work, the processor time is the fairer figure: it is of the JVM, the driver
+and the Python workers.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def run(settings: Settings) -> tuple[list[Line], list[Table]]:
         *("job", f"{small:,}, s", f"{large:,}, s", "ratio"),
         *("processor, s", "processor, s", "ratio", "load"),
     )
-    how = f"Memory at most: {peak / 1e6:,.0f} MB, the JVM, the driver and the Python workers together."
+    how = f"Memory of the JVM, the driver and the workers, at most: {peak / 1e6:,.0f} MB."
     return lines, [Table(title, heads, rows, how)]
 
 
