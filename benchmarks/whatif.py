@@ -3,6 +3,7 @@ with so many: threads that sleep for as long as each job says. Each round has ot
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -68,8 +69,10 @@ def compared(
     from tupelo.pipeline.jobs import turnaround, whatif
 
     folders = {number: directory / f"{number}" for number in (WORKERS - 1, WORKERS, WORKERS + 1)}
-    for number, folder in folders.items():
-        work(folder, number, count, seed)
+    # At the same time, because what else is at work on the machine should hold up all alike.
+    with ThreadPoolExecutor(len(folders)) as pool:
+        for done in [pool.submit(work, folders[n], n, count, seed) for n in folders]:
+            done.result()
     predicted = {
         row["workers"]: row
         for row in whatif(changes(spark, str(folders[WORKERS]), space="jobs")).collect()
