@@ -23,6 +23,7 @@ from benchmarks import (
     melon,
     memory,
     pipeline,
+    pipeline_jobs,
     postgres,
     queues,
     remote,
@@ -34,6 +35,7 @@ from benchmarks import (
     worst,
 )
 from benchmarks.measure import ROUNDS, ROUNDS_MIN, Line, Settings, Table, in_fresh_process
+from tupelo.pipeline import TITLES
 
 THEMES = {
     "queues": queues.run,
@@ -50,9 +52,20 @@ THEMES = {
     "jobs": jobs.run,
     "postgres": postgres.run,
     "pipeline": pipeline.run,
+    "tail": pipeline.tail,
     "whatif": whatif.run,
 }
-NAMES = [*THEMES, "kills", "lime", "melon", "unread", "event_heap", "worst", "thesis"]
+NAMES = [
+    *THEMES,
+    "kills",
+    "lime",
+    "melon",
+    "unread",
+    "event_heap",
+    "pipeline_jobs",
+    "worst",
+    "thesis",
+]
 
 
 def main() -> None:
@@ -91,6 +104,10 @@ def main() -> None:
                 more, orders = in_fresh_process(event_heap.run, settings)
                 tables += more
                 plots[name] = event_heap.plot, orders
+            elif name == "pipeline_jobs":
+                promised, more = in_fresh_process(pipeline_jobs.run, settings)
+                lines += promised
+                tables += more
             else:
                 lines += in_fresh_process(THEMES[name], settings)
             if name == "doors":
@@ -109,13 +126,16 @@ def _arguments() -> tuple[list[str], Settings]:
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(NAMES)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"at least {ROUNDS_MIN}")
     parser.add_argument("--quick", action="store_true", help="cut the sizes by 10, to try it")
+    parser.add_argument("--only", nargs="+", default=[], help="only these jobs of pipeline_jobs")
     found = parser.parse_args()
     if unknown := set(found.names) - set(NAMES):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: try {', '.join(NAMES)}")
+    if unknown := set(found.only) - set(TITLES):
+        parser.error(f"no job is called {', '.join(sorted(unknown))}: try {', '.join(TITLES)}")
     if found.rounds < ROUNDS_MIN:
         parser.error(f"--rounds is at least {ROUNDS_MIN}, or the median means little")
     names = [name for name in NAMES if name in found.names or not found.names]
-    return names, Settings(found.rounds, 10 if found.quick else 1)
+    return names, Settings(found.rounds, 10 if found.quick else 1, tuple(found.only))
 
 
 if __name__ == "__main__":

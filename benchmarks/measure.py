@@ -28,10 +28,12 @@ def fields(i: int) -> Fields:
 
 @dataclass(frozen=True)
 class Settings:
-    """How often to measure, and by how much to cut the sizes."""
+    """How often to measure, by how much to cut the sizes, and which jobs of the pipeline (all of
+    them if none is named)."""
 
     rounds: int = ROUNDS
     cut: int = 1
+    only: tuple[str, ...] = ()
 
     def size(self, full: int) -> int:
         return max(1, full // self.cut)

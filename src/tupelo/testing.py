@@ -42,7 +42,7 @@ class VirtualFederation(VirtualWorld[WorldHost]):
 
     def host(self, name: str) -> tupelo.aio.Host:
         """The host of this name, which has started."""
-        member = self._member(name)
+        member = self[name]
         if not member.is_up:
             raise BadArgument("name", "a host that is up", name)
         return member.api
@@ -51,7 +51,7 @@ class VirtualFederation(VirtualWorld[WorldHost]):
         """Let each group of hosts reach only its own hosts: `part(("a", "b"), ("c",))`. Their
         connections break as in a real network: a host is missed after three heartbeats."""
         for name in (name for group in groups for name in group):
-            self._member(name)
+            self[name]
         self.network.partition(*groups)
 
     def meet(self) -> None:
@@ -60,11 +60,11 @@ class VirtualFederation(VirtualWorld[WorldHost]):
 
     async def crash(self, name: str) -> None:
         """End a host as a killed process ends."""
-        await self._member(name).crash()
+        await self[name].crash()
 
     async def restart(self, name: str) -> None:
         """Start a host that has crashed, with what is on its disk."""
-        member = self._member(name)
+        member = self[name]
         if member.is_up:
             raise BadArgument("name", "a host that has crashed", name)
         await member.start()
@@ -84,12 +84,6 @@ class VirtualFederation(VirtualWorld[WorldHost]):
                 if self.loop.time() > end:
                     raise TimeoutError(f"host {name!r} does not know {sorted(wanted)}")
                 await asyncio.sleep(0.1)
-
-    def _member(self, name: str) -> WorldHost:
-        for member in self.members:
-            if member.name == name:
-                return member
-        raise BadArgument("name", f"one of {[member.name for member in self.members]}", name)
 
 
 def run_federation(

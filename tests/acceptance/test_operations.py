@@ -177,11 +177,11 @@ def test_top_counts_what_goes_on(host, tupelo, until):
         for line in top.stdout:
             said = json.loads(line)
             seen = {one["space"]: one for one in said["spaces"]}
-            if seen["jobs"]["changes/s"] is not None and seen["jobs"]["in hand"]:
+            if seen["jobs"]["changes/s"] is not None and seen["jobs"]["transactions"]:
                 break
         top.terminate()
     assert said["host"] == "kitchen" and said["clients"] >= 1
-    assert seen["jobs"]["in hand"] == 1 and seen["jobs"]["health"] == "ok"
+    assert seen["jobs"]["transactions"] == 1 and seen["jobs"]["health"] == "ok"
     assert "password" in seen["news/today"]["refused"]
 
 

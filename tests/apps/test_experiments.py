@@ -13,7 +13,15 @@ import pytest
 
 import tupelo
 from tupelo import Identity, Trust
-from tupelo.apps.experiments import COMMAND, DONE, GO, RESULT, Client, Coordinator, Program
+from tupelo.apps.experiments import (
+    COMMAND,
+    DONE,
+    GO,
+    RESULT,
+    Client,
+    ExperimentCoordinator,
+    Program,
+)
 from tupelo.errors import BadArgument
 from tupelo.models.melon import Melon
 
@@ -64,7 +72,7 @@ class Lab:
         ]
         self.melon = Melon(here)
         self.keys = {name: keys[name] for name in self.hosts}
-        self.coordinator = Coordinator(self.melon, self.keys)
+        self.coordinator = ExperimentCoordinator(self.melon, self.keys)
         self.run = self.coordinator.run
 
 
@@ -178,13 +186,13 @@ def test_what_is_wrong_is_said_by_its_name(lab: Lab) -> None:
     with tupelo.Host("nameless") as host, Melon(host) as nameless:
         for melon in ("here", nameless):
             with pytest.raises(BadArgument, match="melon"):
-                Coordinator(melon, {})  # type: ignore[arg-type]
+                ExperimentCoordinator(melon, {})  # type: ignore[arg-type]
             with pytest.raises(BadArgument, match="melon"):
                 Client(melon, "a", coordinator=key)  # type: ignore[arg-type]
     wrong: Any
     for wrong in (["source"], {"source": "ben"}, {7: key}):
         with pytest.raises(BadArgument, match="clients"):
-            Coordinator(lab.melon, wrong)
+            ExperimentCoordinator(lab.melon, wrong)
     for argument, wrong in (("name", ""), ("kind", 7), ("coordinator", "ben")):
         with pytest.raises(BadArgument, match=argument):
             Client(lab.melon, **{"name": "a", "coordinator": key, argument: wrong})

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 import tupelo
+from tests.federation.field import Field
 from tests.federation.raw import Raw
+from tests.virtual import WorldHost, play
 from tupelo.errors import BadArgument, CannotReach, NotAllowed, WrongPassword
 from tupelo.federation.hosts.discovery import Dialler
 from tupelo.federation.identity.trust import Trust
@@ -133,3 +135,29 @@ def test_a_name_that_cannot_be_one_is_refused(company, name):
     host = company.host("one")
     with pytest.raises(BadArgument, match="name="):
         host.space(name)
+
+
+@pytest.mark.parametrize("seed", [3, 4, 7])
+def test_what_comes_over_one_link_while_another_is_made_is_taken_once(seed):
+    """The host that dials lists what it has received before it gets more over the other link."""
+
+    async def main(field: Field) -> None:
+        await field.host("b")
+        b, a = field.members[0], WorldHost(field, "a")
+        field.members.append(a)
+        await a.start()
+        jobs, ours = field.spaces[0], a.api.space("jobs")
+        written = [("job", number) for number in range(100)]
+        await b.do(jobs.write_all(written))
+        field.network.slow("a", "b", 100)
+        a.call(a.api.engage, b.address)
+        while not any("a is linked to b" in line for line in field.network.trace):
+            await asyncio.sleep(0.001)
+        field.network.slow("a", "b", 1)  # What a has said by now comes late.
+        b.call(b.api.engage, a.address)
+        taken = []
+        while (job := await a.do(ours.take(("job", int), wait=10))) is not None:
+            taken.append(job)
+        assert sorted(taken) == written
+
+    play(Field, main, seed)

@@ -22,6 +22,7 @@ from tupelo.federation.hosts import peer as peer_module
 from tupelo.federation.links import wire
 from tupelo.federation.spanning import records
 from tupelo.federation.spanning.records import SeenRecord
+from tupelo.federation.spanning.searching import REST_SECONDS, RESTING_MAX
 from tupelo.space.query import Query
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -111,9 +112,130 @@ def test_a_host_watches_only_where_it_has_found_nothing():
             assert len(peer._watches) == 1
             await there.write(("news", "x", 2))
             assert await waiting == ("news", "x", 2)
-            await asyncio.sleep(1)
+            await asyncio.sleep(REST_SECONDS + 1)
             assert not peer._watches
             await there.take_all(NEWS)
+
+    played(main)
+
+
+# A search that rests
+
+
+def test_a_loop_of_reads_keeps_its_watches():
+    """A read costs the messages of the host that has something new, not of all hosts."""
+
+    async def main(field: Field) -> None:
+        session = field.spaces[0].session()
+        asked = [asked_of(field, number) for number in range(1, 6)]
+        for number in range(20):
+            asyncio.get_running_loop().call_later(
+                0.5,
+                asyncio.ensure_future,
+                field.spaces[1 + number % 5].write(("news", "x", number)),
+            )
+            assert await session.read(NEWS, wait=10.0) == ("news", "x", number)
+            await asyncio.sleep(0.1)
+        assert sum(map(len, asked)) == 5 + 19  # all at first, then the host of the last entry
+
+    played(main, hosts=6)
+
+
+async def resting(field: Field) -> Any:
+    """A session whose search rests."""
+    session = field.spaces[0].session()
+    asyncio.get_running_loop().call_later(
+        1, asyncio.ensure_future, field.spaces[1].write(("news", "x", 0))
+    )
+    assert await session.read(NEWS, wait=10.0) == ("news", "x", 0)
+    await asyncio.sleep(0.1)
+    assert len(watches(field)) == 1
+    return session
+
+
+def watches(field: Field) -> dict[int, Any]:
+    """Those of the first host at the second."""
+    peer: Any = field.cores[1].peers[field.cores[0].id]
+    watching: dict[int, Any] = peer._watches
+    return watching
+
+
+def test_an_entry_that_was_taken_meanwhile_is_not_read():
+    async def main(field: Field) -> None:
+        session = await resting(field)
+        for number in (1, 2):
+            await field.spaces[1].write(("news", "x", number))
+            await asyncio.sleep(0.1)
+            assert await field.spaces[1].take(("news", "x", number), wait=0)
+        await asyncio.sleep(0.1)
+        await field.spaces[1].write(("news", "x", 3))
+        assert await session.read(NEWS, wait=10.0) == ("news", "x", 3)
+        assert await session.read(NEWS, wait=1.0) is None
+        await asyncio.sleep(1)
+        assert not watches(field)
+
+    played(main)
+
+
+def test_entries_that_come_during_a_rest_are_read_in_their_order():
+    async def main(field: Field) -> None:
+        session = await resting(field)
+        for number in range(1, 4):
+            await field.spaces[1].write(("news", "x", number))
+        for number in range(1, 4):
+            assert await session.read(NEWS, wait=1.0) == ("news", "x", number)
+
+    played(main)
+
+
+def test_a_search_that_rests_meets_hosts_that_go_and_come():
+    async def main(field: Field) -> None:
+        session = await resting(field)
+        field.network.cut("a", "b")
+        await asyncio.sleep(1)
+        await field.meet()
+        await field.spaces[2].write(("news", "x", 2))
+        assert await session.read(NEWS, wait=1.0) == ("news", "x", 2)
+        await field.spaces[1].write(("news", "x", 1))
+        assert await session.read(NEWS, wait=1.0) == ("news", "x", 1)
+
+    played(main, hosts=3)
+
+
+@pytest.mark.parametrize("end", ["session", "host", "another template"])
+def test_the_watches_end_with_the_session(end):
+    async def main(field: Field) -> None:
+        session = await resting(field)
+        if end == "session":
+            await session.close()
+        elif end == "host":
+            await field.members[0].leave()
+            assert not session._record.resting
+            return
+        else:
+            for number in range(1, RESTING_MAX + 2):
+                asyncio.get_running_loop().call_later(
+                    0.1, asyncio.ensure_future, field.spaces[1].write(("news", "x", number))
+                )
+                assert await session.read(("news", str, number), wait=1.0)
+                await asyncio.sleep(0.1)
+            assert len(watches(field)) == RESTING_MAX
+            return
+        await asyncio.sleep(0.1)
+        assert not watches(field)
+
+    played(main)
+
+
+def test_an_entry_that_is_given_back_during_a_rest_is_found():
+    async def main(field: Field) -> None:
+        session = await resting(field)
+        await field.spaces[1].write(("news", "y", 1))
+        query = Query(("news", "y", int), session=session._state, actor=session._actor)
+        got = await session._space._federation.get(session._space._hosted, query)
+        await asyncio.sleep(0.1)
+        got.give_back()
+        assert await session.read(NEWS, wait=1.0) == ("news", "y", 1)
 
     played(main)
 

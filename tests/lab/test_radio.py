@@ -16,6 +16,7 @@ from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.radio import DIFS_SECONDS as DIFS
 from tupelo.lab.radio import SENDS_MAX, WINDOW_MIN, Radio, RadioNetwork
 from tupelo.lab.radio import SLOT_SECONDS as SLOT
+from tupelo.models.melon import Melon
 
 
 def on_air(radio: Radio, hosts: int, scene: Any, seed: int = 1) -> Any:
@@ -254,6 +255,30 @@ def test_hosts_are_found_by_beacons_and_lost_out_of_range(tmp_path: Any) -> None
     alone, together = seen[5], seen[30]
     assert together > alone
     assert seen[65] < together
+
+
+def test_readers_who_share_the_air_hear_every_writer() -> None:
+    """Reading one by one, while all write."""
+
+    async def chat(host: Any) -> None:
+        melon = Melon(host)
+
+        async def write() -> None:
+            for number in range(8):
+                await melon.write(("line", host.name, number))
+                lab.record("wrote")
+                await asyncio.sleep(2)
+
+        writing = asyncio.ensure_future(write())
+        while True:
+            _, name, number = await melon.read(("line", str, int))
+            lab.record("heard", of=name, number=number)
+            assert not writing.done() or writing.exception() is None
+
+    radio = Radio(range=100, mobility=lab.RandomWaypoint(area=(60, 60), speed=(1, 2), pause=5))
+    result = lab.World(hosts=10, seed=1, network=radio).run(chat, seconds=18)
+    assert result.count("heard") == 10 * result.count("wrote") == 800
+    assert result.messages < 6_000, "20,000 when each read asked all hosts"
 
 
 def test_a_scene_crashes_and_restarts_a_host() -> None:

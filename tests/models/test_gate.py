@@ -293,7 +293,7 @@ def test_a_wrong_password_opens_nothing(house: House) -> None:
     assert house.is_as_before()
 
 
-REQUESTS: dict[str, Callable[[], requests.Request]] = {
+REQUESTS: dict[str, Callable[[], requests.FactoryRequest]] = {
     "make": lambda: requests.HeapRequest(),
     "destroy": lambda: requests.DestroyRequest(),
     "view": lambda: requests.ViewRequest(order="total"),

@@ -196,7 +196,7 @@ def test_a_space_that_was_made_anew_is_another_log(pair):
 
 
 def test_a_batch_is_as_large_as_its_entries_allow(pair, monkeypatch):
-    monkeypatch.setattr("tupelo.pipeline.logs.database.BYTES", 400_000)
+    monkeypatch.setattr("tupelo.pipeline.logs.journal.BYTES", 400_000)
     pair.there.write_all([("job", n, b"x" * 4_000) for n in range(1_000)])
     (ours, _) = pair.logs()
     assert ours.bounds() == (1, 1_000)

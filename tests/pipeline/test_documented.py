@@ -29,12 +29,12 @@ def test_every_column_and_kind():
 
 
 def test_every_option_of_a_reader():
-    assert rows("Batch") == set(options._KNOWN.values())
+    assert rows("Batch") == set(options._KNOWN)
 
 
 def test_every_option_of_a_sink():
     of_spark = {"checkpointLocation", "queryName"}
-    assert rows("Sink") == set(sink._KNOWN.values()) - of_spark
+    assert rows("Sink") == set(sink._KNOWN) - of_spark
 
 
 def test_up_to_which_size_duckdb_answers():

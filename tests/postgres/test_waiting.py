@@ -10,7 +10,7 @@ import pytest
 import tupelo
 from tests.conftest import Call, until_true
 from tests.kinds import database_url, space_url
-from tupelo.postgres.listening import Listener, Waiter
+from tupelo.postgres.listening import NotificationListener, WaitingOperation
 from tupelo.space.dual_api import run_sync
 
 
@@ -27,7 +27,7 @@ def link():
 
 @pytest.fixture
 def listener():
-    listener = Listener(database_url(), "here")
+    listener = NotificationListener(database_url(), "here")
     yield listener
     listener.close()
 
@@ -36,8 +36,8 @@ def is_asleep(space: tupelo.SpaceLike) -> bool:
     return any(w.asleep for w in space.database.listener.waiting(space.id))  # type: ignore[attr-defined]
 
 
-def joined(listener: Listener, space: int) -> Waiter:
-    waiter = Waiter(threading.Event())
+def joined(listener: NotificationListener, space: int) -> WaitingOperation:
+    waiter = WaitingOperation(threading.Event())
     if not listener.join(space, waiter):
         until_true(waiter.event.is_set, "there can be notifications")
         waiter.event.clear()
@@ -53,7 +53,7 @@ def test_who_comes_when_the_last_one_has_just_gone_is_woken(listener):
 def test_a_notification_that_comes_with_the_answer_to_another_statement_is_heard(listener, link):
     first = joined(listener, 900_001)
     for i in range(200):
-        other = Waiter(threading.Event())
+        other = WaitingOperation(threading.Event())
         link.execute("NOTIFY tupelo_900001")
         listener.join(900_002 + i, other)
         until_true(first.event.is_set, "the notification is heard")

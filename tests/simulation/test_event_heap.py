@@ -14,7 +14,7 @@ from tests.simulation.seeds import check_replay, check_seeds
 from tests.simulation.seeds import found as find
 from tupelo.federation.replication.tokens import Token
 from tupelo.lab.event_heap.checker import check_history
-from tupelo.lab.event_heap.workload import HeapHistory, Put, Read, Remains, Removal
+from tupelo.lab.event_heap.workload import HeapHistory, Put, ReadEvent, Remains, Removal
 from tupelo.models.event_heap import orders, records, seen
 from tupelo.models.event_heap.ordering import Ordering
 from tupelo.models.event_heap.orders import TotalOrder
@@ -48,8 +48,12 @@ def sound() -> tuple[HeapHistory, Remains]:
         put.ended, put.how = history.tick(), "done"
     history.removals = [Removal(HEAP, 4, "done"), Removal(HEAP, None, "done")]
     for name in ("first", "second"):
-        history.reader(name, HEAP).reads += [Read(2, "", "v"), Read(1, "", "v"), Read(3, "", "v")]
-    history.reader("session", HEAP, frozenset([1])).reads += [Read(3), Read(2)]
+        history.reader(name, HEAP).reads += [
+            ReadEvent(2, "", "v"),
+            ReadEvent(1, "", "v"),
+            ReadEvent(3, "", "v"),
+        ]
+    history.reader("session", HEAP, frozenset([1])).reads += [ReadEvent(3), ReadEvent(2)]
     remains = Remains(HEAP)
     for host in "ab":
         remains.held[host] = {HEAP: [1, 3, 2]}
@@ -102,17 +106,17 @@ def keep_removed(history: HeapHistory, remains: Remains) -> None:
 
 
 def read_again(history: HeapHistory, remains: Remains) -> None:
-    history.readers[2].reads.append(Read(3))
+    history.readers[2].reads.append(ReadEvent(3))
 
 
 def read_inherited(history: HeapHistory, remains: Remains) -> None:
-    history.readers[2].reads.append(Read(1))
+    history.readers[2].reads.append(ReadEvent(1))
 
 
 def turn_round(history: HeapHistory, remains: Remains) -> None:
     reader = history.readers[2]
     reader.inherited = frozenset()
-    reader.reads = [Read(3), Read(1), Read(2)]
+    reader.reads = [ReadEvent(3), ReadEvent(1), ReadEvent(2)]
 
 
 def miss(history: HeapHistory, remains: Remains) -> None:
@@ -134,7 +138,7 @@ def order_against_a_source(history: HeapHistory, remains: Remains) -> None:
 
 
 def read_in_another_order(history: HeapHistory, remains: Remains) -> None:
-    history.readers[1].reads = [Read(1, "", "v"), Read(2, "", "v"), Read(3, "", "v")]
+    history.readers[1].reads = [ReadEvent(1, "", "v"), ReadEvent(2, "", "v"), ReadEvent(3, "", "v")]
 
 
 def read_what_has_no_place(history: HeapHistory, remains: Remains) -> None:
@@ -144,12 +148,12 @@ def read_what_has_no_place(history: HeapHistory, remains: Remains) -> None:
 
 def skip(history: HeapHistory, remains: Remains) -> None:
     reader = history.readers[1]
-    reader.reads = [Read(2, "", "v"), Read(3, "", "v")]
+    reader.reads = [ReadEvent(2, "", "v"), ReadEvent(3, "", "v")]
     reader.stands = False
 
 
 def clone_in_silence(history: HeapHistory, remains: Remains) -> None:
-    history.readers[1].reads[-1] = Read(3, "", "w")
+    history.readers[1].reads[-1] = ReadEvent(3, "", "w")
 
 
 def keep_what_was_destroyed(history: HeapHistory, remains: Remains) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 from tests.simulation.seeds import check_replay, check_seeds
 from tests.simulation.seeds import found as find
+from tupelo.errors import PeerLost
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.groups.group import Gate, Group
 from tupelo.models.lime.agent import Agent, AgentRuntime
 from tupelo.models.lime.messages import FoundTuple
+from tupelo.models.lime.migrating import Migrations
 from tupelo.models.lime.reactions import ReactionRecord
 from tupelo.models.lime.transfer import TupleTransfer
 
@@ -88,6 +90,20 @@ def test_an_agent_that_is_left_behind_is_noticed(monkeypatch):
     monkeypatch.setattr(Agent, "migrate", migrate)
     monkeypatch.setattr(AgentRuntime, "end", lambda life, caller=None: None)
     found("two of one")
+
+
+def test_an_agent_that_leaves_for_a_host_that_does_not_answer_is_noticed(monkeypatch):
+    """In seed 66 that host crashes when the agent is parked there, and its answer is lost."""
+
+    async def send(migrations: Migrations, token: str, agent: Any, host: str, package: Any) -> None:
+        try:
+            await original(migrations, token, agent, host, package)
+        except PeerLost:
+            migrations.decisions[token] = migrations._decision(host, go=True)
+
+    original = Migrations._send_package
+    monkeypatch.setattr(Migrations, "_send_package", send)
+    found("agent lost", first=66)
 
 
 def test_a_once_reaction_that_fires_twice_is_noticed(monkeypatch):

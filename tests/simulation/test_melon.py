@@ -3,6 +3,7 @@ the invariants of messages hold. The checker finds planted bugs."""
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from tupelo.federation.replication.placement import CopyAll, CopyKeeper
 from tupelo.models.melon import directed
 from tupelo.models.melon.broadcast import MessageSignal
 from tupelo.models.melon.collecting import PinnedCapacity
+from tupelo.models.melon.directed import DirectedMessages
 from tupelo.models.melon.message_store import MessageStore
 from tupelo.models.melon.reading import MessageReader, UnreachableCopies
 
@@ -100,6 +102,17 @@ def test_a_seal_that_everyone_can_open_is_noticed(monkeypatch):
     monkeypatch.setattr(directed, "seal", seal)
     monkeypatch.setattr(directed, "unseal", unseal)
     found("opened")
+
+
+def test_a_take_that_does_not_wait_for_the_record_of_the_one_before_is_noticed(monkeypatch):
+    async def flush_late(messages: DirectedMessages) -> None:
+        await asyncio.sleep(5.0)
+        await messages._private.flush(record(messages))
+
+    record = DirectedMessages._record
+    monkeypatch.setattr(DirectedMessages, "_record", lambda messages: 0)
+    monkeypatch.setattr(DirectedMessages, "_flush_records", flush_late)
+    found("taken twice", first=5)
 
 
 def test_a_message_that_is_delivered_and_not_reserved_is_noticed(monkeypatch):

@@ -1,8 +1,9 @@
 """Experiments: programs that run on many hosts, start together, and report to one place.
 
 This is the coordination framework of section 6.4 of MELON's dissertation, with the messages of its
-table 6.1. Each host runs a `Client`; a `Coordinator` at any host sends each kind of client its
-program, waits until all are ready, starts them, collects their output in order, and stops them.
+table 6.1. Each host runs a `Client`. An `ExperimentCoordinator` at any host sends each kind of
+client its program, waits until all are ready, starts them, collects their output in order, and
+stops them.
 
 A client runs programs, so it obeys one coordinator only, by its identity, and the coordinator
 accepts messages from the identities of its clients only: all messages between them are directed.
@@ -60,7 +61,7 @@ class Program:
 
 
 @dataclass
-class Outcome:
+class ProgramResult:
     """The result of the program of one client: its output and exit code; None if the client did not
     answer."""
 
@@ -70,7 +71,7 @@ class Outcome:
     """Whether the program was stopped because the time was over."""
 
 
-class Coordinator:
+class ExperimentCoordinator:
     """Runs experiments with `clients`: their names, and the identities of their hosts."""
 
     def __init__(self, melon: Melon, clients: Mapping[str, str]) -> None:
@@ -88,16 +89,18 @@ class Coordinator:
         *,
         wait: float | None = None,
         ready_wait: float | None = None,
-    ) -> dict[str, Outcome]:
+    ) -> dict[str, ProgramResult]:
         """Run the program of each kind of client, and return the outcomes. Programs that have not
         ended after `wait` seconds are stopped; clients that are not ready after `ready_wait`
         seconds are left out."""
-        if not isinstance(programs, Mapping) or not _are_programs(programs.values()):
+        if not isinstance(programs, Mapping) or not all(
+            isinstance(program, Program) for program in programs.values()
+        ):
             raise BadArgument("programs", "a dict of kinds and their Program(...)", programs)
         check_wait(wait)
         check_wait(ready_wait, "ready_wait")
         experiment = uuid4().hex
-        outcomes = {client: Outcome() for client in self._clients}
+        outcomes = {client: ProgramResult() for client in self._clients}
         gone = False
         try:
             self._command(experiment, programs)
@@ -180,7 +183,7 @@ class Client:
         return count
 
     def _take_part(self, experiment: str, arguments: list[str], ready: str) -> None:
-        part = Part(arguments, ready)
+        part = ProgramRun(arguments, ready)
 
         def heed() -> None:
             with suppress(TupeloError):
@@ -205,7 +208,7 @@ class Client:
         self._melon.store((word, experiment, self.name, what), to=self._coordinator)
 
 
-class Part:
+class ProgramRun:
     """One run of a program, which can be ended before its start."""
 
     def __init__(self, arguments: list[str], ready: str) -> None:
@@ -270,10 +273,6 @@ class Part:
 def _check_melon(melon: object) -> None:
     if not isinstance(melon, Melon) or melon.is_async or melon.identity is None:
         raise BadArgument("melon", "a Melon of a blocking host that has an identity", melon)
-
-
-def _are_programs(given: Iterable[object]) -> bool:
-    return all(isinstance(one, Program) for one in given)
 
 
 def _are_texts(given: object) -> bool:

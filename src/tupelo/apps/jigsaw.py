@@ -31,11 +31,11 @@ from tupelo.models import lime
 from tupelo.models.lime import (
     ONCE_PER_TUPLE,
     AgentLocation,
-    HostLocation,
     LimeTupleSpace,
     ReactionEvent,
     UbiquitousReaction,
 )
+from tupelo.models.lime.locations import Location
 from tupelo.space.dual_api import maybe_await, run_coroutine
 
 SPACE = "jigsaw"
@@ -48,7 +48,6 @@ COLOURS = 8
 """The number of players with a colour of their own."""
 
 Cells = tuple[int, ...]
-Location = AgentLocation | HostLocation
 P = ParamSpec("P")
 Self_ = TypeVar("Self_", bound="Player")
 

@@ -27,7 +27,7 @@ from tupelo.apps.shell import (
 )
 from tupelo.apps.spaces import PAGE, URL, opened
 from tupelo.errors import without_password
-from tupelo.queue import DeadLetter, Job, JobQueue, QueueStatus, queue_names
+from tupelo.queue import DeadLetter, Job, JobQueue, queue_names
 from tupelo.queue.jobs import WaitingJob, submitted_at
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.text import as_json, entry_text, one_line
@@ -89,7 +89,8 @@ def jobs(
 
 def _print_status(space: tupelo.SpaceLike, queue: str | None, as_lines: bool) -> None:
     names = [queue] if queue is not None else queue_names(space)
-    rows = [_status_row(JobQueue(space, name).status()) for name in names]
+    statuses = [JobQueue(space, name).status() for name in names]
+    rows = [vars(status) | {"in_hand": _by_taker(status.in_hand)} for status in statuses]
     others: Any = A_NAME & tupelo.Not(tupelo.OneOf("", *names))
     if queue is None and (held := _by_taker(space.in_hand(WaitingJob(others)))):
         rows.append({"queue": None, "in_hand": held})  # Their queues have nothing else.
@@ -122,10 +123,6 @@ def _print_status(space: tupelo.SpaceLike, queue: str | None, as_lines: bool) ->
         print("  ".join((line[0].ljust(len(first)), *others)).rstrip())
         for held in rows[i - 1]["in_hand"] if i else ():
             print(f"  in hand: {held['jobs']} of {one_line(held['name'] or held['id'])}")
-
-
-def _status_row(status: QueueStatus) -> Row:
-    return vars(status) | {"in_hand": _by_taker(status.in_hand)}
 
 
 def _by_taker(held: Iterable[tupelo.InHand]) -> list[Row]:

@@ -394,8 +394,7 @@ def describe_host(url: str, options: dict[str, Any]) -> dict[str, Any]:
     from tupelo.space.dual_api import run_sync
 
     with connect_to_host(url, **options) as host:
-        about: dict[str, Any] = run_sync(host.describe_host)
-        return about
+        return run_sync(host.describe_host)
 
 
 @contextmanager

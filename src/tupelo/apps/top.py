@@ -21,7 +21,8 @@ from tupelo.apps.shell import (
     url_argument,
 )
 
-COLUMNS = ("entries", "changes/s", "waiting", "in hand", "in doubt", "watching", "health")
+COLUMNS = ("entries", "changes/s", "waiting", "transactions", "in doubt", "watching", "health")
+WIDTHS = {name: max(10, len(name) + 2) for name in COLUMNS}
 CLEAR = "\x1b[2J\x1b[H"
 
 
@@ -30,8 +31,9 @@ CLEAR = "\x1b[2J\x1b[H"
         "tupelo top tupelo://127.0.0.1:7700",
         "tupelo top tupelo://127.0.0.1:7700 --interval 10 --json >> load.jsonl",
         notes="URL is a host. The columns: `waiting` is the number of calls that wait for a match,"
-        " `in hand` of open transactions, `in doubt` of entries whose takers have not confirmed"
-        " them, `watching` of subscriptions. In a pipe it prints one line of JSON per interval.",
+        " `transactions` of open transactions, `in doubt` of entries whose takers have not"
+        " confirmed them, `watching` of subscriptions. In a pipe it prints one line of JSON per"
+        " interval.",
     )
 )
 @url_argument
@@ -80,7 +82,7 @@ def _row(space: dict[str, Any], before: int | None, seconds: float) -> dict[str,
         "entries": space["entries"],
         "changes/s": None if rate is None else round(rate, 1),
         "waiting": space["waiting"],
-        "in hand": space["transactions"],
+        "transactions": space["transactions"],
         "in doubt": space["in_doubt"],
         "watching": space["subscriptions"],
         "health": space["health"],
@@ -101,13 +103,11 @@ def _print(about: dict[str, Any], rows: list[dict[str, Any]], as_line: bool) -> 
     lines = [
         f"{about['name']} at {about['address']}: {len(about['peers'])} peers,"
         f" {len(about['clients'])} programs   {time.strftime('%H:%M:%S')}",
-        f"{'space':20}" + "".join(f"{name:>10}" for name in COLUMNS),
+        f"{'space':20}" + "".join(f"{name:>{width}}" for name, width in WIDTHS.items()),
     ]
     for row in rows:
-        cells = ["-" if row.get(name) is None else row[name] for name in COLUMNS]
-        rest = (
-            "".join(f"{cell!s:>10}" for cell in cells) if "refused" not in row else "   (refused)"
-        )
-        lines.append(f"{row['space'][:20]:20}{rest}")
+        cells = ("-" if row.get(name) is None else row[name] for name in COLUMNS)
+        line = "".join(f"{cell!s:>{w}}" for cell, w in zip(cells, WIDTHS.values(), strict=True))
+        lines.append(f"{row['space'][:20]:20}{'   (refused)' if 'refused' in row else line}")
     start = CLEAR if sys.stdout.isatty() else ""
     print(start + "\n".join(lines), flush=True)

@@ -36,8 +36,8 @@ from tupelo.apps.workshop import (
     TALLY,
     WORKERS,
     Pace,
-    Place,
     WorkshopEvent,
+    WorkshopPlace,
 )
 from tupelo.errors import BadInput
 from tupelo.models import lime
@@ -55,7 +55,7 @@ class TourFailed(Exception):
 class Child:
     """A process that owns the space. The reports of the process are added to `reports`."""
 
-    def __init__(self, place: Place, seed: int, pace: Pace, reports: Reports) -> None:
+    def __init__(self, place: WorkshopPlace, seed: int, pace: Pace, reports: Reports) -> None:
         arguments = [encode(place).decode(), str(seed), encode(pace).decode()]
         self._process = subprocess.Popen(
             [sys.executable, "-m", workshop.__name__, *arguments],
@@ -203,11 +203,11 @@ NEXT = (
 )
 
 
-def place_in(folder: Path, *, short: bool) -> Place:
+def place_in(folder: Path, *, short: bool) -> WorkshopPlace:
     """A folder for the tour below this folder. Without `short`, also free ports for a host and its
     console. Raises BadInput if a package for the host or the console is not installed."""
     if short:
-        return Place(str(folder / FILE_NAME))
+        return WorkshopPlace(str(folder / FILE_NAME))
     for package in ("uvicorn", "pyspark"):
         if find_spec(package) is None:
             extras = 'pip install "tupelo[console,pipeline]", or tupelo tour --short'
@@ -216,13 +216,13 @@ def place_in(folder: Path, *, short: bool) -> Place:
         for free in (one, other):
             free.bind(("127.0.0.1", 0))
         listen, console = (f"127.0.0.1:{free.getsockname()[1]}" for free in (one, other))
-    return Place(str(folder / workshop.HOST), listen, console, token_urlsafe(24))
+    return WorkshopPlace(str(folder / workshop.HOST), listen, console, token_urlsafe(24))
 
 
 class Tour:
     """The tour. If the space is at a host, three hosts meet after it, and Spark reads the logs."""
 
-    def __init__(self, console: Console, place: Place, seed: int, *, fast: bool) -> None:
+    def __init__(self, console: Console, place: WorkshopPlace, seed: int, *, fast: bool) -> None:
         self.console = console
         self.place = place
         self.seed = seed

@@ -35,7 +35,7 @@ DOOMED = "dan"
 TASKS = ("resize", "rotate", "crop", "sharpen")
 BURST = 4
 
-Report = Callable[[str, int, str], object]
+ReportStep = Callable[[str, int, str], object]
 """(event, number of the job, name of the producer or worker)"""
 
 
@@ -48,7 +48,7 @@ class Pace(msgspec.Struct, frozen=True):
     lease: float
 
 
-class Place(msgspec.Struct, frozen=True):
+class WorkshopPlace(msgspec.Struct, frozen=True):
     """The place of the space: the file `path`, or, if `listen` is given, a host that keeps its
     spaces in the folder `path` and serves its console at `console`."""
 
@@ -95,7 +95,7 @@ class WorkshopEvent(msgspec.Struct, array_like=True):
     by: str
 
 
-def produce(space: Space, producer: int, seed: int, pace: Pace, report: Report) -> None:
+def produce(space: Space, producer: int, seed: int, pace: Pace, report: ReportStep) -> None:
     """Write some jobs at once, and then one after the other until the process ends."""
     name, chance = PRODUCERS[producer], random.Random(f"{seed} {producer}")
 
@@ -115,7 +115,9 @@ def produce(space: Space, producer: int, seed: int, pace: Pace, report: Report) 
         report("written", number, name)
 
 
-def work(space: Space, name: str, pace: Pace, report: Report, *, to_the_end: bool = False) -> None:
+def work(
+    space: Space, name: str, pace: Pace, report: ReportStep, *, to_the_end: bool = False
+) -> None:
     """Do one job after the other; with `to_the_end`, until no job is left or can come back."""
     wait = None if to_the_end else pace.lease / 2
     while True:
@@ -137,7 +139,7 @@ def work(space: Space, name: str, pace: Pace, report: Report, *, to_the_end: boo
             return
 
 
-def fail(space: Space, pace: Pace, report: Report) -> None:
+def fail(space: Space, pace: Pace, report: ReportStep) -> None:
     """Take a job and stop in the middle: no commit, no abort."""
     txn = space.transaction(lease=pace.lease)
     job = space.take(JOB, txn=txn)
@@ -149,7 +151,7 @@ def fail(space: Space, pace: Pace, report: Report) -> None:
     report("died", number, DOOMED)
 
 
-def watch(space: Space, report: Report) -> None:
+def watch(space: Space, report: ReportStep) -> None:
     """Report every result as it becomes visible."""
     with space.subscribe(RESULT) as notices:
         for notice in notices:
@@ -176,7 +178,7 @@ def tell(what: str, job: int, by: str) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tour, which ends this process.
-    place, seed = msgspec.json.decode(sys.argv[1], type=Place), int(sys.argv[2])
+    place, seed = msgspec.json.decode(sys.argv[1], type=WorkshopPlace), int(sys.argv[2])
     pace = msgspec.json.decode(sys.argv[3], type=Pace)
     with place.open() as (space, _):
         space.write(("tally", 0))

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self, TypeVar
 from uuid import uuid4
 
 from tupelo.errors import (
@@ -56,6 +56,8 @@ from tupelo.space.shared import Branch, SharedTransaction
 from tupelo.space.transaction import Txn
 from tupelo.space.twophase import DecisionLog, Decisions, Outcome, Participant, Vote
 
+T = TypeVar("T")
+
 
 class CommitBridge:
     """Runs coroutines of a space elsewhere for a committing thread: directly for a blocking space,
@@ -64,7 +66,7 @@ class CommitBridge:
     def __init__(self, space: Any) -> None:
         self._bridge = LoopBridge() if space.is_async else None
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         return run_coroutine(work) if self._bridge is None else self._bridge.run(work)
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:

@@ -259,6 +259,14 @@ def report_command(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The --to folder of one or more sweeps.")
     ],
+    spark: Annotated[
+        bool | None,
+        typer.Option(
+            "--spark/--no-spark",
+            help="Compute from the records, by Spark, how messages reached each host."
+            " [default: if Spark and Java are installed]",
+        ),
+    ] = None,
 ) -> None:
     """Write one page with the figures of all sweeps in a folder, beside the figures of the papers.
 
@@ -266,8 +274,9 @@ def report_command(
     """
     from tupelo.lab.report import write_report
 
-    with clear_errors({"folder": "DIR"}), packages():
-        page = write_report(folder)
+    running = Console(stderr=True).status("computing the report")
+    with clear_errors({"folder": "DIR"}), packages(), running:
+        page = write_report(folder, spark=spark)
     print(page)
 
 
@@ -433,7 +442,7 @@ def torture_command(
     """Run hosts and clients as processes, break their links, kill and pause them, fill their disks,
     and check the answers of the hosts against the entries in the spaces.
 
-    If there are contradictions (anomalies), the exit code is 1, and the histories are kept.
+    If there are contradictions (violations), the exit code is 1, and the histories are kept.
     """
     from tupelo.lab.torture.campaign import run_campaign
     from tupelo.lab.torture.processes import TortureFailed
@@ -462,11 +471,11 @@ def torture_command(
         try:
             for name, round_seed, place, result in rounds:
                 totals[name].add(result)
-                if not result.anomalies:
+                if not result.violations:
                     continue
                 bad.append(f"{name}: seed {round_seed}, histories in {place}")
-                for anomaly in result.anomalies[:FAULTS_SHOWN]:
-                    console.print(f"{name} {anomaly}", markup=False)
+                for violation in result.violations[:FAULTS_SHOWN]:
+                    console.print(f"{name} {violation}", markup=False)
         except TortureFailed as failure:
             complain(f"{failure}; the logs are in {folder}")
             raise typer.Exit(1) from failure
@@ -483,11 +492,11 @@ def torture_command(
 
 
 def _torture_table(totals: Mapping[str, RoundResult]) -> Table:
-    table = Table("model", "rounds", "operations", "failed", "in doubt", "faults", "anomalies")
+    table = Table("model", "rounds", "operations", "failed", "in doubt", "faults", "violations")
     for name, one in totals.items():
         in_doubt = one.operations["unknown"] + one.operations["pending"]
         operations = one.operations.total(), one.operations["fail"], in_doubt
-        numbers = one.rounds, *operations, one.faults.total(), len(one.anomalies)
+        numbers = one.rounds, *operations, one.faults.total(), len(one.violations)
         table.add_row(name, *map(str, numbers))
     return table
 

@@ -81,6 +81,7 @@ class Settings:
     heartbeat: float = _setting(1.0, "s", "a host is missed after three")
     folder: str | None = _setting(None, "", "new folder for durable hosts and their logs")
     real: bool = _setting(False, "", "hosts are processes, in real time")
+    embedded: bool = _setting(False, "", "real: hosts are in the processes of their programs")
     values: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
@@ -154,6 +155,7 @@ class Settings:
             "heartbeat": self.heartbeat,
             "folder": self.folder,
             "real": self.real,
+            "embedded": self.embedded,
         }
         return World(**{"hosts": self.hosts, "network": network, **defaults, **options})
 

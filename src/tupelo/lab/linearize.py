@@ -24,7 +24,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 Kind = Literal["write", "read", "take"]
-Answer = Literal["yes", "no", "undecided"]
+CheckResult = Literal["yes", "no", "undecided"]
 
 SHOWN_MAX = 10
 
@@ -55,7 +55,7 @@ class TimedOperation(NamedTuple):
 class LinearizeVerdict:
     """The result: `undecided` if the budget ended first; `why` explains a "no"."""
 
-    answer: Answer
+    answer: CheckResult
     why: str = ""
     steps: int = 0
 
@@ -142,7 +142,7 @@ class _Search:
             active.append(index)
         return blockers
 
-    def run(self) -> Answer:
+    def run(self) -> CheckResult:
         seen: set[Hashable] = set()
         branches: list[tuple[int, list[_Placed]]] = []
         while True:

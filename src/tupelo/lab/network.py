@@ -44,7 +44,7 @@ class _State(Enum):
     OVER = 3
 
 
-class Signal(Enum):
+class LinkSignal(Enum):
     """What goes over a link besides frames."""
 
     DIAL = 1
@@ -120,7 +120,7 @@ class VirtualLink:
         if self.state is _State.OPEN:
             self.state = _State.CLOSING
             self._receiver = None  # The end that closes is not told.
-            self.outgoing.push(Signal.END)
+            self.outgoing.push(LinkSignal.END)
             self._set_linger()
 
     def _set_linger(self) -> None:
@@ -136,7 +136,7 @@ class VirtualLink:
         if self.state is not _State.OVER:
             self._receiver = None
             self.end("hung up")
-            self.outgoing.push(Signal.RESET)
+            self.outgoing.push(LinkSignal.RESET)
 
     # Called by the network
 
@@ -144,7 +144,7 @@ class VirtualLink:
         """Ask the other end to open the link. The future ends with the answer."""
         opened = self._network.loop.create_future()
         self._dialling = _Dialling(address, answer, opened)
-        self.outgoing.push(Signal.DIAL)
+        self.outgoing.push(LinkSignal.DIAL)
         return opened
 
     def heard(self, contents: list[bytes]) -> None:
@@ -153,31 +153,31 @@ class VirtualLink:
                 self._network.note_frame(self.other.name, self.name, content)
             self._receiver.heard(contents)
 
-    def signalled(self, signal: Signal) -> None:
+    def signalled(self, signal: LinkSignal) -> None:
         if self.state is _State.OVER:
             return
         match signal:
-            case Signal.DIAL:
+            case LinkSignal.DIAL:
                 if self.other._dialling is not None:
                     self._accept(self.other._dialling.address)
-            case Signal.OPENED:
+            case LinkSignal.OPENED:
                 if self._dialling is not None:
                     self._opened(self._dialling)
-            case Signal.REFUSED:
+            case LinkSignal.REFUSED:
                 self.end("refused")
                 self.other.end("refused")
-            case Signal.END:
+            case LinkSignal.END:
                 self.end("closed by the other end")
                 self.other.end("hung up")
-            case Signal.RESET:
+            case LinkSignal.RESET:
                 self.end("reset")
 
     def _accept(self, address: str) -> None:
         listening = self._network.listening.get(address)
         if listening is None:
-            self.outgoing.push(Signal.REFUSED)
+            self.outgoing.push(LinkSignal.REFUSED)
             return
-        self.outgoing.push(Signal.OPENED)
+        self.outgoing.push(LinkSignal.OPENED)
         try:
             self._listen(listening.answer)
         except BaseException:
@@ -254,8 +254,8 @@ class Direction:
         self._network = network
         self._source = source
         self._target = target
-        self._under_way: deque[tuple[float, bytes | Signal]] = deque()
-        self._unsent: deque[bytes | Signal] = deque()
+        self._under_way: deque[tuple[float, bytes | LinkSignal]] = deque()
+        self._unsent: deque[bytes | LinkSignal] = deque()
         self._retry: asyncio.TimerHandle | None = None
         self._retries = 0
         self._free_at = 0.0  # when the line has sent all that was pushed
@@ -266,7 +266,7 @@ class Direction:
     def empty(self) -> bool:
         return not self._under_way and not self._unsent
 
-    def push(self, thing: bytes | Signal) -> None:
+    def push(self, thing: bytes | LinkSignal) -> None:
         self._unsent.append(thing)
         self.waiting += size_of(thing)
         if self._retry is None:
@@ -292,7 +292,7 @@ class Direction:
 
     def _not_sent(self) -> None:
         loop = self._network.loop
-        if self._unsent[0] is Signal.RESET:  # Nobody repeats a reset: the other end times out.
+        if self._unsent[0] is LinkSignal.RESET:  # Nobody repeats a reset: the other end times out.
             self._unsent.clear()
             loop.call_soon(self._source.arrived)
             self._target.never_opened()
@@ -327,7 +327,7 @@ class Direction:
         if not self._under_way or self._network.parted(self._source.name, self._target.name):
             return False
         # A paused receiver does not notice the end of the link, but a reset.
-        return not self._target.paused or self._under_way[0][1] is Signal.RESET
+        return not self._target.paused or self._under_way[0][1] is LinkSignal.RESET
 
     def _arrive(self) -> None:
         self._timer = None
@@ -336,7 +336,7 @@ class Direction:
         now = self._network.loop.time()
         thing = self._under_way[0][1]
         try:
-            if isinstance(thing, Signal):
+            if isinstance(thing, LinkSignal):
                 self._under_way.popleft()
                 self._target.signalled(thing)
             else:
@@ -349,7 +349,7 @@ class Direction:
         frames = []
         while self._under_way and self._under_way[0][0] <= now:
             thing = self._under_way[0][1]
-            if isinstance(thing, Signal):
+            if isinstance(thing, LinkSignal):
                 break
             self._under_way.popleft()
             self.waiting -= len(thing) + HEAD_BYTES
@@ -357,7 +357,7 @@ class Direction:
         return frames
 
 
-def size_of(thing: bytes | Signal) -> int:
+def size_of(thing: bytes | LinkSignal) -> int:
     """How many bytes of a link it takes."""
     return len(thing) + HEAD_BYTES if isinstance(thing, bytes) else 0
 

@@ -26,7 +26,7 @@ from tupelo.lab.mobility import Course, Mobility, Point, Still
 from tupelo.lab.network import (
     RETRY_SECONDS,
     Direction,
-    Signal,
+    LinkSignal,
     VirtualLink,
     VirtualNetwork,
     size_of,
@@ -219,7 +219,7 @@ class _Ns3Direction(Direction):
     def empty(self) -> bool:
         return super().empty and not self._sent
 
-    def push(self, thing: bytes | Signal) -> None:
+    def push(self, thing: bytes | LinkSignal) -> None:
         self._unsent.append(thing)
         self.waiting += size_of(thing)
         left = size_of(thing)

@@ -83,7 +83,7 @@ class RemoteCalls(GroupChannel):
     def __init__(self, host: aio.Host | HostOfClient, poll: float) -> None:
         super().__init__(host, poll)
         if isinstance(host, HostOfClient):
-            wanted = "another one in a real network, where programs are clients and export nothing"
+            wanted = "another one: a client of a host exports no objects"
             raise BadArgument("paradigm", wanted, "rpc")
         self._rpc = Rpc(host, "lab")
 

@@ -2,11 +2,12 @@
 
 For each host of a world there are `tupelo host`, as users run it, and the program of the experiment
 as its client (see `HostOfClient`), both in a namespace of their own, with real sockets and a real
-clock. Their packets go through a TUN device to the hub, which is in the process that runs the
-experiment. For each packet it asks the model of `tupelo.lab.radio` (range, mobility, shared air,
-collisions, loss, retries, routes) when it arrives, if at all, and writes it to the device of the
-target then. So topology, loss and delay are those of the virtual network, while TCP, TLS, the
-operating system and the scheduling are real.
+clock. In a world with `embedded` hosts, the host is in the process of the program. Their packets go
+through a TUN device to the hub, which is in the process that runs the experiment. For each packet
+it asks the model of `tupelo.lab.radio` (range, mobility, shared air, collisions, loss, retries,
+routes) when it arrives, if at all, and writes it to the device of the target then. So topology,
+loss and delay are those of the virtual network, while TCP, TLS, the operating system and the
+scheduling are real.
 
 This needs Linux, root and /dev/net/tun; LabError says what is missing. Nothing is left behind: the
 namespaces and devices end with their processes.
@@ -26,8 +27,8 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -36,12 +37,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
+from tupelo import aio
+from tupelo.errors import BadArgument
+from tupelo.federation.hosts.doors import own_identity
+from tupelo.federation.identity.trust import Trust
 from tupelo.lab.client import HostOfClient
 from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.network import Traffic
 from tupelo.lab.radio import Radio, RadioNetwork
 from tupelo.lab.torture.processes import HOST_COMMAND, Command, TortureFailed, end_with_parent
-from tupelo.lab.world import PLACE, Program, Result, Row, World, versions
+from tupelo.lab.world import PLACE, Program, Result, Row, RunningWorld, World, total, versions
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -65,6 +70,7 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK = 0x8913, 0x8914, 0x8916
 IFF_UP = 0x1
 
 
+Scene: TypeAlias = Callable[[RunningWorld], Awaitable[Any]]
 Streams: TypeAlias = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 
@@ -81,18 +87,21 @@ def run_real(
     world: World,
     programs: Mapping[str, Program],
     seconds: float,
+    scene: Scene | None,
     progress: Callable[[float], object] | None,
 ) -> Result:
     """Run the programs at hosts that are processes, until the time is over, or all have returned.
-    Raises LabError if the machine does not allow it, or if a program fails."""
+    The scene runs in this process, with a world that has only a network. Raises LabError if the
+    machine does not allow it, or if a program fails."""
     _require_machine()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tupelo-lab-", ignore_cleanup_errors=True) as home:
-        members = [_Member(world, number, programs, seconds, home) for number in _range_of(world)]
+        numbers = range(len(world.names))
+        members = [_Member(world, number, programs, seconds, home) for number in numbers]
         try:
             tuns = [member.start() for member in members]
             hub = _Hub(world, tuns)
-            rows = asyncio.run(_conduct(members, hub, seconds, progress))
+            rows = asyncio.run(_conduct(members, hub, seconds, scene, progress))
         finally:
             for member in members:
                 member.end()
@@ -127,10 +136,6 @@ def _require_machine() -> None:
         )
 
 
-def _range_of(world: World) -> range:
-    return range(len(world.names))
-
-
 def _address(number: int) -> str:
     return str(FIRST_ADDRESS + number)
 
@@ -142,6 +147,7 @@ async def _conduct(
     members: list[_Member],
     hub: _Hub,
     seconds: float,
+    scene: Scene | None,
     progress: Callable[[float], object] | None,
 ) -> list[Row]:
     """Wait until all hosts are ready, start the programs, and collect their records."""
@@ -155,17 +161,24 @@ async def _conduct(
         start = hub.begin()
         for _, writer in streams:
             writer.write(msgspec.json.encode(start) + b"\n")
-        telling = asyncio.ensure_future(_tell(progress, hub, seconds))
+        beside = [asyncio.ensure_future(_tell(progress, hub, seconds))]
+        place = _HubPlace(hub)
+        if scene is not None:
+            beside.append(asyncio.ensure_future(_direct(scene, place)))
         try:
             running = {reader for reader, _ in streams}
             reports = await asyncio.gather(
                 *(_report_of(reader, streams, running, seconds) for reader, _ in streams)
             )
         finally:
-            telling.cancel()
+            for task in beside:
+                task.cancel()
+            for ended in await asyncio.gather(*beside, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    raise ended
         for member in members:
             member.is_over = True
-        return [row for report in reports for row in report.rows]
+        return place.rows + [row for report in reports for row in report.rows]
     finally:
         hub.close()
 
@@ -182,6 +195,48 @@ async def _report_of(
                 writer.write(b"\n")
         report = await _heard(reader, wait + END_SECONDS)
     return report
+
+
+@dataclass
+class _HubPlace:
+    """Where a scene runs."""
+
+    hub: _Hub
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = Random(f"{self.hub.seed} scene")
+
+    def now(self) -> float:
+        return self.hub.time()
+
+    def keep(self, name: str, values: Row) -> None:
+        self.rows.append({"time": self.now(), "host": "", "name": name, **values})
+
+    def sent(self, by: str | None) -> Traffic:
+        sent = self.hub.traffic.items()
+        return total(traffic for (source, _), traffic in sent if by in (None, source))
+
+    def position(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+class _NetworkOnly:
+    """The world of a scene in a real network, which can look at the hosts and part them."""
+
+    def __init__(self, network: RadioNetwork) -> None:
+        self.network = network
+
+    def __getattr__(self, name: str) -> Any:
+        raise LabError(f"in a real network a scene has world.network, but not world.{name}")
+
+    def __getitem__(self, name: str) -> Any:
+        raise LabError("in a real network a scene has world.network, but no hosts")
+
+
+async def _direct(scene: Scene, place: _HubPlace) -> None:
+    PLACE.set(place)
+    await scene(cast(RunningWorld, _NetworkOnly(place.hub.network)))
 
 
 async def _tell(progress: Callable[[float], object] | None, hub: _Hub, seconds: float) -> None:
@@ -235,6 +290,19 @@ class _Member:
     @property
     def name(self) -> str:
         return self.world.names[self.number]
+
+    @property
+    def address(self) -> str:
+        return f"{_address(self.number)}:{PORT}"
+
+    @property
+    def peers(self) -> list[str]:
+        """The addresses that the host connects to: one of two connects."""
+        return [f"{_address(number)}:{PORT}" for number in range(self.number)]
+
+    @property
+    def folder(self) -> Path | None:
+        return None if self.world.folder is None else self.world.folder / self.name
 
     def end(self) -> None:
         """End its process, with all that it has started."""
@@ -306,7 +374,7 @@ class _Hub:
         traffic = self.traffic.setdefault(ends, Traffic())
         traffic.frames += 1
         traffic.bytes += len(packet)
-        if self.network.reserved(source) > QUEUE_SECONDS:
+        if self.network.reserved(source) > QUEUE_SECONDS or self.network.parted(*ends):
             return
         arrival = self.network.forward(source, target, len(packet))
         if arrival is not None:
@@ -377,7 +445,10 @@ async def _live(member: _Member, control: socket.socket) -> None:
     try:
         report = _FromMember(rows=await _play(member, reader, writer))
     except Exception as error:
-        report = _FromMember(error=f"in {member.name}: {type(error).__name__}: {error}")
+        said = f"in {member.name}: {type(error).__name__}: {error}"
+        if isinstance(error, BadArgument) and not member.world.embedded:
+            said += "; with --set embedded=true the host is in the process of the program"
+        report = _FromMember(error=said)
     writer.write(msgspec.json.encode(report) + b"\n")
     await writer.drain()
     writer.close()
@@ -388,28 +459,11 @@ async def _play(
 ) -> list[Row]:
     """Start the host, say that it is ready, and run the program until the time is over."""
     world, name = member.world, member.name
-    home = Path(os.environ["TUPELO_HOME"])
-    home.mkdir(parents=True, exist_ok=True)
-    address = f"{_address(member.number)}:{PORT}"
-    options = ["--listen", address, "--trust", "anyone", "--heartbeat", str(world.heartbeat)]
-    for number in range(member.number):
-        options += ["--peer", f"{_address(number)}:{PORT}"]
-    if world.folder is not None:
-        options += ["--path", str(world.folder / name)]
-    process = await Command.start(name, [*HOST_COMMAND, "host", name, *options], home, home)
-    host = HostOfClient(name, f"tupelo://{address}/")
-    try:
-        try:
-            await process.line()  # It listens.
-        except TortureFailed:
-            said = (home / f"{name}.log").read_text().strip()
-            raise LabError(f"tupelo host does not start: {said}") from None
-        process.discard_output()
-        await host.open()
+    place = _RealPlace(member, time.monotonic(), Random(f"{world.seed} {name} program 1"))
+    PLACE.set(place)  # Whatever runs at an embedded host, also a call from elsewhere, may record.
+    async with (_embedded if world.embedded else _beside)(member) as host:
         writer.write(msgspec.json.encode(_FromMember(ready=True)) + b"\n")
-        start = msgspec.json.decode(await reader.readline(), type=float)
-        place = _RealPlace(member, start, Random(f"{world.seed} {name} program 1"))
-        PLACE.set(place)
+        place.start = msgspec.json.decode(await reader.readline(), type=float)
         program = member.programs.get(name) or member.programs.get("*")
         with suppress(TimeoutError):
             async with asyncio.timeout(member.seconds - place.now()):
@@ -418,6 +472,46 @@ async def _play(
                 writer.write(msgspec.json.encode(_FromMember(ready=True)) + b"\n")
                 await reader.readline()  # Other programs may need this host.
         return place.rows
+
+
+@asynccontextmanager
+async def _embedded(member: _Member) -> AsyncIterator[aio.Host]:
+    """The host in the process of its program."""
+    async with aio.Host(
+        member.name,
+        listen=member.address,
+        peers=member.peers,
+        path=member.folder,
+        identity=own_identity(member.name, None),
+        trust=Trust.anyone(),
+        heartbeat=member.world.heartbeat,
+    ) as host:
+        yield host
+
+
+@asynccontextmanager
+async def _beside(member: _Member) -> AsyncIterator[HostOfClient]:
+    """The host as `tupelo host`, and a client of it."""
+    name = member.name
+    home = Path(os.environ["TUPELO_HOME"])
+    home.mkdir(parents=True, exist_ok=True)
+    options = ["--listen", member.address, "--trust", "anyone"]
+    options += ["--heartbeat", str(member.world.heartbeat)]
+    for peer in member.peers:
+        options += ["--peer", peer]
+    if member.folder is not None:
+        options += ["--path", str(member.folder)]
+    process = await Command.start(name, [*HOST_COMMAND, "host", name, *options], home, home)
+    host = HostOfClient(name, f"tupelo://{member.address}/")
+    try:
+        try:
+            await process.line()  # It listens.
+        except TortureFailed:
+            said = (home / f"{name}.log").read_text().strip()
+            raise LabError(f"tupelo host does not start: {said}") from None
+        process.discard_output()
+        await host.open()
+        yield host
     finally:
         await process.kill()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument
+from tupelo.lab.reception import reception_of
 from tupelo.lab.world import Row, save_rows, versions
 
 if TYPE_CHECKING:
@@ -39,9 +40,12 @@ def save_sweep(folder: Path, sweep: Sweep, rows: list[Row], table: list[Row]) ->
     save_rows(rows, folder / FIGURES_FILE)
 
 
-def write_report(folder: Path) -> Path:
-    """Write `report.html` from all sweeps in the folder, and return its path. Raises BadArgument if
-    there is none."""
+def write_report(folder: Path, *, spark: bool | None = None) -> Path:
+    """Write `report.html` from all sweeps in the folder, and return its path.
+
+    Where the records are about messages, Spark computes how they reached each host: if Spark and
+    Java are installed (None), always (True) or never (False). Raises BadArgument if there is no
+    sweep, and PipelineError if Spark must be there and is not."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -59,6 +63,7 @@ def write_report(folder: Path) -> Path:
             (figure, Markup(_picture(about, figure)))
             for figure in (varied if about["over"] else [])
         ]
+        about["reception"] = reception_of(file.parent, about, spark=spark)
     pages = Environment(
         loader=ChoiceLoader(
             [PackageLoader("tupelo.lab"), PackageLoader("tupelo.pipeline", "reports")]

@@ -37,7 +37,7 @@ DELAYS = ((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))
 DISK_FAULTS = ("full disk", "full disk", "failed disk")
 """Drawn as well if the disks of a simulation have faults."""
 
-Outcome = Literal["killed", "done", "cancelled", "failed"]
+OperationOutcome = Literal["killed", "done", "cancelled", "failed"]
 """How an operation ended. Killed: its program ended before it knew."""
 
 
@@ -75,7 +75,7 @@ class Report:
 class Operation:
     """One operation of the workload; each model adds its fields."""
 
-    how: Outcome
+    how: OperationOutcome
     error: str
 
     def answered(self, answer: Any) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isnan, nan, sqrt
-from statistics import NormalDist, median
+from statistics import median
 from typing import Any, TypeAlias
 
 from tupelo.errors import BadArgument
+from tupelo.pipeline.intervals import t_quantile
 
 Row: TypeAlias = dict[str, Any]
 
@@ -68,7 +69,7 @@ def interval(numbers: list[float]) -> tuple[float, float]:
     if runs == 1:
         return mean, mean
     error = sqrt(sum((number - mean) ** 2 for number in numbers) / (runs - 1) / runs)
-    quantile = student_t(runs - 1)
+    quantile = t_quantile(runs - 1)
     shares = [number for number in numbers if isinstance(number, Share)]
     if len(shares) == runs:
         return _wilson(mean, error, quantile, sum(share.whole for share in shares))
@@ -87,15 +88,3 @@ def _wilson(share: float, error: float, quantile: float, trials: float) -> tuple
     low, high = middle - quantile * half, middle + quantile * half
     # With the share itself, which rounding could leave out where it is 0 or 1.
     return max(0.0, min(low, share)), min(1.0, max(high, share))
-
-
-_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-
-
-def student_t(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t."""
-    if freedom <= len(_T_95):
-        return _T_95[freedom - 1]
-    z = NormalDist().inv_cdf(0.975)  # The series of Fisher and Cornish, to within 0.003 here.
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    return z + (z**3 + z) / (4 * freedom) + second

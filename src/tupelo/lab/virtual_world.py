@@ -26,7 +26,7 @@ from tupelo.errors import BadArgument, JournalError
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import RunningHost
 from tupelo.federation.identity.keys import Identity, id_of
-from tupelo.federation.links.link import Answering, FrameReceiver, Link, Listener, Network
+from tupelo.federation.links.link import Answering, FrameReceiver, Link, LinkListener, Network
 from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.clock import LoopClock
@@ -74,7 +74,7 @@ class ProgramLife:
         """Start a task of this program."""
         return self._loop.create_task(work, name=name, context=self._context.copy())
 
-    async def listen(self, address: str, answer: Answering) -> Listener:
+    async def listen(self, address: str, answer: Answering) -> LinkListener:
         return await self._place.listen(address, self._answering(answer))
 
     async def dial(self, address: str, answer: Answering) -> Link:

@@ -38,6 +38,7 @@ from tupelo.lab.network import Traffic, VirtualNetwork
 from tupelo.lab.ns3 import Ns3
 from tupelo.lab.radio import AirStatistics, Radio, RadioNetwork
 from tupelo.lab.virtual_world import VirtualWorld, WorldHost, address_of
+from tupelo.values.checks import is_int
 
 Program: TypeAlias = Callable[[RunningHost], Awaitable[Any]]
 """What runs at a host: `async def program(host)`."""
@@ -99,12 +100,12 @@ class Result:
     @property
     def messages(self) -> int:
         """How many messages all hosts have sent."""
-        return _total(self.traffic.values()).frames
+        return total(self.traffic.values()).frames
 
     @property
     def bytes(self) -> int:
         """How many bytes all hosts have sent, without the headers of the network."""
-        return _total(self.traffic.values()).bytes
+        return total(self.traffic.values()).bytes
 
     def summary(self) -> Row:
         """The run in one row: parameters, totals, versions."""
@@ -156,6 +157,8 @@ class World:
       can read; a folder that is not empty is refused. Otherwise they are in memory.
     - `real`: the hosts are processes on this machine, with sockets, and the network is a radio of
       `tupelo.lab.real`. Time is real, and the run cannot be repeated exactly.
+    - `embedded`: in a real world a host is in the process of its program, as it is in virtual time,
+      not a `tupelo host` beside it.
     """
 
     def __init__(
@@ -168,6 +171,7 @@ class World:
         heartbeat: float = 1.0,
         folder: str | Path | None = None,
         real: bool = False,
+        embedded: bool = False,
     ) -> None:
         names = hosts
         if isinstance(names, int):
@@ -179,7 +183,7 @@ class World:
             or not all(isinstance(name, str) and name and ":" not in name for name in names)
         ):
             raise BadArgument("hosts", "a number from 1, or different names without a colon", hosts)
-        if not _is_int(seed):
+        if not is_int(seed):
             raise BadArgument("seed", "an int", seed)
         if not isinstance(network, Radio | Wired | Ns3 | None):
             raise BadArgument("network", "a Radio, Wired or Ns3", network)
@@ -197,6 +201,7 @@ class World:
         if real and not isinstance(self.network, Radio):
             raise BadArgument("network", "a Radio, if the world is real", network)
         self.real = real
+        self.embedded = embedded
         self.heartbeat = heartbeat
         self.folder = None if folder is None else Path(folder)
 
@@ -227,9 +232,7 @@ class World:
         if self.real:
             from tupelo.lab.real import run_real
 
-            if scene is not None:
-                raise LabError("a scene parts and crashes hosts, which a real network does not do")
-            return run_real(self, programs, seconds, progress)
+            return run_real(self, programs, seconds, scene, progress)
         began = time.perf_counter()
 
         async def main(loop: VirtualLoop) -> RunningWorld:
@@ -266,7 +269,7 @@ class World:
             **({} if mobility is None else {"mobility": repr(mobility)}),
             "discovery": self.discovery,
             "heartbeat": self.heartbeat,
-            **({"real": True} if self.real else {}),
+            **({"real": True, "embedded": self.embedded} if self.real else {}),
         }
 
 
@@ -378,7 +381,7 @@ class _ProgramHost(WorldHost):
         self.world.program_at(self)
 
 
-class Place(Protocol):
+class ProgramPlace(Protocol):
     """Where a program runs, for the functions below."""
 
     rng: Random
@@ -407,13 +410,13 @@ class _VirtualPlace:
 
     def sent(self, by: str | None) -> Traffic:
         sent = self.world.network.sent
-        return _total(one for (source, _), one in sent.items() if by in (None, source))
+        return total(one for (source, _), one in sent.items() if by in (None, source))
 
     def position(self) -> tuple[float, float]:
         return self.world.network.position(self.host) if self.host else (0.0, 0.0)
 
 
-PLACE: ContextVar[Place] = ContextVar("place")
+PLACE: ContextVar[ProgramPlace] = ContextVar("place")
 
 
 def record(name: str, **values: Any) -> None:
@@ -447,23 +450,20 @@ def position() -> tuple[float, float]:
     return _place().position()
 
 
-def _place() -> Place:
+def _place() -> ProgramPlace:
     try:
         return PLACE.get()
     except LookupError:
         raise LabError("this is not called by a program that runs in a world") from None
 
 
-def _total(traffics: Iterable[Traffic]) -> Traffic:
+def total(traffics: Iterable[Traffic]) -> Traffic:
+    """The sum of messages and bytes."""
     total = Traffic()
     for traffic in traffics:
         total.frames += traffic.frames
         total.bytes += traffic.bytes
     return total
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def versions() -> dict[str, str]:

@@ -69,7 +69,7 @@ MEANINGS = {
     "agent": "who made the change",
     "agent_name": "the name that the agent gave itself; null: none",
     "session": "the session of the operation",
-    "txn": "the transaction of the operation",
+    "txn": "the transaction of the operation; reaction:N if it reacted to the arrival N",
     "to": "the agent that the entry is for; null: everyone",
     "waited": "how many seconds the operation waited for its match",
     "expires": "when the lease ends, after the change; null: never",

@@ -41,9 +41,10 @@ from tupelo.federation.links.address import is_database, parse_url
 from tupelo.pipeline.declared import imported, plain_type
 from tupelo.pipeline.logs.database import open_database
 from tupelo.pipeline.logs.remote import Way
+from tupelo.pipeline.source.options import known_options
 from tupelo.space.capacity import SUNK
 from tupelo.space.dual_api import run_sync
-from tupelo.values.entry import SCALARS, Shape, shape_of, thaw, types_of
+from tupelo.values.entry import SCALARS, FrozenEntry, Shape, shape_of, thaw, types_of
 from tupelo.values.kind import Kind, entry, kind_of
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import Between, Not
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from tupelo.postgres.handles import PostgresTransaction
     from tupelo.postgres.space import PostgresSpace
 
-Item = tuple[Shape, tuple[Any, ...]]
 """The stored form of an entry."""
 
 _SCALARS: dict[type[spark.DataType], type] = {
@@ -84,7 +84,7 @@ class Encoding:
         self._uuids = uuids
         self._never_null = never_null
 
-    def entries(self, batch: pa.RecordBatch) -> list[Item]:
+    def entries(self, batch: pa.RecordBatch) -> list[FrozenEntry]:
         """The entries of some rows. Raises CannotSink if a row does not fit."""
         for place in self._never_null:
             name = self._columns[place]
@@ -196,13 +196,10 @@ FORGET_SECONDS = 86_400.0
 it."""
 
 _BATCH_MAX = 2**63 - 1
-_KNOWN = {
-    name.lower(): name
-    for name in (
-        *("path", "entry", "lease", "writeId", "password", "tls", "reconnect"),
-        *("checkpointLocation", "queryName"),
-    )
-}
+_KNOWN = (
+    *("path", "entry", "lease", "writeId", "password", "tls", "reconnect"),
+    *("checkpointLocation", "queryName"),
+)
 
 
 @entry(SUNK)
@@ -240,11 +237,7 @@ class WriteOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> WriteOptions:
-        given = {key.lower(): value for key, value in options.items()}
-        unknown = given.keys() - _KNOWN.keys()
-        if unknown:
-            known = ", ".join(_KNOWN.values())
-            raise BadArgument("option", f"one of {known}", ", ".join(sorted(unknown)))
+        given = known_options(options, _KNOWN)
         path = given.get("path", "")
         if "://" not in path:
             expected = "tupelo://host:port/space: a space is written to at its host"

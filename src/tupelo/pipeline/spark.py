@@ -54,7 +54,7 @@ def java_home() -> Path:
     """A Java home for Spark. Raises NoJava, which says what to install."""
     tried: list[str] = []
     for source, home in _candidates():
-        java = home / "bin" / _java_name()
+        java = home / "bin" / ("java.exe" if sys.platform == "win32" else "java")
         version = java_version(java)
         if version is None:
             tried.append(f"{source}: {java} cannot be run")
@@ -144,10 +144,6 @@ def cache_folder() -> Path:
     return cache / "tupelo"
 
 
-def _java_name() -> str:
-    return "java.exe" if sys.platform == "win32" else "java"
-
-
 MEMORY_SHARE = 4
 """The driver gets this fraction of the machine's memory: 1 / MEMORY_SHARE."""
 MEMORY_MIN_MB, MEMORY_MAX_MB = 1_024, 8_192
@@ -177,7 +173,8 @@ logger.query.level = off
 def start(master: str | None, options: Mapping[str, str | int | bool]) -> SparkSession:
     """Start a Spark session with the format "tupelo"."""
     settings = {key: _encoded(value) for key, value in options.items()}
-    made = _connected(master, settings) if _is_connect(master) else _own(master, settings)
+    is_connect = master is not None and master.startswith("sc://")
+    made = _connected(master, settings) if is_connect else _own(master, settings)
     made.dataSource.register(PushingSource if is_right(made) else TupeloSource)
     return made
 
@@ -266,10 +263,6 @@ def package_file(folder: Path) -> Path:
         for file in sorted(package.rglob("*.py")):
             archive.write(file, Path("tupelo") / file.relative_to(package))
     return made
-
-
-def _is_connect(master: str | None) -> bool:
-    return master is not None and master.startswith("sc://")
 
 
 def is_here(master: str) -> bool:

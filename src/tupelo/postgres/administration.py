@@ -81,8 +81,7 @@ def migrate_store(url: str) -> tuple[int, int]:
     with _opened(url) as (database, link):
         if run_coroutine(database.version(link)) == 0:
             raise BadArgument("url", "that of a database with tables of Tupelo", database.where)
-        versions: tuple[int, int] = run_coroutine(database.migrate(link))
-        return versions
+        return run_coroutine(database.migrate(link))
 
 
 def store_status(url: str) -> StoreStatus:

@@ -41,10 +41,10 @@ except ImportError as error:
         'one of a host; for PostgreSQL install the driver: pip install "tupelo[postgres]"',
     ) from error
 
-from tupelo.postgres.listening import Listener, Waiter  # needs the driver
+from tupelo.postgres.listening import NotificationListener, WaitingOperation  # needs the driver
 from tupelo.postgres.prepared import AsyncLink, BlockingLink
+from tupelo.postgres.prepared import Row as Row
 
-Row = tuple[Any, ...]
 SETUP = """
 SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;
@@ -96,7 +96,7 @@ class Database:
         self.indexed: frozenset[int] = frozenset()
         self.ranked: frozenset[Any] = frozenset()
         """The places, and the orders by a number, that are known to have an index."""
-        self.listener = Listener(self.settings, self.where)
+        self.listener = NotificationListener(self.settings, self.where)
         self._key = key
         self._idle: list[Any] = []
         self._is_ready = False
@@ -300,11 +300,11 @@ class Database:
 
     # Waiting
 
-    async def sleep(self, waiter: Waiter) -> None:
+    async def sleep(self, waiter: WaitingOperation) -> None:
         """Wait until the waiter is woken."""
         raise NotImplementedError
 
-    def new_waiter(self) -> Waiter:
+    def new_waiter(self) -> WaitingOperation:
         raise NotImplementedError
 
     def new_lock(self) -> Any:
@@ -382,11 +382,11 @@ class BlockingDatabase(Database):
         rows: list[Row] = link.wait(link.prepared.execute(statement, values))
         return rows
 
-    async def sleep(self, waiter: Waiter) -> None:
+    async def sleep(self, waiter: WaitingOperation) -> None:
         waiter.event.wait()
 
-    def new_waiter(self) -> Waiter:
-        return Waiter(threading.Event())
+    def new_waiter(self) -> WaitingOperation:
+        return WaitingOperation(threading.Event())
 
     def new_lock(self) -> Any:
         return ThreadLock()
@@ -428,12 +428,12 @@ class AsyncDatabase(Database):
         rows: list[Row] = await link.wait(link.prepared.execute(statement, values))
         return rows
 
-    async def sleep(self, waiter: Waiter) -> None:
+    async def sleep(self, waiter: WaitingOperation) -> None:
         await waiter.event.wait()
 
-    def new_waiter(self) -> Waiter:
+    def new_waiter(self) -> WaitingOperation:
         event = asyncio.Event()
-        return Waiter(event, lambda: self._loop.call_soon_threadsafe(event.set))
+        return WaitingOperation(event, lambda: self._loop.call_soon_threadsafe(event.set))
 
     def new_lock(self) -> Any:
         return asyncio.Lock()

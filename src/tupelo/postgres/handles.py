@@ -45,17 +45,16 @@ from tupelo.space.protocol import (
 )
 from tupelo.space.query import check_wait
 from tupelo.space.session import Seen
-from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
+from tupelo.space.transaction import LEASE_RAN_OUT, PrepareVote, TransactionState
 from tupelo.values.change import Notice
 from tupelo.values.entry import About, Entry, check_about, note_about, require_known
 from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
-    from tupelo.postgres.driver import Row
-    from tupelo.postgres.listening import Waiter
-    from tupelo.postgres.log import Event
-    from tupelo.postgres.prepared import Backend
-    from tupelo.postgres.space import PostgresSpace, Search
+    from tupelo.postgres.listening import WaitingOperation
+    from tupelo.postgres.log import NoticeSequence
+    from tupelo.postgres.prepared import Backend, Row
+    from tupelo.postgres.space import PostgresSearch, PostgresSpace
 
 logger = logging.getLogger("tupelo")
 
@@ -266,7 +265,7 @@ class PostgresTransaction(LeasedHandle):
         self.name = ""  # of the prepared transaction in the server
         self._xid = ""  # of what is prepared
         self._told: list[str] = []  # the branches for which it decides
-        self.waiters: set[Waiter] = set()
+        self.waiters: set[WaitingOperation] = set()
         self.children: list[PostgresTransaction] = []
         # Of the root only: what all of them did so far.
         self.written: dict[int, Row] = {}
@@ -279,7 +278,7 @@ class PostgresTransaction(LeasedHandle):
         )
         above = parent or beside
         self._lock: Any = space.database.new_lock() if above is None else above.root._lock
-        self._state: State = "active"
+        self._state: TransactionState = "active"
         self._reason = ""
         super().__init__(space, seconds)
         if parent is None:
@@ -358,7 +357,7 @@ class PostgresTransaction(LeasedHandle):
         return any(one.written or one.taken for one in self.group)
 
     @property
-    def state(self) -> State:
+    def state(self) -> TransactionState:
         """active, prepared, committed or aborted."""
         if self._state == "active" and self.ran_out:
             return "aborted"
@@ -524,7 +523,7 @@ class PostgresTransaction(LeasedHandle):
         """The ids that its changes and decisions have if it is committed."""
         return [*self._told, *(one.id for one in self.group if one.taken or one.written)]
 
-    def _all_ended(self, state: State, reason: str) -> None:
+    def _all_ended(self, state: TransactionState, reason: str) -> None:
         for one in self.group:
             one._ended(state, reason)
 
@@ -639,13 +638,13 @@ class PostgresTransaction(LeasedHandle):
                     one._ended("aborted", reason)
         await self.space.database.close(self.link)
 
-    def _ended(self, state: State, reason: str) -> None:
+    def _ended(self, state: TransactionState, reason: str) -> None:
         self._state, self._reason = state, reason
         self._tell_waiters(self.waiters)
         self.finish()
 
     @staticmethod
-    def _tell_waiters(waiters: set[Waiter]) -> None:
+    def _tell_waiters(waiters: set[WaitingOperation]) -> None:
         for waiter in list(waiters):
             waiter.wake()
 
@@ -671,14 +670,14 @@ class PostgresTransaction(LeasedHandle):
     # Two phases
 
     @dual_api
-    async def prepare(self) -> Vote:
+    async def prepare(self) -> PrepareVote:
         """First phase of a two-phase commit. A transaction that changed nothing commits."""
         if self.parent is not None:
             self.require()
             raise TransactionError("a nested transaction takes no part in a vote")
         return await self.vote(self.id)
 
-    async def vote(self, txn_id: str) -> Vote:
+    async def vote(self, txn_id: str) -> PrepareVote:
         """Prepare all transactions on the connection, as a branch with this id."""
         async with self._lock:
             await self._require_last()
@@ -848,7 +847,7 @@ class PostgresSession(LeasedHandle, SessionLike):
         values = [entry.value for entry in found]
         return values if many else values[0] if values else None
 
-    def search(self, template: object, many: bool, limit: int | None) -> Search:
+    def search(self, template: object, many: bool, limit: int | None) -> PostgresSearch:
         """The search of a read in this session."""
         self.require()
         return self.space.new_search(template, many, limit, self._seen, self.id)
@@ -860,7 +859,7 @@ class PostgresSession(LeasedHandle, SessionLike):
             self._entries.pop(entry.arrival, None)
         self.space.database.listener.tell(self.space.id)
 
-    async def look(self, search: Search) -> list[Entry]:
+    async def look(self, search: PostgresSearch) -> list[Entry]:
         """The matches that it has not seen, each for one caller."""
         async with self._lock:
             self.require()
@@ -998,7 +997,7 @@ class PostgresSubscription(LeasedHandle, FetchingSubscription):
     def __init__(
         self,
         space: PostgresSpace,
-        event: Event,
+        event: NoticeSequence,
         seconds: float | None,
         handback: Any,
         backlog_max: int,
@@ -1035,7 +1034,7 @@ class PostgresSubscription(LeasedHandle, FetchingSubscription):
         return await self.next(wait)
 
     async def next(self, wait: float | None) -> Notice | None:
-        async def attempt(waiter: Waiter | None) -> tuple[bool, Notice | None]:
+        async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Notice | None]:
             if not self.backlog and not self.ended:
                 await self.space.log.pull()
             notice = self._next()

@@ -12,7 +12,7 @@ from tupelo.postgres.statements import ARRIVAL_IN_KEYS, Rank, rank_of
 
 if TYPE_CHECKING:
     from tupelo.postgres.driver import Database
-    from tupelo.postgres.matching import Group
+    from tupelo.postgres.matching import ShapeGroup
     from tupelo.postgres.space import PostgresSpace
 
 logger = logging.getLogger("tupelo")
@@ -53,18 +53,18 @@ class Indexing:
         self._uses: Counter[int | Rank] = Counter()
         self._one_by_one = space.database.new_lock()
 
-    def note(self, group: Group) -> None:
+    def note(self, group: ShapeGroup) -> None:
         """A template asks for these places."""
         for position in group.positions:
             if position < POSITIONS_MAX:
                 self._note(position, group)
 
-    def note_rank(self, group: Group, rank: Rank) -> None:
+    def note_rank(self, group: ShapeGroup, rank: Rank) -> None:
         """An operation asks for the first entries by a number."""
         if rank.position < POSITIONS_MAX:
             self._note(rank, group)
 
-    def _note(self, what: int | Rank, group: Group) -> None:
+    def _note(self, what: int | Rank, group: ShapeGroup) -> None:
         database = self._space.database
         if what in (database.ranked if isinstance(what, Rank) else database.indexed):
             return

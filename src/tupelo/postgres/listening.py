@@ -33,7 +33,7 @@ def channel_of(space: int) -> str:
     return f"tupelo_{space}"
 
 
-class Waiter:
+class WaitingOperation:
     """A waiting operation. `shapes` are the numbers of the shapes that it waits for among the first
     `known`, None for all; `asleep` while it has looked in vain; `saw_held` whether others had
     entries in hand then. It is told after `reconnect` seconds without a connection, which began
@@ -69,8 +69,8 @@ class _Channel:
     """The waiting operations of one space; `active` is the one that was told to look."""
 
     def __init__(self) -> None:
-        self.waiters: list[Waiter] = []
-        self.active: Waiter | None = None
+        self.waiters: list[WaitingOperation] = []
+        self.active: WaitingOperation | None = None
         self.is_listening = False
 
     def tell(self, shape: int | None) -> None:
@@ -89,7 +89,7 @@ class _Channel:
                 self.active.wake()
 
 
-class Listener:
+class NotificationListener:
     """The listening connection, on a thread of its own that starts when first needed."""
 
     def __init__(self, conninfo: str, where: str) -> None:
@@ -103,13 +103,13 @@ class Listener:
         self._closed = False
         self._ended: list[int] = []
 
-    def waiting(self, space: int) -> list[Waiter]:
+    def waiting(self, space: int) -> list[WaitingOperation]:
         """The operations that wait at this space."""
         with self._lock:
             channel = self._channels.get(space)
             return [] if channel is None else list(channel.waiters)
 
-    def join(self, space: int, waiter: Waiter) -> bool:
+    def join(self, space: int, waiter: WaitingOperation) -> bool:
         """Wait for notifications. False if the waiter is woken as soon as there can be any, and
         has to look only then."""
         with self._lock:
@@ -125,7 +125,7 @@ class Listener:
         self._wake_thread()
         return False
 
-    def looked(self, space: int, waiter: Waiter) -> None:
+    def looked(self, space: int, waiter: WaitingOperation) -> None:
         """The waiter has looked, in vain: the next one may."""
         with self._lock:
             channel = self._channels[space]
@@ -133,7 +133,7 @@ class Listener:
                 channel.active = None
                 channel.next()
 
-    def prefer(self, space: int, waiter: Waiter, after: Waiter | None) -> None:
+    def prefer(self, space: int, waiter: WaitingOperation, after: WaitingOperation | None) -> None:
         """Let one waiter look, and another one after it."""
         with self._lock:
             channel = self._channels.get(space)
@@ -143,7 +143,7 @@ class Listener:
                     after.is_due = True
                 channel.next()
 
-    def leave(self, space: int, waiter: Waiter) -> None:
+    def leave(self, space: int, waiter: WaitingOperation) -> None:
         with self._lock:
             channel = self._channels.get(space)
             if channel is not None and waiter in channel.waiters:

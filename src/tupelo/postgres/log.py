@@ -22,7 +22,7 @@ from tupelo.values.entry import Entry
 from tupelo.values.template import Template, as_template
 
 if TYPE_CHECKING:
-    from tupelo.postgres.driver import Row
+    from tupelo.postgres.prepared import Row
     from tupelo.postgres.space import PostgresSpace
 
 PULL_MAX = 1_000
@@ -30,7 +30,7 @@ PULL_MAX = 1_000
 EVERY = (1 << 62) - 1
 
 
-class Event:
+class NoticeSequence:
     """What subscriptions with equal templates share: an id and a sequence."""
 
     def __init__(self, event_id: int, template: Template, what: tuple[bool, bool, bool]) -> None:
@@ -47,7 +47,7 @@ class LogReader:
     def __init__(self, space: PostgresSpace) -> None:
         self._space = space
         self._position: int | None = None  # None while there are no subscriptions
-        self._events: dict[Hashable, Event] = {}
+        self._events: dict[Hashable, NoticeSequence] = {}
         self._event_count = 0
         self._lock = space.database.new_lock()
 
@@ -159,7 +159,7 @@ class LogReader:
                 event, key = None, object()
             if event is None:
                 self._event_count += 1
-                event = Event(self._event_count, template, tuple(map(bool, flags)))  # type: ignore[arg-type]
+                event = NoticeSequence(self._event_count, template, tuple(map(bool, flags)))  # type: ignore[arg-type]
                 self._events[key] = event
             subscription = PostgresSubscription(space, event, lease, handback, backlog_max)
             event.subscriptions.append(subscription)

@@ -106,7 +106,7 @@ def _moment(value: datetime) -> str:
         return repr(value.replace(tzinfo=None) - datetime.min - offset)
 
 
-class Group(msgspec.Struct, frozen=True):
+class ShapeGroup(msgspec.Struct, frozen=True):
     """Shapes that are asked for the same keys at the same places."""
 
     shapes: tuple[int, ...]
@@ -119,11 +119,11 @@ class Targets(msgspec.Struct, frozen=True):
     that needs one."""
 
     known: int
-    groups: tuple[Group, ...]
+    groups: tuple[ShapeGroup, ...]
     checks: dict[int, Check]
 
     @property
-    def sole(self) -> Group | None:
+    def sole(self) -> ShapeGroup | None:
         """The only group, if it has one shape and SQL says all."""
         if len(self.groups) == 1 and len(self.groups[0].shapes) == 1 and not self.checks:
             return self.groups[0]
@@ -142,12 +142,12 @@ def targets_of(template: Template, shapes: Sequence[Shape]) -> Targets:
         groups.setdefault((binding.positions, keys), []).append(number)
         if binding.check is not None:
             checks[number] = binding.check
-    found = tuple(Group(tuple(those), *asked) for asked, those in groups.items())
+    found = tuple(ShapeGroup(tuple(those), *asked) for asked, those in groups.items())
     return Targets(len(shapes), found, checks)
 
 
-class Question:
-    """A template, and what it asks of the shapes of a space."""
+class TemplatePlan:
+    """A template, and the conditions that it sets for each shape of a space."""
 
     def __init__(self, template: object) -> None:
         self.template = as_template(template)
@@ -160,21 +160,21 @@ class Question:
         return found
 
 
-class Questions:
-    """The questions of a space. Programs ask the same ones again and again, so some are kept."""
+class TemplatePlanCache:
+    """Keeps the plans of templates, because programs use the same templates again and again."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[object, tuple[type, ...]], Question] = {}
+        self._kept: dict[tuple[object, tuple[type, ...]], TemplatePlan] = {}
 
-    def of(self, template: object) -> Question:
+    def of(self, template: object) -> TemplatePlan:
         if type(template) is not tuple:
-            return Question(template)
+            return TemplatePlan(template)
         types = tuple(map(type, template))  # (1,) and (1.0,) are equal.
         if not _PLAIN.issuperset(types):
-            return Question(template)
+            return TemplatePlan(template)
         found = self._kept.get((template, types))
         if found is None:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            found = self._kept[template, types] = Question(template)
+            found = self._kept[template, types] = TemplatePlan(template)
         return found

@@ -7,6 +7,7 @@ import msgspec
 from tupelo.errors import BadArgument, CannotSend
 from tupelo.space.capacity import Capacity
 from tupelo.space.order import Fifo, Key, Lifo, Order, by_field
+from tupelo.values.checks import is_int
 
 LOG_KEEP = 100_000
 """So many changes a log keeps at least, unless the space is made with another number."""
@@ -60,9 +61,7 @@ def options_of(
             "a space in a database does not know which entries were read last: "
             'evict="fifo", or None'
         )
-    if log_keep not in (None, "all") and (
-        isinstance(log_keep, bool) or not isinstance(log_keep, int) or log_keep < 0
-    ):
+    if log_keep not in (None, "all") and (not is_int(log_keep) or log_keep < 0):
         raise BadArgument("log_keep", 'a number of changes, or "all"', log_keep)
     bounds = capacity or Capacity()
     keep = LOG_KEEP if log_keep is None else None if log_keep == "all" else int(log_keep)

@@ -25,7 +25,7 @@ _COMMAND_OK, _TUPLES_OK = psycopg.pq.ExecStatus.COMMAND_OK, psycopg.pq.ExecStatu
 _BINARY = psycopg.pq.Format.BINARY
 
 
-class Prepared:
+class PreparedStatements:
     """The prepared statements of one connection."""
 
     def __init__(self, link: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
@@ -86,7 +86,7 @@ class BlockingLink(psycopg.Connection[Row]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.prepared = Prepared(self)
+        self.prepared = PreparedStatements(self)
 
 
 class AsyncLink(psycopg.AsyncConnection[Row]):
@@ -94,4 +94,4 @@ class AsyncLink(psycopg.AsyncConnection[Row]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.prepared = Prepared(self)
+        self.prepared = PreparedStatements(self)

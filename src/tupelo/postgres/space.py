@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -33,7 +33,7 @@ from tupelo.errors import (
     UnknownSpace,
 )
 from tupelo.postgres import statements
-from tupelo.postgres.driver import IDLE, Database, Row, quoted, sqlstate
+from tupelo.postgres.driver import IDLE, Database, quoted, sqlstate
 from tupelo.postgres.handles import (
     PostgresLandlord,
     PostgresMatchSet,
@@ -43,19 +43,19 @@ from tupelo.postgres.handles import (
     WrittenEntry,
 )
 from tupelo.postgres.indexing import Indexing
-from tupelo.postgres.listening import Waiter, channel_of, closed
+from tupelo.postgres.listening import WaitingOperation, channel_of, closed
 from tupelo.postgres.log import LogReader
 from tupelo.postgres.matching import (
-    Question,
-    Questions,
     Targets,
+    TemplatePlan,
+    TemplatePlanCache,
     array_of,
     keys_of,
     read_signature,
     signature_of,
 )
 from tupelo.postgres.options import SpaceOptions
-from tupelo.postgres.prepared import Backend
+from tupelo.postgres.prepared import Backend, Row
 from tupelo.postgres.statements import Rank
 from tupelo.postgres.voting import DatabaseCapable, DatabaseSpace, read_prepared_name
 from tupelo.space.capacity import full_text
@@ -80,6 +80,7 @@ from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import (
     About,
     Entry,
+    FrozenEntry,
     Shape,
     check_about,
     freeze,
@@ -93,9 +94,11 @@ from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template import as_template
 
+T = TypeVar("T")
+
 logger = logging.getLogger("tupelo")
 
-Txn = PostgresTransaction | Transactional | None
+PostgresTxn = PostgresTransaction | Transactional | None
 
 BATCH = 256
 """So many entries are fetched at once to be checked here."""
@@ -117,12 +120,12 @@ TRIM_MIN = 1_000
 """After so many writes of this program, or a quarter of what the log keeps, the log is trimmed."""
 
 
-class Search:
+class PostgresSearch:
     """One read or take: what it wants, and how."""
 
     def __init__(
         self,
-        question: Question,
+        plan: TemplatePlan,
         take: bool,
         many: bool,
         limit: int | None,
@@ -131,8 +134,8 @@ class Search:
         seen: Seen | None = None,
         session: str | None = None,
     ) -> None:
-        self.template = question.template
-        self.targets = question.targets
+        self.template = plan.template
+        self.targets = plan.targets
         self.take = take
         self.many = many
         self.limit = limit if many else 1
@@ -146,7 +149,7 @@ class Search:
         self.whole = False  # whether there are too many matches for one statement
         self.unranked = False  # whether the order cannot be left to the server
         self.skipped = False  # whether others have entries in hand that it wants
-        self.waiter: Waiter | None = None
+        self.waiter: WaitingOperation | None = None
         self.token: int | None = None  # of a take without a transaction, in the log
         self.link: Any = None  # where it takes, and its process in the server
         self.backend: Backend | None = None
@@ -159,7 +162,7 @@ class GiveWay(Exception):
     """The found entry is for one who waits for longer."""
 
 
-class State(msgspec.Struct):
+class SpaceState(msgspec.Struct):
     """What a look tells beside its matches: the number of shapes in the space, whether entries
     must expire or appear, and whether transactions of others have entries in hand."""
 
@@ -196,7 +199,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self._name = name
         self._agent = agent or uuid4().hex
         self.label = label
-        self._questions = Questions()
+        self._plans = TemplatePlanCache()
         first = time.time_ns() // 1_000 if agent else 1  # The agent may have written before.
         self._next_n = itertools.count(first)
         self._next_token = itertools.count(first)
@@ -300,8 +303,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 "prepared": [{"name": row[0], "since": row[1], "user": row[2]} for row in prepared],
             }
 
-        found: dict[str, Any] = await self.reading(describe)
-        return found
+        return await self.reading(describe)
 
     # Statements
 
@@ -323,7 +325,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self,
         kind: str,
         txn: str | None = None,
-        search: Search | None = None,
+        search: PostgresSearch | None = None,
         token: int | None = None,
     ) -> dict[str, Any]:
         """The parameters of a change in the log."""
@@ -341,10 +343,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         """A number for the changes of one operation of this object."""
         return next(self._next_token)
 
-    async def reading(self, body: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    async def reading(self, body: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         """Run statements that may be run twice; they are repeated after a lost connection."""
 
-        async def once() -> Any:
+        async def once() -> T:
             async with self.database.connection() as link:
                 return await body(link)
 
@@ -353,10 +355,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     async def atomic(
         self,
-        body: Callable[[Any], Coroutine[Any, Any, tuple[Any, Any]]],
+        body: Callable[[Any], Coroutine[Any, Any, tuple[T, Any]]],
         token: int | None = None,
         even_closed: bool = False,
-    ) -> Any:
+    ) -> T:
         """Run statements as one transaction and return the first part of their result. The second
         is None to roll back. After a lost connection the statements are repeated, unless the log
         has changes with their `token`; without one they may be done twice.
@@ -364,7 +366,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         The server cannot be asked for the outcome: after a crash it gives the id of a transaction
         that was not committed to another one."""
 
-        async def once() -> Any:
+        async def once() -> T:
             async with self.database.connection() as link:
                 backend = link.backend
                 await self.database.run(link, "BEGIN")
@@ -388,7 +390,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         return await self._patiently(once)
 
     async def at_once(
-        self, statement: str, search: Search | None = None, **values: Any
+        self, statement: str, search: PostgresSearch | None = None, **values: Any
     ) -> list[Row]:
         """Execute one statement that is its own transaction, and logs its changes with a token. If
         its connection is lost, the log tells whether it was done; otherwise it is repeated."""
@@ -408,8 +410,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                         raise
                     return done
 
-        rows: list[Row] = await self._patiently(once)
-        return rows
+        return await self._patiently(once)
 
     async def _done(self, backend: Backend | None, token: int | None) -> list[Row]:
         """The entries of the changes with a token, when the server has ended the connection."""
@@ -417,12 +418,11 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         async def ask(link: Any) -> list[Row]:
             return await self.run(link, self.sql.done, agent=self._agent, token=token)
 
-        found: list[Row] = await self.when_ended(backend, ask)
-        return found
+        return await self.when_ended(backend, ask)
 
     async def when_ended(
-        self, backend: Backend | None, ask: Callable[[Any], Coroutine[Any, Any, Any]]
-    ) -> Any:
+        self, backend: Backend | None, ask: Callable[[Any], Coroutine[Any, Any, T]]
+    ) -> T:
         """Ask the server for an outcome when it has ended a connection that was lost here."""
         give_up = time.monotonic() + self.reconnect
         while time.monotonic() < give_up:
@@ -453,7 +453,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         except PeerLost:
             return
 
-    async def _patiently(self, once: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def _patiently(self, once: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Repeat what was not done because of a lost connection, because there is none now, or
         because of a deadlock in the server, which has ended with it."""
         give_up: float | None = None
@@ -499,7 +499,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
         return await self.reading(value)
 
-    async def branch(self, txn: Txn) -> PostgresTransaction | None:
+    async def branch(self, txn: PostgresTxn) -> PostgresTransaction | None:
         """The transaction for the argument `txn=`; one over several spaces has a branch here.
         BadArgument if it is of another space."""
         self.require_open()
@@ -507,7 +507,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             txn = await txn.branch_in_database(self)
         return self._own(txn)
 
-    def _own(self, txn: Txn) -> PostgresTransaction | None:
+    def _own(self, txn: PostgresTxn) -> PostgresTransaction | None:
         self.require_open()
         if txn is None:
             return None
@@ -591,7 +591,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self,
         entry: object,
         lease: float | None,
-        txn: Txn,
+        txn: PostgresTxn,
         at: Any,
         wait: float | None,
         to: str | None,
@@ -608,7 +608,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self,
         entries: Iterable[object],
         lease: float | list[float | None] | None,
-        txn: Txn,
+        txn: PostgresTxn,
         at: Sequence[Any] | None,
         wait: float | None,
         to: str | None,
@@ -620,9 +620,9 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     async def write_items(
         self,
-        items: list[tuple[Shape, tuple[Any, ...]]],
+        items: list[FrozenEntry],
         leases: list[float | None],
-        txn: Txn,
+        txn: PostgresTxn,
         at: Any,
         wait: float | None,
         to: str | None,
@@ -748,7 +748,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 await self.make_room(link, txn, bodies)
             return await self._insert(link, parts, txn, token), True
 
-        async def attempt(waiter: Waiter | None) -> tuple[bool, Any]:
+        async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Any]:
             try:
                 return True, await self.within(txn, write, True, token)
             except SpaceFull as full:
@@ -766,10 +766,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     async def until(
         self,
-        attempt: Callable[[Waiter | None], Coroutine[Any, Any, tuple[bool, Any]]],
+        attempt: Callable[[WaitingOperation | None], Coroutine[Any, Any, tuple[bool, Any]]],
         wait: float | None,
         txn: PostgresTransaction | None,
-        search: Search | None,
+        search: PostgresSearch | None,
         writes: bool = False,
     ) -> tuple[bool, Any]:
         """Attempt until it succeeds, again at each notification, for at most `wait` seconds.
@@ -832,13 +832,15 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 txn.waiters.discard(waiter)
 
     @staticmethod
-    def _alarm(waiter: Waiter) -> Callable[[], None]:
+    def _alarm(waiter: WaitingOperation) -> Callable[[], None]:
         def _on_alarm() -> None:
             waiter.wake()
 
         return _on_alarm
 
-    async def _next_look(self, waiter: Waiter, search: Search | None) -> float | None:
+    async def _next_look(
+        self, waiter: WaitingOperation, search: PostgresSearch | None
+    ) -> float | None:
         """The moment at which to look again without being told: entries expire or appear then, or
         a holder may be gone. Who was in hand when the waiter looked may be free again by now."""
 
@@ -873,7 +875,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         wait: float | None,
         many: bool,
         limit: int | None,
-        txn: Txn,
+        txn: PostgresTxn,
         order: Order | None,
         if_exists: bool,
         scope: Scope | None,
@@ -882,8 +884,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     ) -> Any:
         check_about(about)
         self.require_here(scope, coverage)
-        question = self._questions.of(template)
-        search = Search(question, take, many, limit, _offered(order), bool(if_exists))
+        plan = self._plans.of(template)
+        search = PostgresSearch(plan, take, many, limit, _offered(order), bool(if_exists))
         if take and txn is None:
             search.token = self.new_token()
         try:
@@ -897,7 +899,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             await self._undo_interrupted(search)
             raise
 
-    async def _undo_interrupted(self, search: Search) -> None:
+    async def _undo_interrupted(self, search: PostgresSearch) -> None:
         try:
             await self.database.to_the_end(lambda: self._give_back(search))
         except TupeloError as failure:
@@ -922,8 +924,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         if session is not None:
             search = session.search(template, many, limit)
         else:
-            question = self._questions.of(template)
-            search = Search(question, take, many, limit, _offered(order), if_exists)
+            plan = self._plans.of(template)
+            search = PostgresSearch(plan, take, many, limit, _offered(order), if_exists)
         search.known = False
         try:
             while True:
@@ -956,8 +958,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     ) -> tuple[PostgresTransaction, list[Entry]] | None:
         """Take entries in a transaction that begins when there are any: who waits needs no
         connection. Whoever gets it commits or aborts it."""
-        question = self._questions.of(template)
-        search = Search(question, True, many, limit, _offered(order), if_exists)
+        plan = self._plans.of(template)
+        search = PostgresSearch(plan, True, many, limit, _offered(order), if_exists)
         search.known = False
         check_wait(wait)
         check_limit(limit)
@@ -984,9 +986,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             found = await look()
             return found is not None or not may_come, found
 
-        async def attempt(waiter: Waiter | None) -> tuple[bool, Any]:
-            done: tuple[bool, Any] = await self._patiently(once)
-            return done
+        async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Any]:
+            return await self._patiently(once)
 
         _, reserved = await self.until(attempt, wait, None, search)
         if reserved is None and gathers:
@@ -1006,8 +1007,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             gone = await self.run(link, self.sql.delete, ids=ids, logs=True, tells=True, **change)
             return len(gone), True if gone else None
 
-        count: int = await self.atomic(remove, token, even_closed=True)
-        return count
+        return await self.atomic(remove, token, even_closed=True)
 
     async def put_back(self, rows: list[Row]) -> None:
         """Return entries that were taken for good, each to its place."""
@@ -1054,7 +1054,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             raise LeaseLost("the entry is gone: it was taken, cancelled or has expired")
         return WrittenEntry(id_, rows[0][0], n=n)
 
-    async def _give_back(self, search: Search) -> None:
+    async def _give_back(self, search: PostgresSearch) -> None:
         """Undo a take whose caller is gone, even if the space was closed here. A transaction that
         has taken something is aborted."""
         if search.txn is not None and search.took:
@@ -1085,10 +1085,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     async def find(
         self,
-        search: Search,
+        search: PostgresSearch,
         wait: float | None,
         limit: int | None,
-        txn: Txn,
+        txn: PostgresTxn,
         session: PostgresSession | None = None,
     ) -> list[Entry]:
         """The entries of a read or take, when there are any."""
@@ -1101,7 +1101,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 return await session.look(search)
             return await self.look(search, branch)
 
-        async def attempt(waiter: Waiter | None) -> tuple[bool, list[Entry] | None]:
+        async def attempt(waiter: WaitingOperation | None) -> tuple[bool, list[Entry] | None]:
             found = [] if gathers else await look()
             if found or not search.if_exists:
                 return bool(found), found
@@ -1121,7 +1121,9 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             found = await self._look_again(search, branch)
         return list(found)
 
-    async def _look_again(self, search: Search, txn: PostgresTransaction | None) -> list[Entry]:
+    async def _look_again(
+        self, search: PostgresSearch, txn: PostgresTransaction | None
+    ) -> list[Entry]:
         """Look when others are done, whose takes had all matches locked: until then the matches can
         be read, so there is no moment without one. For transactions nobody waits."""
 
@@ -1148,7 +1150,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         if coverage is not None:
             coverage.fill([self.database.where])
 
-    async def look(self, search: Search, txn: PostgresTransaction | None) -> list[Entry]:
+    async def look(self, search: PostgresSearch, txn: PostgresTransaction | None) -> list[Entry]:
         """The matches of now, taken or read."""
         order = search.order or self._order
         search.tidied = search.skipped = False
@@ -1172,7 +1174,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 entries: list[Entry] = found
                 return entries
 
-    def _give_way(self, search: Search, entries: list[Entry]) -> None:
+    def _give_way(self, search: PostgresSearch, entries: list[Entry]) -> None:
         """Undo a take of what another operation of this program, which waits for longer, would
         get. Each gets one such chance for an entry."""
         listener = self.database.listener
@@ -1190,7 +1192,9 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 listener.prefer(self.id, other, search.waiter)
                 raise GiveWay
 
-    async def _is_stale(self, link: Any, state: State, known: int, search: Search) -> bool:
+    async def _is_stale(
+        self, link: Any, state: SpaceState, known: int, search: PostgresSearch
+    ) -> bool:
         """Whether to look again: there are new shapes, or entries that had to expire or appear.
         Those that a transaction has in hand stay late."""
         if state.shapes > known:
@@ -1202,7 +1206,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             return True
         return False
 
-    def _is_direct(self, search: Search, targets: Targets) -> bool:
+    def _is_direct(self, search: PostgresSearch, targets: Targets) -> bool:
         """Whether this is a take that can be one statement: SQL finds the entries, each of which
         can be built here, and no take in this program waits for longer."""
         group = targets.sole
@@ -1216,7 +1220,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         shape = self.shapes[group.shapes[0] - 1]
         return shape.flat and (shape.kind is None or is_at_hand(shape.kind))
 
-    async def _take_directly(self, search: Search, targets: Targets) -> list[Entry] | None:
+    async def _take_directly(self, search: PostgresSearch, targets: Targets) -> list[Entry] | None:
         """Take the oldest entries of one shape, in one statement. None if the state of the space
         needs a closer look."""
         group = targets.sole
@@ -1256,7 +1260,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     async def _search(
         self,
         link: Any,
-        search: Search,
+        search: PostgresSearch,
         targets: Targets,
         order: Order,
         txn: PostgresTransaction | None,
@@ -1267,13 +1271,13 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             self.indexing.note(group)
         if not targets.groups:
             ((*now, _),) = await self.run(link, self.sql.state)
-            stale = await self._is_stale(link, State(*now), known, search)
+            stale = await self._is_stale(link, SpaceState(*now), known, search)
             return (None if stale else []), None
         ranks = None if search.whole or search.unranked else self._ranks(order, search, targets)
         simple = type(order) in (Fifo, Lifo) or ranks is not None
         limit = search.limit if simple else None
         found: list[tuple[Row, Entry]] = []
-        state: State | None = None
+        state: SpaceState | None = None
         # A read of many looks again for all if one batch is not enough.
         sure = targets.checks and search.many and not search.take
         batches = self._batches(link, targets, order.backwards, None if sure else limit, ranks)
@@ -1307,7 +1311,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             await self._close_cursor(link, txn)
         if state is None:
             ((*now, _),) = await self.run(link, self.sql.state)
-            if await self._is_stale(link, State(*now), known, search):
+            if await self._is_stale(link, SpaceState(*now), known, search):
                 return None, None
         if not simple:
             found = await self._claim_arranged(link, search, found, order, txn, state)
@@ -1336,7 +1340,9 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             if (check := checks.get(row[1])) is None or check(entry.fields)
         ]
 
-    def _ranks(self, order: Order, search: Search, targets: Targets) -> tuple[Rank, ...] | None:
+    def _ranks(
+        self, order: Order, search: PostgresSearch, targets: Targets
+    ) -> tuple[Rank, ...] | None:
         """For each group of shapes the place of the numbers by which the server can find the first
         entries of an order; None if the order has to look at all matches."""
         key = by_field(order)
@@ -1385,7 +1391,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 bounds["batch"] = batch
             rows = await self.run(link, statement, **values, **bounds)
             if rows:
-                yield rows, State(*rows[0][11:14])
+                yield rows, SpaceState(*rows[0][11:14])
             if len(rows) < batch:
                 return
             batch = min(batch * 4, BATCH * 16)
@@ -1405,7 +1411,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         await self.run(link, f"DECLARE matches NO SCROLL CURSOR FOR {statement}", **values)
         fetch = f"FETCH {BATCH * 16} FROM matches"
         while rows := await self.database.run(link, fetch):
-            yield rows, State(*rows[0][11:14])
+            yield rows, SpaceState(*rows[0][11:14])
 
     async def _close_cursor(self, link: Any, txn: PostgresTransaction | None) -> None:
         await self.database.run(link, "ROLLBACK" if txn is None else "CLOSE matches")
@@ -1413,11 +1419,11 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     async def _claim_some(
         self,
         link: Any,
-        search: Search,
+        search: PostgresSearch,
         matches: list[tuple[Row, Entry]],
         wanted: int | None,
         txn: PostgresTransaction | None,
-        state: State,
+        state: SpaceState,
     ) -> list[tuple[Row, Entry]]:
         """Lock the first matches, as many as are wanted."""
         claimed: list[tuple[Row, Entry]] = []
@@ -1430,11 +1436,11 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     async def _claim_arranged(
         self,
         link: Any,
-        search: Search,
+        search: PostgresSearch,
         found: list[tuple[Row, Entry]],
         order: Order,
         txn: PostgresTransaction | None,
-        state: State | None,
+        state: SpaceState | None,
     ) -> list[tuple[Row, Entry]]:
         """Lock the first matches by an order, among those that are free."""
         if state is None:
@@ -1458,10 +1464,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     async def _claim(
         self,
         link: Any,
-        search: Search,
+        search: PostgresSearch,
         chosen: list[tuple[Row, Entry]],
         txn: PostgresTransaction | None,
-        state: State,
+        state: SpaceState,
         glance: bool,
     ) -> list[tuple[Row, Entry]]:
         """Take these entries, or hold them for a transaction, without those that others have in
@@ -1501,7 +1507,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             if not link.closed:
                 await self.database.run(link, end)
 
-    async def _may_come(self, search: Search, txn: PostgresTransaction | None) -> bool:
+    async def _may_come(self, search: PostgresSearch, txn: PostgresTransaction | None) -> bool:
         """Whether the end of an open transaction could provide a match."""
         for one in list(self.handles):
             if isinstance(one, PostgresTransaction) and one is not txn and one.is_root:
@@ -1538,10 +1544,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     @dual_api
     async def _count(
-        self, template: object, txn: Txn, scope: Scope | None, coverage: Coverage | None
+        self, template: object, txn: PostgresTxn, scope: Scope | None, coverage: Coverage | None
     ) -> int:
         self.require_here(scope, coverage)
-        search = Search(self._questions.of(template), False, True, None)
+        search = PostgresSearch(self._plans.of(template), False, True, None)
         branch = await self.branch(txn)
         await self._end_expired()
         while True:
@@ -1551,9 +1557,9 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 statement = self.sql.count(() if targets.checks else targets.groups)
                 values = {} if targets.checks else statements.values_of(targets.groups)
                 ((*state, found),) = await self.run(link, statement, **values)
-                if await self._is_stale(link, State(*state), targets.known, search):
+                if await self._is_stale(link, SpaceState(*state), targets.known, search):
                     return None, None
-                if not targets.checks and not State(*state).held:
+                if not targets.checks and not SpaceState(*state).held:
                     return found, None
                 total = 0
                 if not targets.groups:
@@ -1575,21 +1581,21 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     @dual_api
     async def _match_set(
-        self, template: object, limit: int | None, txn: Txn, lease: float | None
+        self, template: object, limit: int | None, txn: PostgresTxn, lease: float | None
     ) -> PostgresMatchSet:
         check_limit(limit)
         seconds = check_lease(lease)
         branch = await self.branch(txn)
-        search = Search(self._questions.of(template), False, True, limit, Fifo())
+        search = PostgresSearch(self._plans.of(template), False, True, limit, Fifo())
         search.known = False
         return PostgresMatchSet(self, await self.look(search, branch), branch, seconds)
 
     def new_search(
         self, template: object, many: bool, limit: int | None, seen: Seen, session: str
-    ) -> Search:
+    ) -> PostgresSearch:
         """The search of a session."""
-        return Search(
-            self._questions.of(template), False, many, limit, Fifo(), seen=seen, session=session
+        return PostgresSearch(
+            self._plans.of(template), False, many, limit, Fifo(), seen=seen, session=session
         )
 
     # Transactions, sessions
@@ -1672,8 +1678,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             ((is_recorded,),) = await self.run(link, statements.HAS_DECISION, txn=branch)
             return "committed" if is_recorded else "aborted"
 
-        answer: Outcome | None = await self.reading(ask)
-        return answer
+        return await self.reading(ask)
 
     async def forget_decision(self, branch: str, participant: str) -> None:
         """This participant has committed."""
@@ -1763,7 +1768,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         template: object,
         callback: Callable[[Notice], object] | None,
         lease: float | None,
-        txn: Txn,
+        txn: PostgresTxn,
         handback: Any,
         backlog_max: int,
         available: bool,
@@ -1816,8 +1821,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         subscription = await self.log.subscribed(what, None, None, REACTION_BACKLOG_MAX)
 
         async def read_matches() -> list[Entry]:
-            question = self._questions.of(template)
-            return await self.look(Search(question, False, True, None, Fifo()), None)
+            plan = self._plans.of(template)
+            return await self.look(PostgresSearch(plan, False, True, None, Fifo()), None)
 
         entries = await read_matches() if existing else []
         where = self.database.where
@@ -1855,7 +1860,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 await handle.keep_backlog()
         self._closed = True
         for handle in list(self.handles):
-            if isinstance(handle, Waiter):
+            if isinstance(handle, WaitingOperation):
                 handle.wake()
             else:
                 await handle.end_with_space()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tupelo.postgres.matching import Group
+from tupelo.postgres.matching import ShapeGroup
 from tupelo.values.change import ENDINGS
 
 HELD, NUMBERING, ROOM, DECIDING = 0x7470_0001, 0x7470_0002, 0x7470_0003, 0x7470_0004
@@ -417,7 +417,7 @@ class Statements:
         """
 
     def candidates(
-        self, groups: tuple[Group, ...], backwards: bool, indexed: Indexed, whole: bool = False
+        self, groups: tuple[ShapeGroup, ...], backwards: bool, indexed: Indexed, whole: bool = False
     ) -> str:
         """The first entries of these groups between two arrivals, each with the state; or all."""
         way = "DESC" if backwards else "ASC"
@@ -441,7 +441,7 @@ class Statements:
         )
 
     def ranked(
-        self, groups: tuple[Group, ...], ranks: tuple[Rank, ...], batch: int, first: bool
+        self, groups: tuple[ShapeGroup, ...], ranks: tuple[Rank, ...], batch: int, first: bool
     ) -> str:
         """The first entries of these groups by the numbers at the place of each, each with the
         state and its rank; or those after a rank and an arrival. One whose number has no rank comes
@@ -467,14 +467,14 @@ class Statements:
             f"ORDER BY matches.rank NULLS FIRST, arrival LIMIT {int(batch)}"
         )
 
-    def take(self, group: Group, indexed: Indexed) -> str:
+    def take(self, group: ShapeGroup, indexed: Indexed) -> str:
         """Take the oldest entry of one shape with these keys, if all shapes are known."""
         found = self._takes.get((group.positions, indexed))
         if found is None:
             found = self._takes[group.positions, indexed] = self._take(group, indexed)
         return found
 
-    def _take(self, group: Group, indexed: Indexed) -> str:
+    def _take(self, group: ShapeGroup, indexed: Indexed) -> str:
         place = _place(group.positions, indexed)
         return f"""
             WITH gone AS (
@@ -486,7 +486,7 @@ class Statements:
             RETURNING {LOGGED}, {self._tell_removal}
         """
 
-    def take_many(self, group: Group, indexed: Indexed) -> str:
+    def take_many(self, group: ShapeGroup, indexed: Indexed) -> str:
         """Take the oldest entries of one shape with these keys, if all shapes are known and nothing
         has to expire or appear before."""
         place = _place(group.positions, indexed)
@@ -501,18 +501,18 @@ class Statements:
             SELECT {COLUMNS}, {self._tell_removal} FROM gone ORDER BY arrival
         """
 
-    def missed(self, group: Group) -> str:
+    def missed(self, group: ShapeGroup) -> str:
         """After a take without entries: whether all shapes are known and nothing has to expire or
         appear, and whether there are matches, which others have in hand."""
         return f"SELECT {self._fresh}, EXISTS (SELECT {self._matches(group)})"
 
-    def _matches(self, group: Group) -> str:
+    def _matches(self, group: ShapeGroup) -> str:
         return (
             "FROM tupelo.entries WHERE space = %(space)s AND shape = %(shape)s "
             f"AND {self._is_there}{_keys(group.positions, 0)}"
         )
 
-    def count(self, groups: tuple[Group, ...]) -> str:
+    def count(self, groups: tuple[ShapeGroup, ...]) -> str:
         """Count the matches of templates that SQL can say."""
         wheres = " OR ".join(
             f"(shape = ANY(%(shapes{i})s::int[]){_keys(group.positions, i)})"
@@ -540,7 +540,7 @@ def rank_of(rank: Rank) -> str:
     return f"(CASE WHEN {text} ~ '{number}' THEN {sign}({text}::numeric) END)"
 
 
-def values_of(groups: tuple[Group, ...]) -> dict[str, object]:
+def values_of(groups: tuple[ShapeGroup, ...]) -> dict[str, object]:
     """The parameters of the groups."""
     values: dict[str, object] = {}
     for i, group in enumerate(groups):

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tupelo.errors import CannotCommit, PeerLost, TupeloError
 from tupelo.space.port import Spanning
@@ -24,6 +24,8 @@ from tupelo.space.twophase import Vote
 if TYPE_CHECKING:
     from tupelo.postgres.handles import PostgresTransaction
     from tupelo.postgres.space import PostgresSpace
+
+T = TypeVar("T")
 
 NAME_MAX = 199
 """The server's limit for the name of a prepared transaction, in bytes."""
@@ -48,7 +50,7 @@ class DatabaseCapable(Spanning):
 class CommitRunner(Protocol):
     """Runs coroutines for a committing thread."""
 
-    def run(self, work: Any) -> Any: ...
+    def run(self, work: Coroutine[Any, Any, T]) -> T: ...
 
     def is_here(self) -> bool: ...
 
@@ -114,8 +116,7 @@ class DatabaseBranch:
 
     def prepare(self) -> Vote:
         self._over = True
-        vote: Vote = self._hop.run(self._prepare())
-        return vote
+        return self._hop.run(self._prepare())
 
     async def _prepare(self) -> Vote:
         has_changed = self.txn is not None and self.txn.has_changed

@@ -116,7 +116,7 @@ class QueueExecutor(Executor):
 
 @tupelo.entry("tupelo.queue.Item")
 @dataclass
-class Item:
+class QueueItem:
     """An item of an `AsyncQueue`."""
 
     queue: str | None = None
@@ -140,18 +140,18 @@ class AsyncQueue(Generic[T]):
         """Add an item at the end. Waits while the space is full."""
         if item is None:
             raise BadArgument("item", "a value other than None", item)
-        await self._space.write(Item(self._name, item), wait=None)
+        await self._space.write(QueueItem(self._name, item), wait=None)
 
     async def get(self) -> T:
         """Remove the oldest item; waits for one. If the call is cancelled, no item is lost."""
-        found = await self._space.take(Item(self._name), order=tupelo.Fifo())
+        found = await self._space.take(QueueItem(self._name), order=tupelo.Fifo())
         assert found is not None  # It waits for ever.
         item: T = found.value
         return item
 
     async def get_nowait(self) -> T:
         """Remove the oldest item. Raises asyncio.QueueEmpty if there is none."""
-        found = await self._space.take(Item(self._name), wait=0, order=tupelo.Fifo())
+        found = await self._space.take(QueueItem(self._name), wait=0, order=tupelo.Fifo())
         if found is None:
             raise asyncio.QueueEmpty
         item: T = found.value
@@ -159,7 +159,7 @@ class AsyncQueue(Generic[T]):
 
     async def qsize(self) -> int:
         """The number of items."""
-        return await self._space.count(Item(self._name))
+        return await self._space.count(QueueItem(self._name))
 
     async def empty(self) -> bool:
         """Whether there is no item."""

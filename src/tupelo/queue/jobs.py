@@ -367,7 +367,7 @@ class JobQueue:
                         continue
                     if leave_delayed:
                         return
-                    if self._has_delayed():
+                    if self.space.delayed(self._mine(), limit=1).count:
                         self._work_once(in_hand, False)
                     elif not self._work_once(in_hand, True):  # It may have become ready just now.
                         return
@@ -390,9 +390,6 @@ class JobQueue:
     def stop(self) -> None:
         """Let all workers of this queue in this process end, each after the job in its hand."""
         self._stop.set()
-
-    def _has_delayed(self) -> bool:
-        return bool(self.space.delayed(self._mine(), limit=1).count)
 
     def _mine(self) -> WaitingJob:
         """The template of the jobs whose tasks are here."""

@@ -33,7 +33,7 @@ from tupelo.space.reaction import Function
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import FULL_DISK_SECONDS, TaskSignal
-from tupelo.space.transaction import Vote
+from tupelo.space.transaction import PrepareVote
 from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change, Notice
@@ -306,7 +306,7 @@ class Transaction(OpenedHandle, TransactionHandle):
         """Undo all its changes."""
         await self._port.flushed(self._port.abort(self._state))
 
-    async def prepare(self) -> Vote:
+    async def prepare(self) -> PrepareVote:
         """First phase of a two-phase commit. "not changed": there is nothing to commit."""
         vote, position = self._port.prepare(self._state)
         await self._port.flushed(position)

@@ -31,7 +31,7 @@ from tupelo.space.reaction import Function, ReactionState
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import FULL_DISK_SECONDS
-from tupelo.space.transaction import Vote
+from tupelo.space.transaction import PrepareVote
 from tupelo.space.waiting import Waiter, Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change, Notice
@@ -559,7 +559,7 @@ class Transaction(TransactionHandle):
         """Undo all its changes."""
         self._port.flush(self._port.abort(self._state))
 
-    def prepare(self) -> Vote:
+    def prepare(self) -> PrepareVote:
         """First phase of a two-phase commit. "not changed": there is nothing to commit."""
         vote, position = self._port.prepare(self._state)
         self._port.flush(position)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tupelo.errors import BadArgument, SpaceFull
+from tupelo.values.checks import is_int
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape
 
@@ -35,9 +36,7 @@ class Capacity:
     def __post_init__(self) -> None:
         for name in ("entries", "size_bytes"):
             bound = getattr(self, name)
-            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
-                raise BadArgument(name, "a whole number above 0, or None", bound)
-            if bound is not None and bound < 1:
+            if bound is not None and (not is_int(bound) or bound < 1):
                 raise BadArgument(name, "a whole number above 0, or None", bound)
         if self.evict not in (None, "fifo", "lru"):
             raise BadArgument("evict", '"fifo", "lru" or None', self.evict)

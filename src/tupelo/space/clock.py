@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from tupelo.errors import BadArgument
+from tupelo.values.checks import is_number
 
 if TYPE_CHECKING:
     import asyncio
@@ -99,7 +100,7 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         """Move the time forward, and make the callbacks that become due, each at its moment."""
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        if not is_number(seconds) or not seconds >= 0:
             raise BadArgument("seconds", "a number of seconds, 0 or more", seconds)
         end = self._now + seconds
         while True:

@@ -29,7 +29,7 @@ from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Items, Places, RequestedLease, Signal, Waiting, WriteOutcome
 from tupelo.store.index import Store
 from tupelo.store.watchers import Watchers
-from tupelo.values.change import Ending
+from tupelo.values.change import BY_REACTION, Ending
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, require_known
 from tupelo.values.lease import LeasePolicy
@@ -307,9 +307,14 @@ class Core:
         payloads: list[bytes] | None = None,
         txn_id: str | None = None,
         time: float | None = None,
+        causes: dict[Entry, Entry | None] | None = None,
     ) -> None:
-        """Add these entries to the space, all at once."""
+        """Add these entries to the space, all at once. `causes` has the entries to which reactions
+        reacted when they wrote some of them."""
         for i, entry in enumerate(entries):
+            if causes is not None:
+                cause = causes.get(entry)
+                txn_id = None if cause is None else f"{BY_REACTION}{cause.arrival}"
             if self.log.on:
                 entry.arrival = self.log.position + 1
             self.store.add(entry)

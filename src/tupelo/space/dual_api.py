@@ -344,13 +344,13 @@ def dual_api(
     return call  # type: ignore[return-value]
 
 
-def run_sync(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Call a function that returns a coroutine which never waits for a loop, and run it."""
     for work in iter(make, None):  # No KeyboardInterrupt is raised in the head of a loop.
         try:
             work.send(None)
         except StopIteration as end:
-            return end.value
+            return end.value  # type: ignore[no-any-return]
         work.close()
         break
     raise RuntimeError("an operation of the blocking API waits for an event loop")
@@ -380,7 +380,7 @@ async def maybe_await(answer: Any) -> Any:
     return await answer if isawaitable(answer) else answer
 
 
-def run_coroutine(work: Coroutine[Any, Any, Any]) -> Any:
+def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never waits for a loop."""
     return run_sync(lambda: work)
 

@@ -36,6 +36,7 @@ from tupelo.store.journal import Journal, MemoryJournal
 from tupelo.store.sqlite import Durability, LogKeep, SqliteJournal
 from tupelo.store.tail import Tail, tail_in, tail_of
 from tupelo.values.change import Change
+from tupelo.values.checks import is_int
 from tupelo.values.codec import BadBytes, decode_entry
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
@@ -418,9 +419,7 @@ def _check_options(
         raise BadArgument("order", "an order such as Fifo() or Lifo()", order)
     if capacity is not None and not isinstance(capacity, Capacity):
         raise BadArgument("capacity", "a Capacity(...)", capacity)
-    if log_keep not in (None, "all") and (
-        isinstance(log_keep, bool) or not isinstance(log_keep, int) or log_keep < 0
-    ):
+    if log_keep not in (None, "all") and (not is_int(log_keep) or log_keep < 0):
         raise BadArgument("log_keep", 'a number of changes, or "all"', log_keep)
     return durability or ("none" if path is None else "full")
 

@@ -26,7 +26,7 @@ from tupelo.store.index import (
     Store,
     holds,
 )
-from tupelo.store.plan import Target
+from tupelo.store.plan import ShapeTarget
 from tupelo.values.entry import Entry, about_bytes
 
 SORTED_TYPES = frozenset({bool, int, float, str, bytes, datetime, UUID})
@@ -66,7 +66,7 @@ class _Track:
     """The entries of one shape in one store, and what is asked for."""
 
     def __init__(
-        self, store: Store, target: Target, values: tuple[Any, ...], accept: Accept | None
+        self, store: Store, target: ShapeTarget, values: tuple[Any, ...], accept: Accept | None
     ) -> None:
         shape, self.positions, fixed, self.check = target
         self.shape = shape

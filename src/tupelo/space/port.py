@@ -50,7 +50,7 @@ from tupelo.space.search import SlicedSearch, Unfinished, acceptance, stores_of
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
-from tupelo.space.transaction import Txn, Vote
+from tupelo.space.transaction import PrepareVote, Txn
 from tupelo.space.waiting import Items, Places, RequestedLease, Signal, Waiter, WriteOutcome, Writer
 from tupelo.store.index import Accept
 from tupelo.values.change import ENDINGS, ChangeKind, Notice
@@ -105,7 +105,7 @@ class TransactionHandle:
         return self._state.id
 
     @property
-    def state(self) -> transaction.State:
+    def state(self) -> transaction.TransactionState:
         """active, prepared, committed or aborted."""
         self._port.expire()
         return self._state.state
@@ -1105,6 +1105,11 @@ class Port:
     async def cancel_lease_async(self, thing: Any) -> None:
         await self.flusher.flush(self.cancel(thing))
 
+    def require_room(self) -> None:
+        """Raise DiskFull if the disk has no room for a small write."""
+        with self._lock:
+            self._engine.require_room(size=1)
+
     def renew(self, thing: Any, seconds: float | None) -> int:
         """Renew a lease. Returns the position to make durable."""
 
@@ -1163,8 +1168,8 @@ class Port:
 
         self._step(work)
 
-    def prepare(self, txn: Txn) -> tuple[Vote, int]:
-        def work() -> Vote:
+    def prepare(self, txn: Txn) -> tuple[PrepareVote, int]:
+        def work() -> PrepareVote:
             self._require_room_for(txn)
             return transaction.prepare(self._core, txn)
 

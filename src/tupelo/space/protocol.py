@@ -48,7 +48,7 @@ from tupelo.space.dual_api import (
 )
 from tupelo.space.matchset import Skipped
 from tupelo.space.order import Order
-from tupelo.space.transaction import State, Vote
+from tupelo.space.transaction import PrepareVote, TransactionState
 from tupelo.values.change import Change, Notice
 from tupelo.values.entry import About, freeze
 from tupelo.values.holder import Delayed, InHand
@@ -431,7 +431,7 @@ class TransactionLike(Protocol):
         ...
 
     @property
-    def state(self) -> State:
+    def state(self) -> TransactionState:
         """active, voting, prepared, committed, aborted or unknown."""
         ...
 
@@ -448,7 +448,7 @@ class TransactionLike(Protocol):
         """Undo all its changes."""
         ...
 
-    def prepare(self) -> Vote:
+    def prepare(self) -> PrepareVote:
         """First phase of a two-phase commit. "not changed": there is nothing to commit."""
         ...
 
@@ -734,7 +734,7 @@ class AsyncTransactionLike(Protocol):
     def id(self) -> str: ...
 
     @property
-    def state(self) -> State: ...
+    def state(self) -> TransactionState: ...
 
     @property
     def lease(self) -> AsyncLease: ...
@@ -743,7 +743,7 @@ class AsyncTransactionLike(Protocol):
 
     async def abort(self) -> None: ...
 
-    async def prepare(self) -> Vote: ...
+    async def prepare(self) -> PrepareVote: ...
 
     def transaction(self, *, lease: float | None = None) -> Opening[AsyncTransactionLike]: ...
 

@@ -9,6 +9,7 @@ import msgspec
 from tupelo.errors import BadArgument
 from tupelo.space.clock import Clock
 from tupelo.space.order import Order
+from tupelo.values.checks import is_int, is_number
 from tupelo.values.parts import ANY
 from tupelo.values.scope import Scope
 
@@ -28,7 +29,7 @@ WAIT_MAX = 1e9
 def check_wait(wait: object, name: str = "wait") -> None:
     if wait is None:
         return
-    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait <= WAIT_MAX:
+    if not is_number(wait) or not 0 <= wait <= WAIT_MAX:
         raise BadArgument(
             name, f"a number of seconds from 0 to {WAIT_MAX:.0e}, or None for ever", wait
         )
@@ -38,7 +39,7 @@ def check_delay(delay: object, to: object) -> float | None:
     """The seconds for which an entry is hidden; None if it is visible at once."""
     if delay is None:
         return None
-    if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay <= WAIT_MAX:
+    if not is_number(delay) or not 0 <= delay <= WAIT_MAX:
         what = f"a number of seconds from 0 to {WAIT_MAX:.0e}, or None"
         raise BadArgument("delay", what, delay)
     if to is not None:
@@ -51,7 +52,7 @@ def check_delay(delay: object, to: object) -> float | None:
 def check_limit(limit: object) -> None:
     if limit is None:
         return
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+    if not is_int(limit) or limit < 1:
         raise BadArgument("limit", "a whole number above 0, or None for all", limit)
 
 
@@ -63,12 +64,12 @@ def check_order(order: object) -> None:
 
 
 def check_position(name: str, position: object) -> None:
-    if isinstance(position, bool) or not isinstance(position, int) or position < 0:
+    if not is_int(position) or position < 0:
         raise BadArgument(name, "a position in the log, 0 or more", position)
 
 
 def check_count(count: object, name: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if not is_int(count) or count < 1:
         raise BadArgument(name, "a whole number above 0", count)
     return count
 

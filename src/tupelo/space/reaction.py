@@ -269,6 +269,9 @@ def run(
                 reaction.fired.add(entry)
                 reaction.ended = reaction.once
                 _call(core, reaction, entry, step)
+                if txn.agenda and core.log.on and not txn.id:
+                    causes = txn.causes = txn.causes or {}
+                    causes.update(dict.fromkeys(txn.agenda, entry))
                 agenda.extend((written, None) for written in txn.agenda)
                 txn.agenda.clear()
                 agenda += step.agenda

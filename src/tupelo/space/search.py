@@ -29,7 +29,7 @@ from tupelo.space.order import Order, arranged, by_field, needed
 from tupelo.space.query import Query
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.index import REJECTIONS_BEFORE_INDEX, Accept, Bucket, Store, holds
-from tupelo.store.plan import Question, Target
+from tupelo.store.plan import Question, ShapeTarget
 from tupelo.values.entry import Entry, Shape, about_bytes
 from tupelo.values.parts import ANY
 from tupelo.values.template import Template, as_template
@@ -73,7 +73,9 @@ class _SliceTrack:
         "weighs",
     )
 
-    def __init__(self, bucket: Bucket, target: Target, values: tuple[Any, ...], after: int) -> None:
+    def __init__(
+        self, bucket: Bucket, target: ShapeTarget, values: tuple[Any, ...], after: int
+    ) -> None:
         shape, self.positions, fixed, self.check = target
         self.bucket = bucket
         self.values = values if fixed is None else fixed

@@ -41,10 +41,10 @@ from tupelo.values.lease import Lease, check_lease
 
 logger = logging.getLogger("tupelo")
 
-End = Callable[[bool | None], object]
+EndBranch = Callable[[bool | None], object]
 """Called with whether a transaction was committed; None if that is not known."""
 
-State = Literal["active", "voting", "committed", "aborted", "unknown"]
+SharedState = Literal["active", "voting", "committed", "aborted", "unknown"]
 
 
 class Branch:
@@ -116,7 +116,7 @@ class SharedTransaction(Spanning):
         self._clock = clock
         self._decisions = decisions
         self._on_end = on_end
-        self._state: State = "active"
+        self._state: SharedState = "active"
         self._lock = threading.Lock()
         self._branches: dict[Port, Branch] = {}
         self._members: list[Participant] = []
@@ -127,7 +127,7 @@ class SharedTransaction(Spanning):
         self._deciding = False  # The decision is being made; no abort is possible.
         self._over = False
         self._signals: list[ThreadSignal] = []
-        self._ends: list[End] = []
+        self._ends: list[EndBranch] = []
         self._cancel_alarm: Callable[[], None] = lambda: None
         if parent is not None:
             with parent._lock:
@@ -138,7 +138,7 @@ class SharedTransaction(Spanning):
     # State
 
     @property
-    def state(self) -> State:
+    def state(self) -> SharedState:
         """active, voting, committed, aborted, or unknown if a participant was lost during the
         commit."""
         self._end_in_time()
@@ -427,7 +427,7 @@ class SharedTransaction(Spanning):
             parent.enlist(member)
 
     def _end(
-        self, state: State, reason: str = "", concerned: list[Participant] | None = None
+        self, state: SharedState, reason: str = "", concerned: list[Participant] | None = None
     ) -> None:
         """Set the outcome; after an abort, notify the `concerned` participants."""
         self._state = state
@@ -453,7 +453,7 @@ class SharedTransaction(Spanning):
         for end in ends:
             self._notify_end(end)
 
-    def at_end(self, end: End) -> None:
+    def at_end(self, end: EndBranch) -> None:
         """Call this function when the outcome is decided and visible, at once if it is already. A
         nested transaction that was committed is decided with its parent."""
         with self._lock:
@@ -462,7 +462,7 @@ class SharedTransaction(Spanning):
                 return
         self._notify_end(end)
 
-    def _notify_end(self, end: End) -> None:
+    def _notify_end(self, end: EndBranch) -> None:
         if self._state == "committed" and self.parent is not None:
             self.parent.at_end(end)
             return

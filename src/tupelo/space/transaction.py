@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tupelo.space.log import Actor
     from tupelo.space.query import Query
 
-State = Literal["active", "prepared", "committed", "aborted"]
-Vote = Literal["not changed", "prepared"]
+TransactionState = Literal["active", "prepared", "committed", "aborted"]
+PrepareVote = Literal["not changed", "prepared"]
 
 LEASE_RAN_OUT = "its lease ran out"
 
@@ -33,7 +33,8 @@ class Txn:
 
     `store` has its writes, and `delayed` those that become visible later; `taken` the entries that
     it took, with the transaction that wrote them (None for entries of the space), and `waited` the
-    seconds it waited for them; `read` its read locks. `agenda` collects writes while reactions run.
+    seconds it waited for them; `read` its read locks. `agenda` collects writes while reactions run;
+    `causes` has the entries to which reactions outside a transaction reacted, by what they wrote.
     `holder` is the taker, if the transaction is a delivery, and `actor` the agent that uses it, if
     known.
     """
@@ -41,6 +42,7 @@ class Txn:
     __slots__ = (
         "actor",
         "agenda",
+        "causes",
         "children",
         "delayed",
         "expires",
@@ -60,7 +62,7 @@ class Txn:
         self.id = txn_id
         self.parent = parent
         self.children: dict[Txn, None] = {}
-        self.state: State = "active"
+        self.state: TransactionState = "active"
         self.reason = ""
         self.left = False  # whether the space was closed at the host that began it
         self.expires: float | None = None
@@ -70,6 +72,7 @@ class Txn:
         self.read: dict[Entry, None] = {}
         self.waited: dict[Entry, float] = {}
         self.agenda: list[Entry] | None = None
+        self.causes: dict[Entry, Entry] | None = None
         self.holder: Holder | None = None
         self.actor: Actor | None = None
 
@@ -94,7 +97,7 @@ class Txn:
             yield txn
             txn = txn.parent
 
-    def require(self, *states: State) -> None:
+    def require(self, *states: TransactionState) -> None:
         if self.state not in states:
             raise self.refusal()
 
@@ -120,7 +123,7 @@ def begin(core: Core, txn_id: str, lease: float | None, parent: Txn | None = Non
     return txn
 
 
-def prepare(core: Core, txn: Txn) -> Vote:
+def prepare(core: Core, txn: Txn) -> PrepareVote:
     """Promise to commit. "not changed" ends a transaction without changes."""
     txn.require("active")
     _require_no_children(txn)
@@ -153,6 +156,7 @@ def _commit(core: Core, txn: Txn) -> None:
     if not was_prepared:  # The reactions of a prepared one have run; it cannot fail any more.
         reaction.run(core, txn, list(txn.store), undo=abort)
     written = list(txn.store)
+    causes = None if txn.causes is None else _visible_causes(txn, txn.causes)
     _end(core, txn, "committed")
     _unlock(core, txn)
     for entry, home in txn.taken.items():
@@ -168,13 +172,23 @@ def _commit(core: Core, txn: Txn) -> None:
         entry.gone = False
         entry.txn = None
         entry.arrival = core.next_arrival()
-    core.publish(written, txn_id=txn.id)
+    core.publish(written, txn_id=txn.id, causes=causes)
     for entry in txn.delayed:
         entry.arrival = core.next_arrival()
     core.delay(list(txn.delayed), txn_id=txn.id)
     txn.delayed.clear()
     if was_prepared:
         core.log.decided("committed", txn)
+
+
+def _visible_causes(txn: Txn, causes: dict[Entry, Entry]) -> dict[Entry, Entry | None]:
+    """For each entry that a reaction wrote, the one that it reacted to. If that was written and
+    taken within the step, it was never visible: then its own cause."""
+    found: dict[Entry, Entry | None] = {}
+    for entry, cause in causes.items():
+        own = txn.taken.get(cause) is not None
+        found[entry] = found.get(cause) if own else cause
+    return found
 
 
 def abort(core: Core, txn: Txn, reason: str = "") -> None:
@@ -254,7 +268,7 @@ def _require_no_children(txn: Txn) -> None:
         raise TransactionError(f"transaction {txn.id} still has nested ones open: {names}")
 
 
-def _end(core: Core, txn: Txn, state: State) -> None:
+def _end(core: Core, txn: Txn, state: TransactionState) -> None:
     txn.state = state
     core.transactions.pop(txn, None)
     if txn.read or txn.taken or len(txn.store):

@@ -26,7 +26,7 @@ from tupelo.space.search import sees
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
-from tupelo.values.entry import Entry, Shape, require_known
+from tupelo.values.entry import Entry, FrozenEntry, require_known
 from tupelo.values.parts import ANY
 from tupelo.values.template import as_template
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tupelo.space.log import Actor
 
 
-Items = list[tuple[Shape, tuple[Any, ...]]]
+Items = list[FrozenEntry]
 RequestedLease = float | None | list[float | None]
 """The requested lease: one for all entries, or one for each."""
 Places = Sequence[Any] | None

@@ -24,11 +24,11 @@ OTHER_FILES = ("*.own", "host.id", "identity.pem")
 """Files of a host's folder beside those of its spaces; the identity is a secret."""
 _PAGES = 1_000  # copied in one step
 
-Report = Callable[[Path], Progress | None]
+ReportProgress = Callable[[Path], Progress | None]
 """Called with each file that is copied; returns what is called with its progress."""
 
 
-def copy(source: Path, to: Path, report: Report = lambda file: None) -> list[Path]:
+def copy(source: Path, to: Path, report: ReportProgress = lambda file: None) -> list[Path]:
     """Copy the file of a space, or the folder of a host, to a new place, and check the copies.
 
     Returns the new files of spaces. BadArgument if `to` exists or nothing is to be copied,
@@ -59,7 +59,7 @@ def copy(source: Path, to: Path, report: Report = lambda file: None) -> list[Pat
     return [to / file.relative_to(draft) if source.is_dir() else to for file in copied]
 
 
-def _copy_folder(source: Path, to: Path, report: Report) -> list[Path]:
+def _copy_folder(source: Path, to: Path, report: ReportProgress) -> list[Path]:
     to.mkdir(mode=0o700)
     files = sorted(source.glob(SPACE_FILES))
     if not files:
@@ -110,7 +110,7 @@ def _is_at_rest(lock: FileLock) -> bool:
         return True
 
 
-def _write(db: sqlite3.Connection, source: Path, to: Path, report: Report) -> None:
+def _write(db: sqlite3.Connection, source: Path, to: Path, report: ReportProgress) -> None:
     """Write the copy of one space, and check it."""
     progress = report(source)
 

@@ -16,7 +16,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from tupelo.store.plan import Planner, Question, Target
+from tupelo.store.plan import QueryPlanner, Question, ShapeTarget
 from tupelo.values.entry import Entry, Shape
 from tupelo.values.kind import is_at_hand
 from tupelo.values.parts import ANY
@@ -433,7 +433,7 @@ class Store:
     """The entries of one space, or of one transaction."""
 
     def __init__(self) -> None:
-        self._planner = Planner()
+        self._planner = QueryPlanner()
         self.buckets: dict[Shape, Bucket] = {}
         # The buckets of templates of types and wildcards that match one shape only.
         self._lanes: dict[Any, Bucket] = {}
@@ -547,7 +547,7 @@ class Store:
         return best
 
     def _first_in(
-        self, target: Target, values: tuple[Any, ...], accept: Accept | None, after: int
+        self, target: ShapeTarget, values: tuple[Any, ...], accept: Accept | None, after: int
     ) -> Entry | None:
         shape, positions, fixed, check = target
         bucket = self.buckets[shape]

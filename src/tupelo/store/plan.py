@@ -18,11 +18,11 @@ from tupelo.values.kind import is_typed, kind_of, values_of
 from tupelo.values.parts import ANY, INDEXABLE, AnyPart, as_part, is_kind
 from tupelo.values.template import Binding, Check, Template, as_template
 
-Target = tuple[Shape, tuple[int, ...], tuple[Any, ...] | None, Check | None]
+ShapeTarget = tuple[Shape, tuple[int, ...], tuple[Any, ...] | None, Check | None]
 """A shape that can match; the positions of values; the values, if the plan and not the question has
 them; and a further check."""
 
-Question = tuple["Plan", tuple[Any, ...]]
+Question = tuple["QueryPlan", tuple[Any, ...]]
 """A plan, and the values for its positions."""
 
 Picker = Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -33,18 +33,20 @@ _PLANS_MAX = 512
 EVERYTHING = Template(ANY)
 
 
-class Plan:
+class QueryPlan:
     """The targets of a template among the shapes known so far; `all_targets` adds later shapes."""
 
     __slots__ = ("_bind", "_shapes", "_shapes_met", "targets")
 
-    def __init__(self, bind: Callable[[Shape], Target | None], shapes: dict[Shape, None]) -> None:
+    def __init__(
+        self, bind: Callable[[Shape], ShapeTarget | None], shapes: dict[Shape, None]
+    ) -> None:
         self._bind = bind
         self._shapes = shapes
         self._shapes_met = 0
-        self.targets: list[Target] = []
+        self.targets: list[ShapeTarget] = []
 
-    def all_targets(self) -> list[Target]:
+    def all_targets(self) -> list[ShapeTarget]:
         if self._shapes_met != len(self._shapes):
             for shape in islice(self._shapes, self._shapes_met, None):
                 target = self._bind(shape)
@@ -63,17 +65,17 @@ class _Skeleton:
         self.positions = tuple([i for i, kind in enumerate(kinds) if kind in INDEXABLE])
         self.values = _picker(self.positions)
         self.classes = _picker(tuple([i for i, kind in enumerate(kinds) if kind is type]))
-        self.plans: dict[tuple[Any, ...], Plan] = {}
+        self.plans: dict[tuple[Any, ...], QueryPlan] = {}
 
 
-class Planner:
+class QueryPlanner:
     """Finds or makes the plan of a template, for the shapes of one store."""
 
     def __init__(self) -> None:
         self.shapes: dict[Shape, None] = {}
         self._skeletons: dict[tuple[type, ...], _Skeleton] = {}
-        self._typed: dict[tuple[type, tuple[type, ...]], tuple[Plan, Picker]] = {}
-        self._compiled: dict[Template, Plan] = {}
+        self._typed: dict[tuple[type, tuple[type, ...]], tuple[QueryPlan, Picker]] = {}
+        self._compiled: dict[Template, QueryPlan] = {}
 
     def question(self, raw: Any) -> Question:
         return self.plain_question(raw) or self._compiled_question(as_template(raw))
@@ -111,34 +113,34 @@ class Planner:
         plan = self._compiled.get(template)
         if plan is None:
 
-            def bind(shape: Shape) -> Target | None:
+            def bind(shape: Shape) -> ShapeTarget | None:
                 found = template.bind(shape)
                 if found is None:
                     return None
                 return shape, found.positions, found.values, found.check
 
-            plan = _remember(self._compiled, template, Plan(bind, self.shapes))
+            plan = _remember(self._compiled, template, QueryPlan(bind, self.shapes))
         return plan, ()
 
-    def _flat_plan(self, skeleton: _Skeleton, raw: tuple[Any, ...]) -> Plan:
+    def _flat_plan(self, skeleton: _Skeleton, raw: tuple[Any, ...]) -> QueryPlan:
         """The plan for the types of this template, with any values at its positions."""
         fixed = [(p, type(raw[p])) for p in skeleton.positions]
         rest = Template(tuple([ANY if type(r) in INDEXABLE else as_part(r, "field") for r in raw]))
 
-        def bind(shape: Shape) -> Target | None:
+        def bind(shape: Shape) -> ShapeTarget | None:
             found: Binding | None = rest.bind(shape)
             if found is None or any(shape.types[p] is not cls for p, cls in fixed):
                 return None
             return shape, skeleton.positions, None, found.check
 
-        return _remember(skeleton.plans, skeleton.classes(raw), Plan(bind, self.shapes))
+        return _remember(skeleton.plans, skeleton.classes(raw), QueryPlan(bind, self.shapes))
 
-    def _typed_plan(self, cls: type, kinds: tuple[type, ...]) -> tuple[Plan, Picker]:
+    def _typed_plan(self, cls: type, kinds: tuple[type, ...]) -> tuple[QueryPlan, Picker]:
         """The plan for a dataclass with values in these fields; None is a wildcard."""
         fixed = [(i, kind) for i, kind in enumerate(kinds) if kind is not NoneType]
         names = kind_of(cls).names
 
-        def bind(shape: Shape) -> Target | None:
+        def bind(shape: Shape) -> ShapeTarget | None:
             if shape.kind is None or not is_kind(shape.kind, cls):
                 return None
             places = {name: i for i, name in enumerate(shape.kind.names)}
@@ -151,7 +153,7 @@ class Planner:
                 return None
             return shape, positions, None, None
 
-        known = Plan(bind, self.shapes), _picker(tuple([i for i, _ in fixed]))
+        known = QueryPlan(bind, self.shapes), _picker(tuple([i for i, _ in fixed]))
         return _remember(self._typed, (cls, kinds), known)
 
 

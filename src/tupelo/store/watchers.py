@@ -26,13 +26,13 @@ class RequestWatch(Protocol):
 
 
 W = TypeVar("W", bound=RequestWatch)
-Queue = OrderedDict[W, Check | None]
+WaitQueue = OrderedDict[W, Check | None]
 """Requests with equal values, oldest first, and the further check of each."""
 
-Groups = dict[tuple[int, ...], dict[Any, Queue[W]]]
+Groups = dict[tuple[int, ...], dict[Any, WaitQueue[W]]]
 """By positions, then by the values there: the queue."""
 
-Place = tuple[Queue[W], Groups[W], tuple[int, ...], Any]
+WatchPlace = tuple[WaitQueue[W], Groups[W], tuple[int, ...], Any]
 """The place of a watch: its queue, and the keys of the queue."""
 
 _ticket = attrgetter("ticket")
@@ -46,7 +46,7 @@ class Watchers(Generic[W]):
 
     def __init__(self, shapes: Mapping[Shape, None]) -> None:
         # The place of each watch for each of its targets; None where nothing can match.
-        self._watches: dict[W, list[Place[W] | None]] = {}
+        self._watches: dict[W, list[WatchPlace[W] | None]] = {}
         self._groups: dict[Shape, Groups[W]] = {}
         self._shapes = shapes  # the shapes of the store
         self._shapes_met = 0
@@ -164,7 +164,7 @@ class Watchers(Generic[W]):
             places.append((waiting, groups, positions, key))
 
     def _checked(
-        self, waiting: Queue[W], fields: tuple[Any, ...], sees: Callable[[W], bool] | None
+        self, waiting: WaitQueue[W], fields: tuple[Any, ...], sees: Callable[[W], bool] | None
     ) -> Iterator[W]:
         for watch, check in waiting.items():
             if sees is not None and not sees(watch):

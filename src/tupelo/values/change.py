@@ -34,6 +34,11 @@ ENDINGS: tuple[Ending, ...] = get_args(Ending)
 """Kinds of changes that remove an entry; a later "returned" brings it back."""
 
 
+BY_REACTION = "reaction:"
+"""The `txn` of an entry that a reaction wrote outside a transaction: this, and the arrival of the
+entry to which it reacted."""
+
+
 class Promise(msgspec.Struct, frozen=True, eq=False):
     """The content of a prepared transaction: the entries that it wrote, and the arrivals of the
     entries that it took and read. `holder` is the taker, if the transaction is a delivery."""
@@ -49,12 +54,12 @@ class Change(msgspec.Struct, frozen=True, eq=False):
 
     `position` numbers the changes of a space without gaps. `arrival` identifies the entry within
     its space, (`origin`, `n`) anywhere. `agent` made the change, in `session` and transaction `txn`
-    if any, after waiting for `waited` seconds. `expires` is the lease after the change. `shape` and
-    `fields` are the stored form of the entry, `payload` its encoding. `to` is the agent that the
-    entry is for. `agent_name` is the name that the agent has given itself, which proves nothing.
-    `deliveries` counts how often the entry was returned or released, this change included. A
-    "delayed" change says when the entry becomes `visible`, and the "written" change that follows
-    has the position of the `delayed` one.
+    if any (see `BY_REACTION`), after waiting for `waited` seconds. `expires` is the lease after the
+    change. `shape` and `fields` are the stored form of the entry, `payload` its encoding. `to` is
+    the agent that the entry is for. `agent_name` is the name that the agent has given itself, which
+    proves nothing. `deliveries` counts how often the entry was returned or released, this change
+    included. A "delayed" change says when the entry becomes `visible`, and the "written" change
+    that follows has the position of the `delayed` one.
     """
 
     position: int

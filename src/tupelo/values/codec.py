@@ -21,6 +21,7 @@ from tupelo.values.entry import (
     DEPTH_MAX,
     NATIVE,
     SCALARS,
+    FrozenEntry,
     Shape,
     Typed,
     plain_shapes,
@@ -67,7 +68,7 @@ def entry_to_wire(shape: Shape, fields: tuple[Any, ...]) -> Any:
     return [_encode(value) for value in fields]
 
 
-def read_entry(encoded: Any) -> tuple[Shape, tuple[Any, ...]]:
+def read_entry(encoded: Any) -> FrozenEntry:
     """The reverse of `entry_to_wire`, after msgpack read the extensions. Raises BadBytes."""
     if type(encoded) is list:
         fields = tuple(encoded)
@@ -104,7 +105,7 @@ def _where_unencodable(shape: Shape, fields: tuple[Any, ...]) -> str:
     return "a name"
 
 
-def decode_entry(payload: bytes) -> tuple[Shape, tuple[Any, ...]]:
+def decode_entry(payload: bytes) -> FrozenEntry:
     try:
         if payload[0] in _ARRAY_STARTS:
             fields = _decode_fields(payload)

@@ -38,6 +38,10 @@ class Shape(msgspec.Struct, frozen=True, eq=False, weakref=True):
     flat: bool
 
 
+FrozenEntry = tuple[Shape, tuple[Any, ...]]
+"""The shape and the immutable fields of an entry that is not in a space yet."""
+
+
 class Typed(msgspec.Struct, frozen=True, eq=False):
     """The stored form of a dataclass instance inside a field."""
 
@@ -169,7 +173,7 @@ def _find_shape(kind: Kind | None, types: tuple[type, ...]) -> Shape:
     return shape
 
 
-def freeze(entry: object) -> tuple[Shape, tuple[Any, ...]]:
+def freeze(entry: object) -> FrozenEntry:
     """Check an entry and copy mutable values. Raises BadEntry, which names the wrong field."""
     if type(entry) is tuple:
         shape = plain_shapes.get(types_of(entry))

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from tupelo.errors import BadArgument
+from tupelo.values.checks import is_number
 
 LeasePolicy = Callable[[str, float | None], float | None]
 """(kind of object, seconds requested or None for ever) -> seconds granted or None for ever."""
@@ -96,11 +97,7 @@ class AsyncLease(Leased, frozen=True, eq=False, gc=False):
 def check_lease(seconds: object, name: str = "lease") -> float | None:
     if seconds is None:
         return None
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, (int, float))
-        or not (seconds > 0 or seconds == ANY_LEASE)
-    ):
+    if not is_number(seconds) or not (seconds > 0 or seconds == ANY_LEASE):
         raise BadArgument(name, "a number of seconds above 0, or None for ever", seconds)
     try:
         return None if seconds == math.inf else float(seconds)

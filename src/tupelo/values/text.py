@@ -255,9 +255,11 @@ def _read(node: ast.expr) -> Any:
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
             return ~_template(operand)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _read(left) | _read(right) if _are_parts(left, right) else _or(left, right)
+            read = _read if _are_parts(left, right) else _template
+            return read(left) | read(right)
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
-            return _read(left) & _read(right) if _are_parts(left, right) else _and(left, right)
+            read = _read if _are_parts(left, right) else _template
+            return read(left) & read(right)
         case ast.Tuple(elts=parts):
             return tuple([_read(part) for part in parts])
         case ast.List(elts=parts):
@@ -307,14 +309,6 @@ def _template(node: ast.expr) -> Template:
         return Template(type_named(_dotted(node)))
     read = _read(node)
     return read if isinstance(read, Template) else Template(read)
-
-
-def _or(left: ast.expr, right: ast.expr) -> Template:
-    return _template(left) | _template(right)
-
-
-def _and(left: ast.expr, right: ast.expr) -> Template:
-    return _template(left) & _template(right)
 
 
 def _dotted(node: ast.expr) -> str:

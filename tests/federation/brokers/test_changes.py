@@ -127,6 +127,28 @@ def test_what_ends_while_the_group_changes_is_over_after_it():
     play(scene, *LINE)
 
 
+def test_what_another_part_ends_while_the_membership_is_installed_hides_no_update():
+    """The other part has the new membership before the broker has it."""
+
+    async def scene(market: Market) -> None:
+        market.network.partition({"a"}, {"b", "c"})
+        await market.agreed("bc")
+        far = [market["a"].collect("pear", *how.split()) for how in KINDS]
+        far += [market["a"].subscribe("pear")]
+        near = [market["b"].collect("pear", *how.split()) for how in KINDS]
+        near += [market["b"].subscribe("pear")]
+        await market.quiet()
+        market["b"].part.on_install = lambda membership: [one.cancel() for one in near]
+        market.network.heal()
+        await market.agreed("abc")
+        await market["c"].offer("pear", 1)
+        await market.quiet()
+        assert [basket.wares for basket in far] == [[["pear", 1]]] * 5
+        assert not any(basket.replies for basket in near)
+
+    play(scene, "ab", "bc")
+
+
 # Losses
 
 

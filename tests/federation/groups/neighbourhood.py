@@ -28,6 +28,7 @@ class Recorder:
         self.abandoned: list[Membership] = []
         self.heard_bodies: list[tuple[str, str, Any]] = []
         self.cut_hosts: list[frozenset[str]] = []
+        self.on_install: Callable[[Membership], object] | None = None
         self.on_settle: Callable[[Membership], Awaitable[None]] | None = None
         self.on_asked: Callable[[str, Any], Awaitable[Any]] | None = None
         self.on_heard: Callable[[str, Any], None] | None = None
@@ -37,6 +38,8 @@ class Recorder:
 
     def install(self, membership: Membership) -> None:
         self.memberships.append(membership)
+        if self.on_install is not None:
+            self.on_install(membership)
 
     async def settle(self, membership: Membership) -> None:
         try:

@@ -292,7 +292,7 @@ class Crowd:
             assert came == sorted(set(came)), "each once, in the order of its source"
             due = {number for number in truth.written if number <= stream.upto}
             assert stream.items.keys() <= due
-            for number in due - stream.items.keys():
+            for number in due - stream.items.keys() - set(stream.away):
                 assert number in truth.removed, f"{person.name} has a hole at {source} {number}"
             for number, item in stream.items.items():
                 assert item == truth.written[number]

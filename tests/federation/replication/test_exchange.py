@@ -52,6 +52,36 @@ def test_those_who_take_some_streams_have_of_them_what_their_neighbours_have(see
     crowd.check_neighbours()
 
 
+@pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
+def test_a_partner_that_has_evicted_all_of_a_stream_is_asked_last(signed):
+    crowd = Crowd(1, 5, durable=False, everything=False, signed=signed)
+    a, b, c, d, e = (crowd.people[name] for name in "abcde")
+    for one in (b, c):
+        one.exchange.hold(a.source)
+        crowd.connect("a", one.name)
+    crowd.write("a", 3)
+    crowd.rest()
+    items = dict(c.exchange.streams[a.source].items)
+    b.exchange.give_way(a.source, items)
+    crowd.crash("a")
+    for name in "bc":  # b first
+        crowd.connect("d", name)
+        crowd.rest()
+    d.exchange.hold(a.source)
+    crowd.post("d")
+    crowd.rest()
+    assert len(items) == 3
+    assert d.exchange.streams[a.source].items == items
+    # Where nobody else has it, it counts as missed, and no more is asked for.
+    crowd.connect("e", "b")
+    crowd.rest()
+    e.exchange.hold(a.source)
+    crowd.post("e")
+    crowd.rest()
+    assert e.exchange.streams[a.source].items == {}
+    assert e.exchange.marks[a.source] == b.exchange.marks[a.source]
+
+
 def test_in_a_full_mesh_each_item_travels_once_to_each():
     crowd = Crowd(1, 6, durable=False)
     for one in crowd.names:

@@ -25,7 +25,7 @@ def test_a_stream_is_held_at_so_many_hosts():
     async def scene(town: Town) -> None:
         for name in "abcd":
             await town[name].write((name, 1), (name, 2))
-        await town.until(lambda: all(len(town[name].feed.holders) == 2 for name in "abcd"))
+        await town.until(lambda: all(len(town[name].feed.replica_hosts) == 2 for name in "abcd"))
         await town.until(lambda: all(len(held_at(town, name)) == 2 for name in "abcd"))
         await asyncio.sleep(5)
         assert all(len(held_at(town, name)) == 2 for name in "abcd")
@@ -175,7 +175,7 @@ def test_bytes_are_counted_as_well():
         await town["a"].write(("n", "z" * 1_700))
         await asyncio.sleep(5)
         assert held_at(town, "a") == ""
-        assert not town["a"].feed.holders
+        assert not town["a"].feed.replica_hosts
 
     play(scene, *MESH, policy=CopySome(copies=1, room=Capacity(size_bytes=1_000)))
 

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
 from tupelo.federation.replication.messages import AliveNumbers, ItemBatch, StreamMark, read
-from tupelo.federation.replication.streams import Numbered, Stream
+from tupelo.federation.replication.streams import NumberedItems, Stream
 
 WINDOW = 40
 
@@ -21,7 +21,7 @@ def encode(item: Any) -> bytes:
     return msgspec.msgpack.encode(item)
 
 
-def parcel(stream: Stream, after: int, bytes_max: int = WINDOW) -> tuple[ItemBatch, Numbered]:
+def parcel(stream: Stream, after: int, bytes_max: int = WINDOW) -> tuple[ItemBatch, NumberedItems]:
     """As it arrives, with the items that it brings."""
     sent = stream.batch("feed", after, bytes_max, encode, answers=True)
     arrived = read(msgspec.msgpack.encode(sent))

@@ -1,4 +1,4 @@
-"""The checker, on histories made by hand: each anomaly is found, and what is excused is not one."""
+"""The checker, on histories made by hand: each violation is found, and excused cases are not."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Book:
     def found(self) -> list[str]:
         clients = {one.client for one in self.operations}
         history = TortureHistory(self.operations, clients - self._killed)
-        return sorted({anomaly.kind for anomaly in check(history, self.facts)})
+        return sorted({violation.kind for violation in check(history, self.facts)})
 
 
 def test_what_is_written_is_taken_once_or_there_at_the_end():

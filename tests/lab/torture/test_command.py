@@ -12,7 +12,7 @@ from typer.testing import Result as Invoked
 
 from tupelo.lab.commands import TORTURED, app
 from tupelo.lab.torture import campaign
-from tupelo.lab.torture.checker import Anomaly
+from tupelo.lab.torture.checker import Violation
 from tupelo.lab.torture.round import RoundResult
 from tupelo.lab.torture.workloads import CLIENTS, MEMBERS
 
@@ -59,8 +59,8 @@ def test_without_anomalies_the_exit_code_is_0_and_histories_are_kept(tmp_path):
 def test_anomalies_are_told_with_the_seed_and_the_exit_code_is_1(tmp_path, monkeypatch):
     def run_round(plan, told):
         plan.folder.mkdir(parents=True)
-        anomaly = Anomaly("taken twice", "a-1")
-        return RoundResult(Counter(ok=5), Counter(), Counter(kill=2), [anomaly])
+        violation = Violation("taken twice", "a-1")
+        return RoundResult(Counter(ok=5), Counter(), Counter(kill=2), [violation])
 
     monkeypatch.setattr(campaign, "run_round", run_round)
     folder = tmp_path / "kept"

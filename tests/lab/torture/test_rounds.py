@@ -39,7 +39,7 @@ def test_every_client_was_told_what_is_so(tmp_path, models, hosts, tls):
         client_processes=1,
     )
     result = run_round(plan)
-    assert not result.anomalies, "\n".join(map(str, result.anomalies))
+    assert not result.violations, "\n".join(map(str, result.violations))
     assert result.operations["ok"] >= 50
     assert sum(result.faults.values()) >= 6
 
@@ -59,14 +59,14 @@ def test_planted_bugs_are_found(tmp_path):
         host_command=(sys.executable, PLANTED, "twice", "tupelo"),
         worker_command=(sys.executable, PLANTED, "told wrong,lost", "worker"),
     )
-    anomalies = run_round(plan).anomalies
-    assert {anomaly.kind for anomaly in anomalies} >= {"taken twice", "told wrong", "lost"}
-    assert list(map(str, check_again(plan.folder))) == list(map(str, anomalies))
+    violations = run_round(plan).violations
+    assert {violation.kind for violation in violations} >= {"taken twice", "told wrong", "lost"}
+    assert list(map(str, check_again(plan.folder))) == list(map(str, violations))
 
 
 def test_what_was_acknowledged_outlives_a_loss_of_power(tmp_path):
     result = run_journal(RoundConfig(tmp_path / "round", ("journal",), seed=1, faults=12))
-    assert not result.anomalies, "\n".join(map(str, result.anomalies))
+    assert not result.violations, "\n".join(map(str, result.violations))
     assert sum(result.faults.values()) == 12
 
 
@@ -77,7 +77,7 @@ def test_a_disk_that_loses_what_was_synced_is_found_out(tmp_path, monkeypatch):
 
     monkeypatch.setattr(journal, "lose_power", lose_power)
     result = run_journal(RoundConfig(tmp_path / "round", ("journal",), seed=1, faults=1_000))
-    assert {anomaly.kind for anomaly in result.anomalies} == {"lost"}
+    assert {violation.kind for violation in result.violations} == {"lost"}
 
 
 def test_the_frames_of_a_write_ahead_log_are_counted(tmp_path):

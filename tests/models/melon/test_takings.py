@@ -10,6 +10,7 @@ import pytest
 
 from tests.models.melon.garden import Garden, play
 from tests.models.melon.test_directed import carried
+from tupelo.errors import DiskFull
 from tupelo.models.melon import private as private_module
 from tupelo.models.melon.private import PrivateRecords, TakenNumbers, TakenRecord
 from tupelo.models.melon.sealed import Letter, Letters
@@ -95,6 +96,48 @@ def test_nothing_comes_twice_in_another_life_however_it_is_kept(
         assert await b.take(("n", int), 3) is None
 
     monkeypatch.setattr(private_module, "DELTAS_MAX", 3)
+    play(scene, "ab", identities=True, folder=tmp_path)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["take", "take_all"])
+def test_without_room_for_the_record_nothing_is_taken(tmp_path: Path, many: bool) -> None:
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await a.store(("n", 1), ("n", 2), to=b.key)
+        assert await b.take(("n", int), 10) == ("n", 1)
+        await garden.until(lambda: len(carried(a)) == 1, "confirmed")
+        b.fill_disk()
+        for _ in range(2):
+            with pytest.raises(DiskFull, match="nothing was done"):
+                await (b.take_all if many else b.take)(("n", int), 10)
+        b.disk.full = False
+        assert await b.take(("n", int), 10) == ("n", 2)
+        await garden.until(lambda: not carried(a), "confirmed")
+        await b.crash()
+        await b.start()
+        await garden.met("ab")
+        assert await b.take(("n", int), 3) is None
+
+    play(scene, "ab", identities=True, folder=tmp_path)
+
+
+def test_a_record_that_found_no_room_is_made_before_another_letter_is_taken(tmp_path: Path) -> None:
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await a.store(("n", 1), ("n", 2), to=b.key)
+        await garden.until(lambda: len(b.melon._message_store.directed.letters) == 2, "here")
+        taking = b.take(("n", int))
+        taking.add_done_callback(lambda done: b.fill_disk())  # before the take is confirmed
+        assert await taking == ("n", 1)
+        with pytest.raises(DiskFull, match="nothing was done"):
+            await b.take(("n", int))
+        b.disk.full = False
+        assert await b.take(("n", int)) == ("n", 2)
+        await b.crash()
+        await b.start()
+        await garden.met("ab")
+        assert ("n", 1) not in await b.take_all(("n", int), 3)
+
     play(scene, "ab", identities=True, folder=tmp_path)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.pipeline.jobs.recorded import Row, rows_of, table_of
+from tests.pipeline.jobs.recorded import Row, faults_in, rows_of, table_of
 from tests.pipeline.jobs.test_jobs import Logs
 from tests.pipeline.jobs.test_owner import answers, attempts_of, kind_of, stays_of, worker_of
 from tupelo.pipeline import jobs
@@ -62,6 +62,11 @@ def chains_of(rows: list[Row]) -> dict[Any, tuple[int, int, float]]:
         if own is not None and row["txn"] and ":" not in row["txn"] and own["txn"] != row["txn"]:
             taken[row["txn"]].append((own["time"], entry_of(row)))
     up = {e: max(taken[row["txn"]])[1] for e, row in first.items() if taken.get(row["txn"])}
+    at = {(r["host"], r["space"], r["arrival"]): r for r in rows if r["kind"] == "written"}
+    for entry, row in first.items():
+        if row["txn"] and row["txn"].startswith("reaction:"):
+            arrival = int(row["txn"].removeprefix("reaction:"))
+            up[entry] = entry_of(at[row["host"], row["space"], arrival])
     ends: dict[Any, list[Any]] = defaultdict(list)
     for entry in up:
         root, steps = entry, 0
@@ -78,6 +83,7 @@ def test_chains(changes, rows):
     expected = chains_of(rows)
     found = answers(jobs.chains(changes), "space", "origin", "n")
     assert max(steps for _, steps, _ in expected.values()) > 1
+    assert any((row["txn"] or "").startswith("reaction:") for row in rows)
     assert {key: (row["entries"], row["steps"]) for key, row in found.items()} == {
         key: some[:2] for key, some in expected.items()
     }
@@ -103,6 +109,32 @@ def test_a_long_chain_goes_through_several_spaces(spark, tmp_path):
     steps = row["path"].split(" → ")
     assert steps[0] == "orders/order" and steps[-2:] == ["bills/bill", "orders/order"]
     assert len(steps) == 33  # The root, and the last 32.
+
+
+def test_a_chain_of_reactions(spark, tmp_path):
+    """To an entry that is there, to one of the same step, and to one that is never visible."""
+    file = tmp_path / "work.tupelo"
+    with tupelo.Space("work", path=file, agent="me") as space:
+        space.write(("order", 1))
+
+        def pass_on(entry, step):
+            name, n = entry
+            if name == "step":
+                step.take(entry)
+            if n < 5:
+                step.write((("bill", "step")[n % 2], n + 1))
+
+        space.react((str, int), pass_on)  # to the first order, and to what it writes
+        space.write_all([("note", 5), ("order", 3)])
+        with space.transaction() as txn:
+            space.write(("order", 4), txn=txn)  # Only the transaction is in the log.
+    rows = rows_of(file)
+    written = [(row["fields"], row["txn"]) for row in rows if row["kind"] == "written"]
+    assert written[:2] == [('["order",1]', None), ('["bill",3]', "reaction:1")]
+    found = answers(jobs.chains(table_of(spark, rows)), "space", "origin", "n")
+    paths = sorted(row["path"] for row in found.values())
+    assert paths == ["work/order → work/bill", "work/order → work/bill → work/bill"]
+    assert faults_in(jobs.audit(table_of(spark, rows))) == []
 
 
 def test_contention(spark):

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from random import Random
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from tests.pipeline.jobs.test_jobs import Logs, at
 from tests.pipeline.jobs.test_owner import answers
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline import jobs
+from tupelo.pipeline.intervals import interval
 
 HOSTS = "abcdef"
 
@@ -54,7 +55,8 @@ def test_contacts(spark, walk):
         assert (row["contacts"], row["peer_name"]) == (len(spans[pair]), f"the {pair[1]}")
         for prefix, values in (("", lasted), ("between_", apart)):
             assert row[f"{prefix}mean"] == (pytest.approx(mean(values)) if values else None)
-            half = 1.959964 * stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+            _, _, high = interval(values) if values else (None, None, None)
+            half = None if high is None else high - mean(values)
             assert row[f"{prefix}ci"] == pytest.approx(half)
             if values:
                 assert row[f"{prefix}p50"] == sorted(values)[(len(values) - 1) // 2]
@@ -117,4 +119,4 @@ def test_spread(spark):
         assert (row["entries"], row["delivered"]) == (len(expected[copies]), len(got))
         assert row["ratio"] == len(got) / row["entries"]
         assert row["mean"] == pytest.approx(mean(got), abs=1e-5)
-        assert row["ci"] == pytest.approx(1.959964 * stdev(got) / len(got) ** 0.5, abs=1e-5)
+        assert row["ci"] == pytest.approx(interval(got)[2] - mean(got), abs=1e-5)

@@ -43,7 +43,7 @@ class Source(Protocol):
         """Close a subscription in the background."""
 
 
-class Item:
+class FeedItem:
     """A change or a notice, encoded once: its number in the feed, and the entry for filters."""
 
     __slots__ = ("fields", "json", "kind", "position", "shape")
@@ -63,13 +63,13 @@ class Item:
         return self.shape is not None and template.admits(self.shape, self.fields)
 
 
-class Feed:
+class EventFeed:
     """The newest items of one kind in one space, for any number of watchers."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source = source
         self._name = name
-        self._kept: deque[Item] = deque(maxlen=KEPT_MAX)
+        self._kept: deque[FeedItem] = deque(maxlen=KEPT_MAX)
         self._position = 0
         self._watchers = 0
         self._error: TupeloError | None = None
@@ -87,7 +87,7 @@ class Feed:
         self,
         since: int | None = None,
         key: Hashable = None,
-        is_wanted: Callable[[Item], bool] = lambda item: True,
+        is_wanted: Callable[[FeedItem], bool] = lambda item: True,
     ) -> AsyncGenerator[bytes]:
         """Server-sent events: "ready", then the items from now on, or those after the position
         `since`, that are wanted. Watchers with equal keys get the same bytes."""
@@ -168,21 +168,21 @@ class Feed:
         """Keep new items, and `_tell`."""
         raise NotImplementedError
 
-    async def _past(self, since: int, last: int) -> list[Item]:
+    async def _past(self, since: int, last: int) -> list[FeedItem]:
         """Items after `since`, up to `last`."""
         raise NotImplementedError
 
     def _ready(self, position: int) -> bytes:
         raise NotImplementedError
 
-    def _encode(self, items: list[Item], position: int, missed: int) -> bytes:
+    def _encode(self, items: list[FeedItem], position: int, missed: int) -> bytes:
         raise NotImplementedError
 
     def _unwatched(self) -> None:
         """The last watcher has gone."""
 
 
-class ChangeFeed(Feed):
+class ChangeFeed(EventFeed):
     """The changes of a space. While there are watchers, the log is read twice a second; of a flood
     only the newest changes are read, and the rest is counted.
 
@@ -201,7 +201,7 @@ class ChangeFeed(Feed):
         position: int = about["position"]
         return position
 
-    async def _past(self, since: int, last: int) -> list[Item]:
+    async def _past(self, since: int, last: int) -> list[FeedItem]:
         space = await self._source.space(self._name)
         found = await changes_of(space, max(since, last - KEPT_MAX), KEPT_MAX)
         return [_item(change) for change in found if change.position <= last]
@@ -223,12 +223,12 @@ class ChangeFeed(Feed):
     def _ready(self, position: int) -> bytes:
         return event({"position": position}, "ready")
 
-    def _encode(self, items: list[Item], position: int, missed: int) -> bytes:
+    def _encode(self, items: list[FeedItem], position: int, missed: int) -> bytes:
         shown = [item.json for item in items]
         return event({"changes": shown, "position": position, "skipped": missed})
 
 
-class NoticeFeed(Feed):
+class NoticeFeed(EventFeed):
     """The entries that are written in a space and match one template: one subscription at the
     host, as long as there are watchers. Positions are the sequence numbers of its notices."""
 
@@ -265,7 +265,7 @@ class NoticeFeed(Feed):
     def _ready(self, position: int) -> bytes:
         return event({}, "ready")
 
-    def _encode(self, items: list[Item], position: int, missed: int) -> bytes:
+    def _encode(self, items: list[FeedItem], position: int, missed: int) -> bytes:
         told = [event({"entry": items[0].json, "missed": missed})]
         told += [event({"entry": item.json, "missed": 0}) for item in items[1:]]
         return b"".join(told)
@@ -276,13 +276,13 @@ class NoticeFeed(Feed):
             self._source.end(self._subscription)
 
 
-def _item(thing: Change | Notice) -> Item:
+def _item(thing: Change | Notice) -> FeedItem:
     if isinstance(thing, Change):
         said = change_to_json(thing)
-        return Item(thing.position, thing.kind, thing.shape, thing.fields, said)
+        return FeedItem(thing.position, thing.kind, thing.shape, thing.fields, said)
     entry = thing.subject
     shown = fields_to_json(entry.shape.kind, entry.fields)
-    return Item(thing.sequence, thing.kind, entry.shape, entry.fields, shown)
+    return FeedItem(thing.sequence, thing.kind, entry.shape, entry.fields, shown)
 
 
 async def changes_of(space: Any, since: int, limit: int) -> list[Change]:

@@ -27,7 +27,7 @@ from tupelo.apps.console.json_values import entry_from_json, entry_to_json, temp
 from tupelo.apps.console.openapi import describe_api
 from tupelo.apps.console.report import ADDRESS as REPORT
 from tupelo.apps.console.report import HEADERS as REPORT_HEADERS
-from tupelo.apps.console.report import Report
+from tupelo.apps.console.report import ReportPage
 from tupelo.apps.console.whiteboard import SERVICE as WHITEBOARD
 from tupelo.apps.console.whiteboard import stroke
 from tupelo.apps.jigsaw import check_sides
@@ -51,6 +51,7 @@ from tupelo.errors import (
     WrongPassword,
 )
 from tupelo.federation.links.wire import BULK_MAX
+from tupelo.values.checks import is_int, is_number
 from tupelo.values.entry import About, freeze
 from tupelo.values.lease import check_lease
 
@@ -123,7 +124,7 @@ def status_of(error: TupeloError) -> int:
     return next((status for cls, status in STATUS if isinstance(error, cls)), 500)
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """A response: a body, with `events` the first of a stream of server-sent events."""
 
     status: int
@@ -155,20 +156,20 @@ class Call(NamedTuple):
         return body
 
 
-Handler = Callable[[Call], Awaitable[Answer]]
+Handler = Callable[[Call], Awaitable[HttpResponse]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-def reply(value: Any, status: int = 200) -> Answer:
+def reply(value: Any, status: int = 200) -> HttpResponse:
     """A JSON response."""
-    return Answer(status, msgspec.json.encode(value))
+    return HttpResponse(status, msgspec.json.encode(value))
 
 
-def refuse(status: int, error: str, message: str, *more: tuple[bytes, bytes]) -> Answer:
+def refuse(status: int, error: str, message: str, *more: tuple[bytes, bytes]) -> HttpResponse:
     """An error that is not one of Tupelo's."""
     said = msgspec.json.encode({"error": error, "message": message})
-    return Answer(status, said, headers=(*_API_HEADERS, *more))
+    return HttpResponse(status, said, headers=(*_API_HEADERS, *more))
 
 
 class HttpApi:
@@ -186,7 +187,7 @@ class HttpApi:
         self._connect = connect
         self._token = token.encode()
         self._hosts = hosts
-        self._report = Report(report)
+        self._report = ReportPage(report)
         self._gateway: Gateway
         self._gateways: dict[str, Gateway] = {}  # by identity, the last used last
         self._opening = asyncio.Lock()
@@ -229,7 +230,7 @@ class HttpApi:
         }
         """By method and path; * is the name in it, which may have slashes."""
         self._pages = {
-            f"/{file.name}".removesuffix("index.html"): Answer(
+            f"/{file.name}".removesuffix("index.html"): HttpResponse(
                 200, file.read_bytes(), PAGE_KINDS[file.suffix], headers=_PAGE_HEADERS
             )
             for file in STATIC.iterdir()
@@ -254,11 +255,11 @@ class HttpApi:
             await _send(self._page(method, path), send)
             return
         caller = self._recognise(handler, scope)
-        if isinstance(caller, Answer):
+        if isinstance(caller, HttpResponse):
             await _send(caller, send)
             return
 
-        async def answer(raw: bytes) -> Answer:
+        async def answer(raw: bytes) -> HttpResponse:
             return await handler(Call(name, raw, await self._gateway_of(caller)))
 
         await _serve(answer, receive, send)
@@ -277,14 +278,14 @@ class HttpApi:
                 return found, name
         return (handlers.get(f"{method} /api/{what}/*") if rest else None), rest
 
-    def _page(self, method: str, path: str) -> Answer:
+    def _page(self, method: str, path: str) -> HttpResponse:
         """A file of the console, which needs no token: it holds nothing of the host."""
         page = self._pages.get(path)
         reads = ("GET", "HEAD")
         if path.startswith(REPORT) and method in reads:
             report = self._report.page(path)
             if report is not None:
-                return Answer(200, report, PAGE_KINDS[".html"], headers=_REPORT_HEADERS)
+                return HttpResponse(200, report, PAGE_KINDS[".html"], headers=_REPORT_HEADERS)
         allowed = (
             reads
             if page is not None
@@ -297,7 +298,7 @@ class HttpApi:
         allow = (b"allow", ", ".join(allowed).encode())
         return refuse(405, "HTTP", "Method Not Allowed", allow)
 
-    def _recognise(self, handler: Handler, scope: dict[str, Any]) -> str | Answer:
+    def _recognise(self, handler: Handler, scope: dict[str, Any]) -> str | HttpResponse:
         """The identity of the caller, "" if it has the token or needs none; or why it is refused:
         it has neither token nor certificate, or another Host header."""
         if handler in self._open_to_all.values():
@@ -340,11 +341,11 @@ class HttpApi:
 
     # About the host
 
-    async def healthz(self, call: Call) -> Answer:
+    async def healthz(self, call: Call) -> HttpResponse:
         """200 as long as the console runs."""
         return reply({"status": "ok"})
 
-    async def readyz(self, call: Call) -> Answer:
+    async def readyz(self, call: Call) -> HttpResponse:
         """200 if the host answers and its disk can be written; 503 if not."""
         try:
             async with asyncio.timeout(READY_SECONDS):
@@ -354,7 +355,7 @@ class HttpApi:
         ill = {one["name"]: one["health"] for one in spaces if one.get("health", "ok") != "ok"}
         return reply({"status": "degraded" if ill else "ok", "spaces": ill}, 503 if ill else 200)
 
-    async def metrics(self, call: Call) -> Answer:
+    async def metrics(self, call: Call) -> HttpResponse:
         """The numbers of `spaces`, for Prometheus."""
         spaces = [one for one in await call.gateway.inspect("spaces") if "entries" in one]
         host = await call.gateway.inspect("host")
@@ -373,45 +374,45 @@ class HttpApi:
         ):
             lines.append(f"# TYPE {name} {kind}")
             lines += [f"{name}{{space={_label(one['name'])}}} {one[field]}" for one in spaces]
-        return Answer(200, "\n".join([*lines, ""]).encode(), b"text/plain; version=0.0.4")
+        return HttpResponse(200, "\n".join([*lines, ""]).encode(), b"text/plain; version=0.0.4")
 
-    async def openapi(self, call: Call) -> Answer:
+    async def openapi(self, call: Call) -> HttpResponse:
         """The OpenAPI description of this API."""
         return reply(describe_api())
 
-    async def host(self, call: Call) -> Answer:
+    async def host(self, call: Call) -> HttpResponse:
         """The host, its peers and its clients."""
         return reply(await call.gateway.inspect("host"))
 
-    async def report(self, call: Call) -> Answer:
+    async def report(self, call: Call) -> HttpResponse:
         """Where the report of the pipeline is, for who has the token: it covers all spaces."""
         if call.gateway is not self._gateway:
             return refuse(403, "NotAllowed", "The report covers all spaces: use the token.")
         return reply({"report": await asyncio.to_thread(self._report.address)})
 
-    async def disengage(self, call: Call) -> Answer:
+    async def disengage(self, call: Call) -> HttpResponse:
         """Part the host from all other hosts, until `engage`."""
         call.body()
         await call.gateway.inspect("disengage")
         return reply({"disengaged": True})
 
-    async def engage(self, call: Call) -> Answer:
+    async def engage(self, call: Call) -> HttpResponse:
         """Let the host meet the others again."""
         call.body()
         await call.gateway.inspect("reengage")
         return reply({"disengaged": False})
 
-    async def spaces(self, call: Call) -> Answer:
+    async def spaces(self, call: Call) -> HttpResponse:
         """Every space with its numbers; with "refused" if it may not be read."""
         return reply({"spaces": await call.gateway.inspect("spaces")})
 
-    async def space(self, call: Call) -> Answer:
+    async def space(self, call: Call) -> HttpResponse:
         """One space with its waiting operations, transactions and deliveries in doubt."""
         return reply(await call.gateway.inspect("space", call.name))
 
     # Entries
 
-    async def write(self, call: Call) -> Answer:
+    async def write(self, call: Call) -> HttpResponse:
         """Write one `entry` or several `entries` in one step."""
         body = call.body("entry", "entries", "lease", "to", "txn", "wait", "delay")
         if ("entry" in body) == ("entries" in body):
@@ -433,7 +434,7 @@ class HttpApi:
             answer["leases"] = [call.gateway.leases.add(lease)[0] for lease in leases]
         return reply(answer, 201)
 
-    async def get(self, operation: str, call: Call) -> Answer:
+    async def get(self, operation: str, call: Call) -> HttpResponse:
         """Read or take one entry, or with `limit` several."""
         body = call.body("template", "wait", "limit", "txn", "about")
         template, seconds, about = (
@@ -452,14 +453,14 @@ class HttpApi:
         said = {"entries": [entry_to_json(entry) for entry in entries]}
         return reply(said if about is None else said | {"about": about})
 
-    async def count(self, call: Call) -> Answer:
+    async def count(self, call: Call) -> HttpResponse:
         """How many entries match."""
         body = call.body("template", "txn")
         template = template_from_json(body.get("template"))
         space, txn = await self._target(call, body)
         return reply({"count": await space.count(template, txn=txn)})
 
-    async def entries(self, call: Call) -> Answer:
+    async def entries(self, call: Call) -> HttpResponse:
         """A page of the entries at this host, and the cursor of the next page."""
         body = call.body("template", "limit", "cursor", "about")
         cursor, about = body.get("cursor"), _about(body)
@@ -477,30 +478,30 @@ class HttpApi:
 
     # Events
 
-    async def subscribe(self, call: Call) -> Answer:
+    async def subscribe(self, call: Call) -> HttpResponse:
         """A stream of the entries that are written from now on."""
         said = call.body("template").get("template")
         key, template = msgspec.json.encode(said), template_from_json(said)
         return await _stream(call.gateway.notices(call.name, key, template).events())
 
-    async def changes(self, call: Call) -> Answer:
+    async def changes(self, call: Call) -> HttpResponse:
         """Changes of the log after the position `since`, oldest first."""
         body = call.body("since", "limit")
         space = await call.gateway.space(call.name)
         found = await space.changes(since=body.get("since", 0), limit=_limit(body))
         return reply({"changes": [change_to_json(change) for change in found]})
 
-    async def history(self, call: Call) -> Answer:
+    async def history(self, call: Call) -> HttpResponse:
         """The lives of the entries that changed last, and the rates and latencies of the space."""
         body = call.body("template")
         template = template_from_json(body["template"]) if body.get("template") else None
         return reply(await call.gateway.history(call.name, template))
 
-    async def watch(self, call: Call) -> Answer:
+    async def watch(self, call: Call) -> HttpResponse:
         """A stream of batches of changes, at most two a second."""
         body = call.body("since", "kinds", "template")
         since, kinds = body.get("since"), body.get("kinds")
-        if since is not None and (not isinstance(since, int) or isinstance(since, bool)):
+        if since is not None and not is_int(since):
             raise BadArgument("since", "a position, or null", since)
         if kinds is not None and not isinstance(kinds, list):
             raise BadArgument("kinds", "an array of kinds of changes", kinds)
@@ -511,7 +512,7 @@ class HttpApi:
 
     # Boards
 
-    async def show(self, service: str, method: str, call: Call) -> Answer:
+    async def show(self, service: str, method: str, call: Call) -> HttpResponse:
         """A stream of what is on a board: the whole of it, and then its changes."""
         call.body()
 
@@ -526,47 +527,47 @@ class HttpApi:
 
         return await _stream(events())
 
-    async def draw(self, call: Call) -> Answer:
+    async def draw(self, call: Call) -> HttpResponse:
         """Draw a line on the whiteboard."""
         body = call.body("colour", "width", "points")
         args = [body.get(key) for key in ("colour", "width", "points")]
         stroke("", *args)  # Numbers that cannot be sent to the host are refused here.
         return reply({"id": await call.gateway.board(WHITEBOARD, "draw", *args)}, 201)
 
-    async def wipe(self, call: Call) -> Answer:
+    async def wipe(self, call: Call) -> HttpResponse:
         """Wipe the whiteboard."""
         call.body()
         return reply({"id": await call.gateway.board(WHITEBOARD, "wipe")}, 201)
 
-    async def new_puzzle(self, call: Call) -> Answer:
+    async def new_puzzle(self, call: Call) -> HttpResponse:
         """Begin a new jigsaw puzzle."""
         body = call.body("columns", "rows")
         sides = body.get("columns"), body.get("rows")
         check_sides(*sides)
         return reply({"puzzle": await call.gateway.board(JIGSAW, "new_puzzle", *sides)}, 201)
 
-    async def select(self, call: Call) -> Answer:
+    async def select(self, call: Call) -> HttpResponse:
         """Make a piece of a puzzle the player's own."""
         body = call.body("puzzle", "cells")
         cells = check_cells("cells", body.get("cells"))
         done = await call.gateway.board(JIGSAW, "select", _puzzle(body), cells)
         return reply({"selected": done})
 
-    async def assemble(self, call: Call) -> Answer:
+    async def assemble(self, call: Call) -> HttpResponse:
         """Join two of the player's pieces."""
         body = call.body("puzzle", "one", "other")
         pieces = [check_cells(name, body.get(name)) for name in ("one", "other")]
         done = await call.gateway.board(JIGSAW, "assemble", _puzzle(body), *pieces)
         return reply({"assembled": done})
 
-    async def put_away(self, call: Call) -> Answer:
+    async def put_away(self, call: Call) -> HttpResponse:
         """Put a puzzle away, at all hosts."""
         await call.gateway.board(JIGSAW, "put_away", _puzzle(call.body("puzzle")))
         return reply({})
 
     # Transactions
 
-    async def begin(self, call: Call) -> Answer:
+    async def begin(self, call: Call) -> HttpResponse:
         """Begin a transaction in the space `space`, with a lease in seconds."""
         body = call.body("space", "lease")
         name = body.get("space")
@@ -584,13 +585,13 @@ class HttpApi:
                 await old.abort()
         return reply({"txn": key}, 201)
 
-    async def commit(self, call: Call) -> Answer:
+    async def commit(self, call: Call) -> HttpResponse:
         """Commit a transaction."""
         _, txn = call.gateway.transactions.pop(call.name)
         await txn.commit()
         return reply({"state": "committed"})
 
-    async def abort(self, call: Call) -> Answer:
+    async def abort(self, call: Call) -> HttpResponse:
         """Abort a transaction; entries that it has taken return."""
         _, txn = call.gateway.transactions.pop(call.name)
         await txn.abort()
@@ -598,7 +599,7 @@ class HttpApi:
 
     # Leases
 
-    async def renew(self, call: Call) -> Answer:
+    async def renew(self, call: Call) -> HttpResponse:
         """Renew the lease of an entry that was written over HTTP, for `lease` seconds from now."""
         body = call.body("lease")
         if "lease" not in body:
@@ -606,7 +607,7 @@ class HttpApi:
         await call.gateway.leases.get(call.name).renew(body["lease"])
         return reply({"state": "renewed"})
 
-    async def cancel(self, call: Call) -> Answer:
+    async def cancel(self, call: Call) -> HttpResponse:
         """Cancel the lease of an entry that was written over HTTP: the entry is removed."""
         call.body()
         await call.gateway.leases.pop(call.name).cancel()
@@ -630,7 +631,7 @@ class HttpApi:
 
 
 async def _serve(
-    handler: Callable[[bytes], Awaitable[Answer]], receive: Receive, send: Send
+    handler: Callable[[bytes], Awaitable[HttpResponse]], receive: Receive, send: Send
 ) -> None:
     """Answer a request. Its handler is cancelled when the client disconnects: then an entry that it
     has taken returns to the space."""
@@ -669,7 +670,7 @@ async def _serve(
         await _send(reply(error_to_json(error), status_of(error)), send)
 
 
-async def _send(answer: Answer, send: Send) -> None:
+async def _send(answer: HttpResponse, send: Send) -> None:
     headers = [*answer.headers, (b"content-type", answer.kind)]
     start = {"type": "http.response.start", "status": answer.status, "headers": headers}
     if answer.events is None:
@@ -708,11 +709,7 @@ async def _raw_body(receive: Receive) -> bytes:
 
 def _wait(body: dict[str, Any]) -> float:
     seconds = body.get("wait", 0)
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, int | float)
-        or not 0 <= seconds <= WAIT_MAX
-    ):
+    if not is_number(seconds) or not 0 <= seconds <= WAIT_MAX:
         raise BadArgument("wait", f"a number of seconds from 0 to {WAIT_MAX:.0f}", seconds)
     return float(seconds)
 
@@ -734,15 +731,15 @@ def _puzzle(body: dict[str, Any]) -> str:
 
 def _limit(body: dict[str, Any]) -> int:
     limit = body.get("limit", 100)
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
+    if not is_int(limit) or not 1 <= limit <= PAGE_MAX:
         raise BadArgument("limit", f"a whole number from 1 to {PAGE_MAX}", limit)
     return limit
 
 
-async def _stream(events: AsyncGenerator[bytes]) -> Answer:
+async def _stream(events: AsyncGenerator[bytes]) -> HttpResponse:
     """Server-sent events. The first is awaited here, so that its error has a status of its own."""
     first = await anext(events)
-    return Answer(200, first, b"text/event-stream; charset=utf-8", events)
+    return HttpResponse(200, first, b"text/event-stream; charset=utf-8", events)
 
 
 def _label(text: str) -> str:

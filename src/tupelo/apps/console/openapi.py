@@ -38,9 +38,9 @@ FOUND = {
 }
 _SPACE = "/api/spaces/{space}"
 
-Operation = tuple[str, str, str, dict[str, Any], list[str], int, dict[str, Any]]
+ApiOperation = tuple[str, str, str, dict[str, Any], list[str], int, dict[str, Any]]
 # method, path, summary, keys of the body, keys that are needed, status, keys of the answer
-OPERATIONS: list[Operation] = [
+OPERATIONS: list[ApiOperation] = [
     ("get", "/healthz", "Does the console run?", {}, [], 200, {"status": {"type": "string"}}),
     ("get", "/readyz", "Does the host answer?", {}, [], 200, {"status": {"type": "string"}}),
     ("get", "/metrics", "Numbers for Prometheus", {}, [], 200, {}),

@@ -28,7 +28,7 @@ HEADERS = {
 }
 
 
-class Report:
+class ReportPage:
     """The report in a folder that `tupelo pipeline report --to FOLDER` writes; there may be none
     yet."""
 

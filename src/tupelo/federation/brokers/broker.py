@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from tupelo.federation.groups.membership import Membership, MembershipId
 
 
-Done = Callable[[], None]
+PublishDone = Callable[[], None]
 
 KEYS_MAX = 1_000
 """The most promises that are revoked in one message."""
@@ -90,7 +90,7 @@ KEYS_MAX = 1_000
 class UpdateInFlight:
     """An update at one broker: the number of neighbours whose acknowledgement is awaited."""
 
-    def __init__(self, done: Done) -> None:
+    def __init__(self, done: PublishDone) -> None:
         self.waiting = 1
         self._done = done
 
@@ -112,7 +112,7 @@ class Publishing:
         self._cut: set[str] = set()
         self._of: Counter[str] = Counter()
 
-    def heard(self, edge: str, hop: int) -> Done:
+    def heard(self, edge: str, hop: int) -> PublishDone:
         """A neighbour has sent an update or a revocation. Returns the function to call when all
         hosts beyond this one have acknowledged it."""
         if not hop:
@@ -131,7 +131,7 @@ class Publishing:
         update: PublishedUpdate | None,
         edges: list[str],
         revoked: dict[str, list[str]],
-        done: Done,
+        done: PublishDone,
     ) -> None:
         """Send an update over these edges, and the revoked promises over theirs. `done` is called
         when all revocations are acknowledged, perhaps before this returns."""
@@ -259,7 +259,7 @@ class BrokerEpoch:
         subscribed, so there are none to revoke either."""
         return self.routes.is_idle and self.collecting.is_idle and self.probing.is_idle
 
-    def publish(self, body: bytes, number: int, done: Done) -> None:
+    def publish(self, body: bytes, number: int, done: PublishDone) -> None:
         """Send an update of this host, which has this number, to all hosts that want it."""
         me = self.tree.me
         value = read_value(body)

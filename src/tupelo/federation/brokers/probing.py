@@ -36,7 +36,7 @@ from tupelo.federation.brokers.tables import (
 )
 
 Only = frozenset[str] | None
-Done = Callable[["ProbeEvaluation"], None]
+ProbeDone = Callable[["ProbeEvaluation"], None]
 LineKey = tuple[str, bytes, Extent, Only]
 
 
@@ -44,7 +44,7 @@ class ProbeEvaluation:
     """One probe at one broker: the edges that it waits for, and the results so far."""
 
     def __init__(
-        self, asker: str, pattern: EncodedPattern, extent: Extent, only: Only, done: Done
+        self, asker: str, pattern: EncodedPattern, extent: Extent, only: Only, done: ProbeDone
     ) -> None:
         self.asker = asker
         self.pattern = pattern
@@ -117,7 +117,7 @@ class Probing:
     # A probe, from its beginning to its answer
 
     def ask(
-        self, pattern: EncodedPattern, extent: Extent, only: Only, done: Done
+        self, pattern: EncodedPattern, extent: Extent, only: Only, done: ProbeDone
     ) -> ProbeEvaluation:
         """Begin a probe of this host; `done` may be called before this returns."""
         evaluation = ProbeEvaluation(self._tree.me, pattern, extent, only, done)

@@ -37,6 +37,7 @@ from tupelo.federation.links.address import Address
 from tupelo.federation.links.calls import PendingCalls, read_failure
 from tupelo.federation.links.reception import check_welcome
 from tupelo.space.query import WAIT_MAX
+from tupelo.values.checks import check_bool
 
 DIAL_SECONDS = 10.0
 """How long a host may take to answer when it is dialled."""
@@ -363,8 +364,7 @@ class Channel(ABC):
                 raise BadArgument("name", "the name of a space", space)
             if password is not None and not is_text(password):
                 raise BadArgument("password", "a text, or None", password)
-            if not isinstance(create, bool):
-                raise BadArgument("create", "True or False", create)
+            check_bool("create", create)
             if not create:
                 self.require_level(3, "open a space without creating it")
             return list((await self.ask(message, owner)).value)

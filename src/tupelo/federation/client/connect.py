@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from tupelo.federation.links.address import Address, is_database, is_loopback, p
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.space.dual_api import run_sync
 from tupelo.space.query import WAIT_MAX
+from tupelo.values.checks import check_bool, is_number
 
 if TYPE_CHECKING:
     from tupelo.federation.identity.keys import Identity
@@ -79,8 +80,7 @@ def connect(
     config = replace(config, first_seconds=config.reconnect)
     channel = BlockingChannel(config, random.Random())
     opening = partial(RemoteSpace.opened, channel, space, password, create)
-    opened: RemoteSpaceLike = run_sync(opening)
-    return opened
+    return cast("RemoteSpaceLike", run_sync(opening))
 
 
 async def connect_async(
@@ -104,9 +104,8 @@ async def connect_async(
     config, space = await asyncio.to_thread(_config, url, identity, trust, tls, name, reconnect)
     config = replace(config, first_seconds=config.reconnect)
     channel = await AsyncChannel.made(config, random.Random(), network_of(config))
-    opened: Any = await RemoteSpace.opened(channel, space, password, create)
-    typed: AsyncRemoteSpaceLike = opened
-    return typed
+    opened = await RemoteSpace.opened(channel, space, password, create)
+    return cast("AsyncRemoteSpaceLike", opened)
 
 
 def _require_none(**options: object) -> None:
@@ -120,8 +119,7 @@ async def _open_in_database(
     is_async: bool, url: str, name: str | None, reconnect: float, create: bool
 ) -> Any:
     _check_options(name, reconnect)
-    if not isinstance(create, bool):
-        raise BadArgument("create", "True or False", create)
+    check_bool("create", create)
     from tupelo.postgres.connect import open_space
 
     label = name or _default_name.get()
@@ -129,11 +127,7 @@ async def _open_in_database(
 
 
 def _check_options(name: object, reconnect: object) -> None:
-    if (
-        isinstance(reconnect, bool)
-        or not isinstance(reconnect, (int, float))
-        or not 0 <= reconnect <= WAIT_MAX
-    ):
+    if not is_number(reconnect) or not 0 <= reconnect <= WAIT_MAX:
         expected = f"a number of seconds from 0 (never) to {WAIT_MAX:.0e}"
         raise BadArgument("reconnect", expected, reconnect)
     if name is not None and not is_text(name):

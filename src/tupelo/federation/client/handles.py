@@ -37,7 +37,7 @@ from tupelo.space.protocol import (
     names_of,
 )
 from tupelo.space.query import check_wait
-from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
+from tupelo.space.transaction import LEASE_RAN_OUT, PrepareVote, TransactionState
 from tupelo.values.change import Notice
 from tupelo.values.entry import About, check_about
 from tupelo.values.scope import Coverage, Scope
@@ -179,16 +179,16 @@ class RemoteTransaction(RemoteHandle):
         serial: int,
         txn_id: str,
         expires: Any = None,
-        state: State = "active",
+        state: TransactionState = "active",
     ) -> None:
         super().__init__(space, serial, txn_id, expires)
-        self._state: State = state
+        self._state: TransactionState = state
         self._reason = ""
         if state == "prepared":
             self.serial = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> TransactionState:
         """active, prepared, committed or aborted."""
         if not self.is_async:
             with suppress(SpaceClosed):
@@ -224,11 +224,11 @@ class RemoteTransaction(RemoteHandle):
                     raise  # It stays prepared until it is decided.
 
     @dual_api
-    async def prepare(self) -> Vote:
+    async def prepare(self) -> PrepareVote:
         """Phase one of a two-phase commit: promise to commit. "not changed" needs no second
         phase."""
         self.require()
-        vote: Vote = await self._end("prepare")
+        vote: PrepareVote = await self._end("prepare")
         return vote
 
     def transaction(self, *, lease: float | None = None) -> Any:
@@ -264,7 +264,7 @@ class RemoteTransaction(RemoteHandle):
         """Note that it is prepared: closing the space must not abort it."""
         self._state = "prepared"
 
-    def ended(self, state: State, reason: str) -> None:
+    def ended(self, state: TransactionState, reason: str) -> None:
         """Note that it has ended."""
         self._state, self._reason = state, reason
         self._space.handles.discard(self)

@@ -39,8 +39,7 @@ def connect_to_host(url: str, *, about: str = PRESENCE, **options: Any) -> HostC
     `about`, such as the hidden space of a service."""
     config, password = config_of(url, options)
     channel = BlockingChannel(config, random.Random())
-    opened: HostConnection = run_sync(partial(HostConnection.opened, channel, about, password))
-    return opened
+    return run_sync(partial(HostConnection.opened, channel, about, password))
 
 
 async def connect_to_host_async(

@@ -66,14 +66,14 @@ from tupelo.space.query import (
 from tupelo.space.reaction import WeakFunction
 from tupelo.values.change import Change, Notice
 from tupelo.values.codec import encode_entry, entry_to_wire
-from tupelo.values.entry import About, Shape, check_about, freeze, note_about
+from tupelo.values.entry import About, FrozenEntry, check_about, freeze, note_about
 from tupelo.values.holder import Delayed, InHand
 from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template_encoding import template_to_wire
 
-Txn = RemoteTransaction | Transactional | None
+RemoteTxn = RemoteTransaction | Transactional | None
 
 
 class RemoteCapable(Spanning):
@@ -291,7 +291,7 @@ class RemoteSpace(HostConnection, SpaceLike):
 
     # Transactions as `txn=`
 
-    async def branch(self, txn: Txn) -> RemoteTransaction | None:
+    async def branch(self, txn: RemoteTxn) -> RemoteTransaction | None:
         """The transaction at this host for the argument `txn=`. BadArgument if it belongs to
         another space."""
         if txn is None:
@@ -324,7 +324,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         self,
         entry: object,
         lease: float | None,
-        txn: Txn,
+        txn: RemoteTxn,
         at: Any,
         wait: float | None,
         to: str | None,
@@ -341,7 +341,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         self,
         entries: Iterable[object],
         lease: float | list[float | None] | None,
-        txn: Txn,
+        txn: RemoteTxn,
         at: Sequence[Any] | None,
         wait: float | None,
         to: str | None,
@@ -356,9 +356,9 @@ class RemoteSpace(HostConnection, SpaceLike):
 
     async def write_items(
         self,
-        items: list[tuple[Shape, tuple[Any, ...]]],
+        items: list[FrozenEntry],
         lease: float | list[float | None] | None,
-        txn: Txn,
+        txn: RemoteTxn,
         at: list[Any] | None,
         wait: float | None,
         to: str | None,
@@ -398,7 +398,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         wait: float | None,
         many: bool,
         limit: int | None,
-        txn: Txn,
+        txn: RemoteTxn,
         order: Order | None,
         if_exists: bool,
         scope: Scope | None,
@@ -508,7 +508,7 @@ class RemoteSpace(HostConnection, SpaceLike):
 
     @dual_api
     async def _count(
-        self, template: object, txn: Txn, scope: Scope | None, coverage: Coverage | None
+        self, template: object, txn: RemoteTxn, scope: Scope | None, coverage: Coverage | None
     ) -> int:
         check_scope(scope)
         check_coverage(coverage)
@@ -526,7 +526,7 @@ class RemoteSpace(HostConnection, SpaceLike):
 
     @dual_api
     async def _match_set(
-        self, template: object, limit: int | None, txn: Txn, lease: float | None
+        self, template: object, limit: int | None, txn: RemoteTxn, lease: float | None
     ) -> RemoteMatchSet:
         check_limit(limit)
         seconds = check_lease(lease)
@@ -606,7 +606,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         template: object,
         callback: Callable[[Notice], object] | None,
         lease: float | None,
-        txn: Txn,
+        txn: RemoteTxn,
         handback: Any,
         backlog_max: int,
         available: bool,
@@ -637,7 +637,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         self,
         message: wire.Subscribe,
         callback: Callable[[Notice], object] | None,
-        txn: Txn,
+        txn: RemoteTxn,
         handback: Any,
     ) -> RemoteSubscription:
         branch = await self.branch(txn)

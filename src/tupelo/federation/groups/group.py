@@ -76,12 +76,15 @@ class PartSender:
 
     def send(self, host: str, message: Any) -> None:
         """Send a message to a host of the group, without an answer. A message that is sent within
-        an operation arrives before the membership changes, unless the host is cut off."""
+        an operation arrives before the membership changes, unless the host is cut off. A part
+        sends nothing before it has installed the membership: it would speak of the one before."""
         routing, part = self._routing, self._part
+        if part not in routing.present:
+            return
         if host != routing.me:
             notice = wire.PartNotice(part, wire.body(message))
             routing.say(routing.membership, host, notice)
-        elif part in routing.present:
+        else:
             routing.present[part].heard(host, host, message)
 
     async def ask(self, host: str, message: Any) -> Any:
@@ -160,8 +163,10 @@ class Routing:
         self.membership = membership
         self._unreachable.clear()
         self._abandoned = False
-        self.present = dict(self.parts)
-        self._tell_parts(lambda part: part.install(membership))
+        self.present = {}
+        for name, part in list(self.parts.items()):
+            self.present[name] = part
+            self._tell(part, lambda part: part.install(membership))
 
     def abandon(self) -> None:
         """The membership is replaced before it is settled: fail all requests at once."""
@@ -173,14 +178,14 @@ class Routing:
         if new:
             self._unreachable |= new
             self._lose("out of reach", new)
-            self._tell_parts(lambda part: part.cut(new))
+            for part in self.present.values():
+                self._tell(part, lambda part: part.cut(new))
 
-    def _tell_parts(self, tell: Callable[[GroupPart], None]) -> None:
-        for part in self.present.values():
-            try:
-                tell(part)
-            except Exception as error:
-                self.report(part, error)
+    def _tell(self, part: GroupPart, tell: Callable[[GroupPart], None]) -> None:
+        try:
+            tell(part)
+        except Exception as error:
+            self.report(part, error)
 
     def _lose(self, reason: str, hosts: frozenset[str] | None = None) -> None:
         """Fail the pending requests to these hosts; to all hosts, if none are named."""

@@ -183,7 +183,7 @@ class DropNeighbour:
     neighbour: str
 
 
-Place = tuple[str | None, str, MembershipId]
+TreePlace = tuple[str | None, str, MembershipId]
 """The parent of a host in the tree, its incarnation, and the membership it was in."""
 
 Instruction = (
@@ -478,7 +478,9 @@ class MembershipProtocol:
         if self.phase is ProtocolPhase.ECHOED and host == self._parent:
             _check_tree(found)
             places = {one.member.host: _place(one) for one in found}
-            expected: dict[str, Place] = {self.me: (host, self._incarnation, self.membership.id)}
+            expected: dict[str, TreePlace] = {
+                self.me: (host, self._incarnation, self.membership.id)
+            }
             for behind in self._children.values():
                 expected.update((one.member.host, _place(one)) for one in behind)
             here = {one for one, place in places.items() if one in expected or place[0] in expected}
@@ -555,7 +557,7 @@ class MembershipProtocol:
             self.outbox.append(DelayBegin())
 
 
-def _place(one: FoundHost) -> Place:
+def _place(one: FoundHost) -> TreePlace:
     return one.parent, one.member.incarnation, one.was
 
 

@@ -467,10 +467,10 @@ def encode_notice(notice: Notice, bytes_max: int, level: int) -> bytes | None:
     return content if len(content) <= bytes_max else None
 
 
-Method = Callable[[ClientResources, HostedSpace, Any], Coroutine[Any, Any, Any]]
+ResourceMethod = Callable[[ClientResources, HostedSpace, Any], Coroutine[Any, Any, Any]]
 
 
-async def _serve(operation: str, method: Method, client: ClientServer, message: Any) -> Any:
+async def _serve(operation: str, method: ResourceMethod, client: ClientServer, message: Any) -> Any:
     """Call a method of ClientResources for a client that may do the operation in the space; without
     an operation, the one that the kind of thing needs."""
     hosted = client.hosted(message.space, operation or OF_THINGS[message.thing])

@@ -45,7 +45,7 @@ from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, TurnScheduler
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.link import Link, Listener, Network
+from tupelo.federation.links.link import Link, LinkListener, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
 from tupelo.federation.names import DECISIONS, PRESENCE, companion_name, is_reserved
 from tupelo.federation.spaces.hosted import (
@@ -126,7 +126,7 @@ class HostCore:
         self.rng = rng
         self.new_id = new_id
         self.answer_seconds = answer_seconds
-        self.listening: Listener | None = None
+        self.listening: LinkListener | None = None
         self.spaces: dict[str, HostedSpace] = {}
         self.stored: dict[str, StoredSpace] = {}
         """The spaces in databases."""
@@ -977,13 +977,16 @@ class HostCore:
 
     def _may_engage(self, peer: Peer) -> bool:
         """May this link be used? Two hosts that connect to each other at the same time keep one
-        link, the same at both ends."""
+        link, the same at both ends. A link that this host has dialled is in use at the other end
+        too: the Hello of another one may be older than what has arrived there since."""
         if self.disengaged:
             return False
         before = self.peers.get(peer.id)
         if before is None or before.talk.over:
             return True
-        stays = before.incarnation == peer.incarnation and before.dialled_by < peer.dialled_by
+        first = before.dialled_by
+        is_preferred = first < peer.dialled_by if peer.dialled_by == self.id else first == self.id
+        stays = before.incarnation == peer.incarnation and is_preferred
         if not stays:
             before.replaced = True
             before.talk.end("closed")

@@ -48,7 +48,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=RemoteCaller)
 Told = list[tuple[str, str]]
 """The branches and participants that must learn of a decision."""
-Question = wire.AskOutcome | wire.Forget
+DecisionRequest = wire.AskOutcome | wire.Forget
 _PREFIX = "shared"
 COORDINATOR = "coordinator"
 """The name under which a decision is recorded for the coordinator itself."""
@@ -128,7 +128,7 @@ class TransactionDecisions:
         handlers.later |= {wire.Decide: decide, wire.AskOutcome: outcome}
         handlers.now[wire.Forget] = forget
 
-    def _answer(self, message: Question) -> Any:
+    def _answer(self, message: DecisionRequest) -> Any:
         if isinstance(message, wire.AskOutcome):
             return self.outcome(message.txn)
         return self.forget(message.txn, message.participant)
@@ -262,7 +262,7 @@ class TransactionDecisions:
             await self._ask(wire.Forget(self._host.next_call(), txn, participant))
             self._unacknowledged.discard((txn, participant))
 
-    async def _ask(self, question: Question) -> Any:
+    async def _ask(self, question: DecisionRequest) -> Any:
         decider, address = decider_of(question.txn), _part(question.txn, 2)
         if decider == self._host.id:
             return await self._in_thread(lambda: self._answer(question))
@@ -273,7 +273,7 @@ class TransactionDecisions:
             raise CannotReach(decider, "it has no address, and we are not engaged")
         return await self._ask_at(address, decider, question)
 
-    async def _ask_at(self, address: str, decider: str, question: Question) -> Any:
+    async def _ask_at(self, address: str, decider: str, question: DecisionRequest) -> Any:
         """Ask a host that is not engaged, over a new link."""
         host = self._host
         greeting = await Greeting.dial(host.network, address)

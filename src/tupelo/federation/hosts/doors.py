@@ -38,6 +38,7 @@ from tupelo.space import asynchronous, blocking
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
+from tupelo.values.checks import check_bool, is_number
 from tupelo.values.lease import check_lease
 from tupelo.values.text import html_table
 
@@ -211,8 +212,7 @@ class HostDoor:
             raise BadArgument("access", "an Access(...)", access)
         if path is not None and (not isinstance(path, (str, Path)) or not str(path)):
             raise BadArgument("path", "the name of a folder", path)
-        number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
-        if not (number and 0 < heartbeat < 1e6):
+        if not is_number(heartbeat) or not 0 < heartbeat < 1e6:
             raise BadArgument("heartbeat", "a number of seconds above 0", heartbeat)
         if limits is not None and not isinstance(limits, Limits):
             raise BadArgument("limits", "a Limits(...)", limits)
@@ -220,15 +220,13 @@ class HostDoor:
             isinstance(spaces, Mapping) and all(isinstance(one, Mapping) for one in spaces.values())
         ):
             raise BadArgument("spaces", "the options of spaces by their names", spaces)
-        if not isinstance(create_spaces, bool):
-            raise BadArgument("create_spaces", "True or False", create_spaces)
+        check_bool("create_spaces", create_spaces)
         folder = None if path is None else Path(path)
         if folder is not None and folder.exists() and not folder.is_dir():
             raise BadArgument("path", "the name of a folder", path)
         beyond = [a for a in ([place] if place else []) if not is_loopback(a.host)]
         beyond += [a for a in map(Address.parse, addresses) if not is_loopback(a.host)]
-        if not isinstance(local_trust, bool):
-            raise BadArgument("local_trust", "True or False", local_trust)
+        check_bool("local_trust", local_trust)
         if identity is None and (beyond or not local_trust):
             identity = own_identity(name, folder)
         if trust is None and identity is not None:
@@ -361,8 +359,7 @@ class HostDoor:
         async def do() -> T:
             return work()
 
-        found: T = self.now(do())
-        return found
+        return self.now(do())
 
     def offer(
         self,
@@ -387,14 +384,14 @@ class HostDoor:
 
         self.now(begin())
 
-    def on_loop(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
-    ) -> Any:
+    async def on_loop(
+        self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None
+    ) -> T:
         """Run a coroutine on the loop of the host and return its result. If the waiting thread is
         interrupted while the result is on its way, `undo` is called with it on the loop."""
         raise NotImplementedError
 
-    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that never waits on the loop of the host."""
         raise NotImplementedError
 
@@ -502,9 +499,7 @@ class Host(blocking.ClosingHandle, HostDoor):
 
     # How work gets to the loop
 
-    def _await(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
-    ) -> Any:
+    def _await(self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> T:
         if self._bridge.is_here:
             work.close()
             raise BadInput("this runs on the host's own thread, which may not wait for itself")
@@ -514,11 +509,11 @@ class Host(blocking.ClosingHandle, HostDoor):
         return self._bridge.run(work, undo)
 
     async def on_loop(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
-    ) -> Any:
+        self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None
+    ) -> T:
         return self._await(work, undo)
 
-    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, T]) -> T:
         return self._await(work)
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -586,11 +581,11 @@ class AsyncHost(asynchronous.AsyncClosing, HostDoor):
         return await self.start()
 
     async def on_loop(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
-    ) -> Any:
+        self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None
+    ) -> T:
         return await work
 
-    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, T]) -> T:
         return run_coroutine(work)
 
     def soon(self, function: Callable[..., object], *args: Any) -> bool:
@@ -619,5 +614,4 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         import uvloop
     except ImportError:  # not on this system
         return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
+    return uvloop.new_event_loop()

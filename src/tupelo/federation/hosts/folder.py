@@ -17,6 +17,7 @@ import msgspec
 from tupelo.errors import BadArgument, PipelineError
 from tupelo.federation.names import RESERVED, is_reserved
 from tupelo.store.sqlite import SqliteJournal
+from tupelo.values.checks import is_number
 
 SPACE_FILE = ".tupelo"
 OWN_FILE = ".own"
@@ -105,17 +106,13 @@ def check_archive(archive: object, path: object) -> Archiving | None:
         archive = Archiving(archive)
     if not isinstance(archive, Archiving) or not str(archive.folder):
         raise BadArgument("archive", "the name of a folder, or an Archiving(...)", archive)
-    if not (_is_number(archive.changes) and archive.changes >= 1):
+    if not (is_number(archive.changes) and archive.changes >= 1):
         raise BadArgument("archive", "an Archiving of some changes", archive)
-    if not (_is_number(archive.seconds) and 0 < archive.seconds < 1e9):
+    if not (is_number(archive.seconds) and 0 < archive.seconds < 1e9):
         raise BadArgument("archive", "an Archiving of some seconds", archive)
     if path is None:
         raise BadArgument("path", "given, for a host with an archive", path)
     return archive
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def archiver_for(archiving: Archiving) -> LogArchiver:

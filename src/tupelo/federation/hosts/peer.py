@@ -355,8 +355,10 @@ class Peer:
             entries, encoded = await self._look_or_watch(number, look, watch)
         else:
             if isinstance(watching, SpaceWatch):
-                watching.arm()  # before it is looked, so that nothing comes between
+                watching.begin()  # before it is looked, so that nothing comes between
             entries, encoded = await look()
+            if isinstance(watching, SpaceWatch):
+                watching.had_nothing = not entries
         if message.how == "peek":
             return [None] if entries else []
         return encoded

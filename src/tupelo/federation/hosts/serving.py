@@ -336,7 +336,7 @@ class RecentByCall(Generic[T]):
             self._drop(call)
 
 
-Done = Callable[[list[Entry], Exception | None], None]
+AnswerDone = Callable[[list[Entry], Exception | None], None]
 
 
 class AnsweredCalls:
@@ -379,10 +379,10 @@ class ParkedCall:
         self._over = False
         self._hosted: HostedSpace | None = None
         self._waiter: Waiter | None = None
-        self._done: Done | None = None
+        self._done: AnswerDone | None = None
         self._cancel_alarm: Callable[[], None] | None = None
 
-    def wait(self, hosted: HostedSpace, waiter: Waiter, done: Done) -> None:
+    def wait(self, hosted: HostedSpace, waiter: Waiter, done: AnswerDone) -> None:
         self._hosted = hosted
         self._waiter = waiter
         self._done = done

@@ -597,9 +597,9 @@ class _Undoable:
         """Nothing is reserved."""
 
 
-Method = Callable[[StoredServing, Any, Any], Coroutine[Any, Any, Any]]
+StoredMethod = Callable[[StoredServing, Any, Any], Coroutine[Any, Any, Any]]
 
-_METHODS: dict[type, tuple[str, Method]] = {
+_METHODS: dict[type, tuple[str, StoredMethod]] = {
     wire.Open: ("", StoredServing._open),
     wire.Write: ("write", StoredServing._write),
     wire.Get: ("", StoredServing._get),

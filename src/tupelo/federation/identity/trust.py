@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 
 from tupelo.errors import BadArgument, IdentityChanged, IdentityUnusable, Stranger
 from tupelo.federation.identity.keys import check_key, is_key, make_folder, require_private
+from tupelo.values.checks import is_number
 
 if sys.platform == "win32":
 
@@ -76,7 +77,7 @@ class Trust:
         known = frozenset(check_key(key, "keys") for key in keys)
         ends = dict(until or {})
         for key, moment in ends.items():
-            if key not in known or isinstance(moment, bool) or not isinstance(moment, (int, float)):
+            if key not in known or not is_number(moment):
                 expected = "for identities of the list, moments in seconds since 1970"
                 raise BadArgument("until", expected, {key: moment})
         return cls(keys=known, until=frozenset((key, float(end)) for key, end in ends.items()))

@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from tupelo.errors import BadArgument
+from tupelo.values.checks import is_int
 
 DEFAULT_PORT = 7700
 LOOPBACK = "127.0.0.1"
@@ -37,7 +38,7 @@ class Address(msgspec.Struct, frozen=True):
         Without a host it is this machine, seen by itself only: who listens to the world says so,
         with 0.0.0.0 or [::]. Port 0 is any that is free.
         """
-        if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= 0xFFFF:
+        if is_int(given) and 0 <= given <= 0xFFFF:
             return cls(LOOPBACK, given)
         expected = "an address such as host:7700, [::1]:7700 or :7700, or a port from 0 to 65535"
         try:

@@ -74,7 +74,7 @@ class FrameReceiver(Protocol):
         ...
 
 
-class Listener(Protocol):
+class LinkListener(Protocol):
     """An address at which a host accepts links."""
 
     address: str
@@ -91,7 +91,7 @@ Answering = Callable[[Link], FrameReceiver]
 class Network(Protocol):
     """Makes links."""
 
-    async def listen(self, address: str, answer: Answering) -> Listener:
+    async def listen(self, address: str, answer: Answering) -> LinkListener:
         """Accept links at this address. Raises CannotReach if it cannot be listened at."""
         ...
 

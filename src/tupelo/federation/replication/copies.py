@@ -22,7 +22,7 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links.encoding import read_encoded_entry
 from tupelo.federation.replication.messages import NUMBER_MAX, Chunk
 from tupelo.federation.replication.streams import (
-    Numbered,
+    NumberedItems,
     Stream,
     decode_statement,
     encode_bits,
@@ -132,7 +132,7 @@ class CopyStore:
 
     # Storing
 
-    def put(self, stream: Stream, items: Numbered) -> Numbered:
+    def put(self, stream: Stream, items: NumberedItems) -> NumberedItems:
         come = [self._port.copy_of(entry) for _, entry in items]
         batch: list[Entry] = []
         kept: list[Entry] = []
@@ -240,7 +240,7 @@ class CopyStore:
         kept: dict[str, StreamProgress] = {}
         behind: list[_LiveBatch] = []
         for entry in self._port.entries():
-            record = thaw(entry.shape, entry.fields) if _is_record(entry) else None
+            record = thaw(entry.shape, entry.fields) if entry.shape.kind in _KINDS else None
             if isinstance(record, BatchRecord):
                 records.append((entry, record))
             elif isinstance(record, StreamProgress):
@@ -338,10 +338,6 @@ def encode_item(entry: Entry, lease: float | None) -> bytes:
     """Encode an item as msgpack. UnicodeEncodeError if a text contains lone surrogates."""
     fields = entry_to_wire(entry.shape, entry.fields)
     return _encode((fields, entry.n, entry.origin, lease, entry.to))
-
-
-def _is_record(entry: Entry) -> bool:
-    return entry.shape.kind in _KINDS
 
 
 def _looks_ahead(stream: Stream) -> bool:

@@ -43,7 +43,7 @@ from tupelo.federation.replication.messages import (
 )
 from tupelo.federation.replication.streams import (
     Item,
-    Numbered,
+    NumberedItems,
     Stream,
     base_of,
     digest_of,
@@ -70,6 +70,8 @@ class FeedPartner:
     has: dict[str, StreamMark]
     doubted: set[str] = field(default_factory=set)
     """The streams of which it has sent unsigned items (reported once)."""
+    emptied: set[str] = field(default_factory=set)
+    """The streams of which it was asked for items and has evicted all of them."""
 
     def takes(self, source: str) -> bool:
         wants = self.everything or source in self.has
@@ -105,14 +107,13 @@ class FetchesInFlight:
 
     def consider(self, source: str) -> None:
         """Fetch what is missing of a stream from the partner that has most of it, unless a fetch is
-        in flight."""
+        in flight. Partners that have evicted all of it are asked last."""
         if source in self._asked:
             return
+        some = [partner for partner in self._partners.values() if self._lacks(partner, source)]
         best: FeedPartner | None = None
-        for partner in self._partners.values():
-            if self._lacks(partner, source) and (
-                best is None or partner.mark(source).exceeds(best.mark(source))
-            ):
+        for partner in [one for one in some if source not in one.emptied] or some:
+            if best is None or partner.mark(source).exceeds(best.mark(source)):
                 best = partner
         if best is None:
             return
@@ -174,7 +175,7 @@ BURIED_MAX = 10_000
 """With more removals than this in one turn, partners are sent the living numbers instead."""
 FOLD_MIN = 1_000
 """After this many single signed removals, and as many as there are items, the source signs the list
-of living numbers, so that holders can drop the single signatures."""
+of living numbers, so that replica hosts can drop the single signatures."""
 LEASE_SLACK_SECONDS = 1.0
 """Tolerance when the remaining lease of an item is compared with the signed one."""
 
@@ -182,7 +183,7 @@ LEASE_SLACK_SECONDS = 1.0
 class ItemStore(Protocol):
     """Stores the items of streams. Its methods do not fail."""
 
-    def put(self, stream: Stream, items: Numbered) -> Numbered:
+    def put(self, stream: Stream, items: NumberedItems) -> NumberedItems:
         """Store new items of a stream, whose `upto` is already advanced; returns the items as
         stored."""
         ...
@@ -216,7 +217,7 @@ class UnsentChanges:
 
     after: int
     before: int
-    items: Numbered = field(default_factory=list)
+    items: NumberedItems = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
 
@@ -331,7 +332,7 @@ class FeedExchange:
 
     # Local changes
 
-    def write(self, items: Numbered, upto: int = 0, source: str | None = None) -> None:
+    def write(self, items: NumberedItems, upto: int = 0, source: str | None = None) -> None:
         """Append items to this host's own stream, or to a lane of it. No other numbers up to `upto`
         will follow."""
         is_new = source is not None and source not in self.streams
@@ -473,7 +474,7 @@ class FeedExchange:
         for source, mark in news.marks.items():
             self.wants.consider(source)
             stream = self.streams.get(source)
-            if stream is not None and mark == NOTHING != stream.mark:  # It is a new holder.
+            if stream is not None and mark == NOTHING != stream.mark:  # It is a new replica host.
                 self.outbox.append(([partner.id], MarksChanged(self.feed, {source: stream.mark})))
 
     def _believes(self, partner: FeedPartner, source: str) -> bool:
@@ -513,6 +514,14 @@ class FeedExchange:
             self.wants.consider(source)
             return
         stream = self._stream(source)
+        if asked and batch.away and not batch.items:
+            partner.emptied.add(source)
+            if any(
+                source not in other.emptied and self._lacks(other, source)
+                for other in self.partners.values()
+            ):
+                self.wants.consider(source)
+                return
         if asked and not batch.more:
             partner.has[source] = mark
             if partner.source == base_of(source) and stream.mark.exceeds(mark):

@@ -37,11 +37,17 @@ from tupelo.federation.replication.placement import (
     CopyAll,
     CopyKeeper,
     CopySome,
-    HolderSearch,
     LaneRules,
     Policy,
+    ReplicaPlacement,
 )
-from tupelo.federation.replication.streams import Numbered, Stream, host_of, is_signed, lane_name
+from tupelo.federation.replication.streams import (
+    NumberedItems,
+    Stream,
+    host_of,
+    is_signed,
+    lane_name,
+)
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.session import Seen
@@ -113,7 +119,7 @@ class ChangeCapture:
 
     # On the loop
 
-    def draw(self, after: int) -> tuple[Numbered, list[int], int]:
+    def draw(self, after: int) -> tuple[NumberedItems, list[int], int]:
         """Return the new entries with their numbers (above `after`), the numbers of the removed
         ones, and the position at which all of these changes are durable."""
         with self._port.atomic():
@@ -222,7 +228,7 @@ class Feed:
         self._admits = admits
         self._lanes = lanes
         self._lane_of: dict[int, str] = {}  # of each own item, if there are lanes
-        self._placing = HolderSearch(self.exchange, policy)
+        self._placing = ReplicaPlacement(self.exchange, policy)
         self._keeper = CopyKeeper(self.exchange, policy, self._store, lanes)
         self._drawing: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -268,9 +274,9 @@ class Feed:
         return list(self.exchange.partners)
 
     @property
-    def holders(self) -> list[str]:
+    def replica_hosts(self) -> list[str]:
         """The engaged hosts that hold a copy of this host's stream."""
-        return self._placing.holders
+        return self._placing.replica_hosts
 
     @property
     def is_drawn(self) -> bool:
@@ -346,11 +352,11 @@ class Feed:
     def _drawn_upto(self) -> int:
         return max((own.upto for own in self.exchange.owned()), default=0)
 
-    def _write(self, items: Numbered, upto: int = 0) -> None:
+    def _write(self, items: NumberedItems, upto: int = 0) -> None:
         if self._lanes is None:
             self.exchange.write(items, upto)
             return
-        parted: dict[str, Numbered] = {}
+        parted: dict[str, NumberedItems] = {}
         for number, entry in items:
             lane, spreads = self._lanes.name(entry)
             source = self._lane_of[number] = lane_name(self.source, lane, spreads=spreads)

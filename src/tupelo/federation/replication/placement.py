@@ -28,6 +28,7 @@ from tupelo.federation.replication.exchange import FeedExchange
 from tupelo.federation.replication.messages import HoldReply, HoldRequest
 from tupelo.federation.replication.streams import Item, Stream, base_of, host_of, lane_of, spreads
 from tupelo.space.capacity import Capacity
+from tupelo.values.checks import is_int
 from tupelo.values.entry import Entry
 
 
@@ -45,7 +46,7 @@ class CopySome:
     room: Capacity | Literal[0] | None = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.copies, bool) or not isinstance(self.copies, int) or self.copies < 0:
+        if not is_int(self.copies) or self.copies < 0:
             raise BadArgument("copies", "how many: a whole number", self.copies)
         if not (self.room is None or self.room == 0 or isinstance(self.room, Capacity)):
             raise BadArgument("room", "a Capacity(...), None, or 0", self.room)
@@ -66,7 +67,7 @@ NOTHING = CopySome()
 """Policy: copy nothing, hold nothing for others."""
 
 
-class HolderSearch:
+class ReplicaPlacement:
     """Finds hosts that hold copies of this host's streams."""
 
     def __init__(self, exchange: FeedExchange, policy: Policy) -> None:
@@ -75,7 +76,7 @@ class HolderSearch:
         self._asked: dict[str, dict[str, bool]] = {}  # by source and host; False: it does not want
 
     @property
-    def holders(self) -> list[str]:
+    def replica_hosts(self) -> list[str]:
         """The partners that hold this host's stream."""
         source = self._exchange.source
         return [partner.id for partner in self._exchange.partners.values() if partner.takes(source)]
@@ -103,7 +104,7 @@ class HolderSearch:
             self._exchange.partners[host].has.pop(held.source, None)
 
     def review(self) -> None:
-        """Ask more hosts to hold a stream that has too few holders; release holders of a stream
+        """Ask more hosts to hold a stream that has too few replicas; release replicas of a stream
         that has too many."""
         if self._copies is not None:
             for stream in self._exchange.owned():
@@ -192,7 +193,7 @@ class CopyKeeper:
         If the room is 0, drop streams that were read here and can be read at their source again."""
         exchange = self._exchange
         near = {partner.source for partner in exchange.partners.values()}
-        self.carried -= near  # Their source chooses the holders again.
+        self.carried -= near  # Their source chooses the replica hosts again.
         if exchange.everything:
             return
         if self._lanes is None and self._room == 0:

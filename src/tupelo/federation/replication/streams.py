@@ -88,7 +88,7 @@ def spreads(source: str) -> bool:
 
 Item = Any
 """An item; only those who write and read it know its type."""
-Numbered = list[tuple[int, Item]]
+NumberedItems = list[tuple[int, Item]]
 
 
 class Stream:
@@ -137,7 +137,7 @@ class Stream:
 
     # At its source
 
-    def append(self, items: Numbered) -> None:
+    def append(self, items: NumberedItems) -> None:
         """Append items, at the source or when loading."""
         for number, item in items:
             if not self.upto < number <= NUMBER_MAX:
@@ -162,7 +162,7 @@ class Stream:
 
     # At other hosts
 
-    def receive(self, batch: ItemBatch, items: Numbered) -> Numbered | None:
+    def receive(self, batch: ItemBatch, items: NumberedItems) -> NumberedItems | None:
         """Apply a batch: returns its new items. None if it would leave a gap or depends on removals
         that are not applied here; then nothing has changed."""
         if batch.after > self.upto or batch.tombstones > self.tombstones:
@@ -191,7 +191,7 @@ class Stream:
             self._forget_dead()
         return new
 
-    def keep(self, items: Numbered) -> None:
+    def keep(self, items: NumberedItems) -> None:
         """Store the received items."""
         self.items.update(items)
 

@@ -50,7 +50,7 @@ RETRY_SECONDS = 1.0
 """Interval of the requests to replace a lost token."""
 EPOCHS_END = 2**62
 """No token has changed hands so often: such an epoch is ignored."""
-Claim = tuple[int, int, str]
+TokenClaim = tuple[int, int, str]
 """How often a token was replaced, its epoch and its holder; the highest claim wins."""
 
 
@@ -148,7 +148,7 @@ class Token:
         self._sole_in: MembershipId | None = (
             None  # the membership in which all hosts have accepted our claim
         )
-        self._claim: Claim = (0, 0, "")  # the highest one received
+        self._claim: TokenClaim = (0, 0, "")  # the highest one received
 
     @property
     def holder(self) -> str | None:
@@ -366,7 +366,7 @@ class Token:
     # Replacing
 
     @property
-    def _own_claim(self) -> Claim:
+    def _own_claim(self) -> TokenClaim:
         losses = len(self.payload.lost) if self.payload is not None else 0
         return losses, self.epoch, self._tokens.me
 

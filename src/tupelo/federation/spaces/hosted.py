@@ -170,8 +170,7 @@ APART = frozenset({"move", "lime-take", "lime-move"})
 
 
 def _holder_of(delivery: Delivery) -> Holder | None:
-    holder: Holder | None = getattr(delivery, "holder", None)
-    return holder
+    return getattr(delivery, "holder", None)
 
 
 def _client_of(delivery: Delivery) -> ClientCall | None:

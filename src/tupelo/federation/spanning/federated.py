@@ -79,6 +79,7 @@ class Federation:
     def __init__(self, host: ThisHost) -> None:
         self.host = host
         self.searches: dict[Search, None] = {}
+        self.resting: dict[Search, None] = {}
         self.subscriptions: dict[FederatedSubscription, None] = {}
         self._unsettled: dict[int, UnsettledDelivery] = {}
         self._kept: OrderedDict[Holder, None] = OrderedDict()
@@ -121,7 +122,7 @@ class Federation:
 
     async def stop(self) -> None:
         """End all searches and subscriptions; waiting callers get HostClosed."""
-        for search in list(self.searches):
+        for search in [*self.searches, *self.resting]:
             search.stop()
         for subscription in list(self.subscriptions):
             subscription.end()
@@ -153,10 +154,12 @@ class Federation:
         partial: bool = False,
         holder: Holder | None = None,
         accept: Settling | None = None,
+        ahead: bool = False,
     ) -> FederatedResult:
         """Read or take over all hosts in the scope of the query. Taken entries must then be
         confirmed or given back, by `holder` if it is not a program of this host. `accept` is called
-        with each delivery of another host, and rejects it by raising.
+        with each delivery of another host, and rejects it by raising. With `ahead`, a read may
+        return an entry that was fetched some seconds before.
 
         If nothing is found and some hosts have not answered, raises NotAllAnswered (PeerLost for a
         scope of one host), unless `partial`.
@@ -170,20 +173,21 @@ class Federation:
             agent=agent,
             holder=holder or self.holder_here(),
             accept=accept,
+            ahead=ahead,
         )
         if query.many:
             result = await gather(self, question, query.limit)
             if not result.entries and query.deadline != NOW:
                 result = await self._await_some(question)
         else:
-            result = await Search(self, question).run()
+            result = await Search.of(self, question).run()
         if result.missing and not result.entries and not partial:
             raise self._missing(query.verb, result, query.scope)
         return result
 
     async def _await_some(self, question: FederatedQuery) -> FederatedResult:
         """Wait until one host has a match, then get the matches of the others as well."""
-        search = Search(self, question)
+        search = Search.of(self, question)
         result = await search.run()
         left = None if question.limit is None else question.limit - len(result.entries)
         if result.entries and (left is None or left > 0):

@@ -466,8 +466,7 @@ class FederatedNotices(_FederatedHandle):
         """The next notice; None after `wait` seconds, or if the subscription has ended."""
         check_wait(wait)
         self._space._port.refuse_inside()
-        notice: Notice | None = await self._space._host.on_loop(self._subscription.get(wait))
-        return notice
+        return await self._space._host.on_loop(self._subscription.get(wait))
 
     @property
     def active(self) -> bool:

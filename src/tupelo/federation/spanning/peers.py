@@ -4,7 +4,7 @@ implements them, is above this one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
@@ -15,6 +15,9 @@ from tupelo.values.scope import Scope
 if TYPE_CHECKING:
     from tupelo.federation.spanning.federated import Federation
     from tupelo.federation.spanning.moving import EntryMover
+
+
+T = TypeVar("T")
 
 
 class EngagedPeer(Protocol):
@@ -79,14 +82,14 @@ class OnLoop(Protocol):
     @property
     def core(self) -> SpanningHost: ...
 
-    def on_loop(
-        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
-    ) -> Any:
-        """Run a coroutine on the host's loop and return its result, awaitable on the async API. If
+    async def on_loop(
+        self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None
+    ) -> T:
+        """Run a coroutine on the host's loop and return its result. If
         the waiting thread is interrupted, `undo` is called with the result, on the loop."""
         ...
 
-    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that never waits."""
         ...
 

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from tupelo.errors import SpaceClosed, TransactionEnded
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_order, read_answer
@@ -75,7 +77,8 @@ def no_peer(peer: EngagedPeer) -> bool:
 class FederatedQuery:
     """A query over several hosts: over this host if it `includes_here`, and over the peers that it
     `includes`. `agent` limits it to the entries of one agent, `holder` is the taker of entries of
-    this host, and `accept` may reject deliveries of other hosts."""
+    this host, and `accept` may reject deliveries of other hosts. With `ahead`, a read may return
+    an entry that was fetched some seconds before."""
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class FederatedQuery:
         agent: str | None,
         holder: Holder,
         accept: Settling | None = None,
+        ahead: bool = False,
     ) -> None:
         self.hosted = hosted
         self.query = query
@@ -95,6 +99,7 @@ class FederatedQuery:
         self.agent = agent
         self.holder = holder
         self.accept = accept
+        self.ahead = ahead
         self.session = query.session
         self.record = _record_of(query.session)
         sent = includes is not no_peer
@@ -108,6 +113,22 @@ class FederatedQuery:
     @property
     def limit(self) -> int | None:
         return self.query.limit
+
+    @property
+    def is_over(self) -> bool:
+        """Has the session of the read ended?"""
+        return self.session is not None and self.session.ended
+
+    @property
+    def rest_key(self) -> bytes | None:
+        """The encoded template of a read in a session, over all hosts, that waits; None for all
+        other queries."""
+        query = self.query
+        if self.session is None or self.encoded is None or self.take:
+            return None
+        if query.deadline == NOW or query.scope is not None or query.order is not None:
+            return None
+        return msgspec.msgpack.encode(self.encoded)
 
     def atomic(self) -> AbstractContextManager[object]:
         """The lock that guards the record of the session."""

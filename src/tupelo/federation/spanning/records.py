@@ -40,6 +40,10 @@ class SessionReader(Protocol):
         """An entry was given back, and can be read again."""
         ...
 
+    def end_rest(self) -> None:
+        """On the host's loop: its watches are not needed any more."""
+        ...
+
     def stop(self, error: TupeloError) -> None:
         """On the host's loop: the session has ended."""
         ...
@@ -58,12 +62,14 @@ class SeenRecord(Seen):
         "_told",
         "_was_told",
         "readers",
+        "resting",
         "source",
     )
 
     def __init__(self) -> None:
         super().__init__()
         self.readers: dict[SessionReader, None] = {}
+        self.resting: dict[bytes, SessionReader] = {}  # by the encoded template
         self._changes: list[_Change] = []
         self._first = 1  # the version before the first of the changes
         self._told: WeakKeyDictionary[EngagedPeer, int] = WeakKeyDictionary()
@@ -200,7 +206,9 @@ class SeenRecord(Seen):
         return entries
 
     def close(self) -> None:
-        """The session has ended: the hosts may forget it."""
+        """On the host's loop: the session has ended, and the hosts may forget it."""
+        for search in list(self.resting.values()):
+            search.end_rest()
         for peer in list(self._told):
             peer.talk.say(wire.ForgetSession(self._number))
         self._told.clear()

@@ -6,6 +6,10 @@ match anywhere ends the search: a read gets the entry with the hint of the watch
 host at a time to reserve, so that no entry is reserved in vain. "No match" is the answer only if
 there was a moment at which no host had one: all watches were set up, and none has seen an entry.
 
+A search in a session rests for some seconds after it has found an entry: its watches stay, and the
+next read of the same template continues it. So a program that reads one entry after another asks
+only the hosts that have something new, not all of them for each entry.
+
 A search that waits also waits in the queue of this host's own space: a take in its turn among the
 clients and programs of this host, a read before any take. A read in a session sets up a watch here
 instead, since the record of the session decides which entries are new.
@@ -36,6 +40,12 @@ from tupelo.values.entry import Entry
 if TYPE_CHECKING:
     from tupelo.federation.spanning.federated import Federation
 
+
+REST_SECONDS = 5.0
+"""How long a search in a session keeps its watches for the next read of the same template."""
+
+RESTING_MAX = 8
+"""How many searches of one session rest at a time; the oldest ends."""
 
 ROUNDS_MAX = 100
 """How many times the hosts are asked for one `read_all`, while others read in the same session."""
@@ -196,8 +206,10 @@ class Search:
         self,
         federation: Federation,
         question: FederatedQuery,
+        rest_key: bytes | None = None,
     ) -> None:
         self._federation = federation
+        self._rest_key = rest_key
         self._question = question
         self._next_call = federation.host.next_call
         self._places: dict[str, _AskedHost] = {}
@@ -215,13 +227,47 @@ class Search:
         self._bridge = LoopBridge()
         self._holding = False
         self._result = FederatedResult(question.hosted, None if question.take else question.record)
+        self._resting: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of(cls, federation: Federation, question: FederatedQuery) -> Search:
+        """The search that rests in the session of the question, if it has the same template;
+        otherwise a new one."""
+        key = question.rest_key
+        resting = {} if question.record is None or key is None else question.record.resting
+        search = resting.pop(key, None) if key is not None else None
+        if not isinstance(search, Search):
+            return cls(federation, question, key)
+        search._continue(question)
+        return search
+
+    def _continue(self, question: FederatedQuery) -> None:
+        """Prepare a resting search to run for another read."""
+        assert self._resting is not None
+        self._resting.cancel()
+        self._resting = None
+        self._federation.resting.pop(self, None)
+        self._question = question
+        self._result = FederatedResult(question.hosted, question.record)
+        self._timed_out = self._impatient = self.found_here = False
+        self._failure = None
+        self.ended.clear()
+        peers = self._federation.host.peers
+        for place in list(self._places.values()):
+            if place.state == "missing" or peers.get(place.peer.id) is not place.peer:
+                del self._places[place.peer.id]
+                self._unwatch(place)
+                continue
+            if place.state != "asking":
+                self._result.covered[place.peer.name] = None
+            if not question.ahead:  # An entry may be gone since it came.
+                place.entries = []
+        self._hold()
 
     async def run(self) -> FederatedResult:
         """Search until there is a match or the deadline of the query is over. Hosts that did not
         answer are listed as missing in the result."""
         federation, hosted = self._federation, self._question.hosted
-        if self._question.includes_here and await self._look_here():
-            return self._result
         alarms: list[Callable[[], None]] = []
         loop = asyncio.get_running_loop()
         federation.searches[self] = None
@@ -235,6 +281,8 @@ class Search:
         else:
             alarms.append(alarm_at(loop, hosted.clock, deadline, self._time_out))
         try:
+            if self._question.includes_here and await self._look_here():
+                return self._result
             if not self._timed_out and (self._question.take or self._question.session is None):
                 self._wait_here()
             if await self._ask_last_source():
@@ -258,7 +306,10 @@ class Search:
         finally:
             for cancel in alarms:
                 cancel()
-            self._finish()
+            federation.searches.pop(self, None)
+            self.ended.set()
+            if not self._rest():
+                self._finish()
 
     def _time_out(self) -> None:
         self._timed_out = True
@@ -274,6 +325,8 @@ class Search:
         """End the search with this error; by default, the host was closed."""
         self._stopped = error or HostClosed("the host was closed")
         self._changed.set()
+        if self._resting is not None:
+            self.end_rest()
 
     def _require_open(self) -> None:
         if self._stopped is not None:
@@ -482,6 +535,7 @@ class Search:
             place.entries = []
             if entries:
                 self._result.entries += entries
+                self._places[place.peer.id] = self._places.pop(place.peer.id)  # its turn is over
                 if self._question.record is not None and not place.watched:
                     self._question.record.source = place.peer.id
                 return True
@@ -568,9 +622,34 @@ class Search:
                 self._begin(place.peer)
         return False
 
+    def _rest(self) -> bool:
+        """Keep the watches for the next read of this template in the session. False if there is no
+        such read: outside a session, without a result, or if the session or the host has ended."""
+        record, key = self._question.record, self._rest_key
+        over = self._timed_out or self._stopped is not None or self._question.is_over
+        if record is None or key is None or over or not (self._places and self._result.entries):
+            return False
+        if len(record.resting) >= RESTING_MAX:
+            next(iter(record.resting.values())).end_rest()
+        if key in record.resting:  # of another program that read in the session meanwhile
+            record.resting[key].end_rest()
+        record.resting[key] = self
+        self._federation.resting[self] = None
+        self._resting = self._bridge.loop.call_later(REST_SECONDS, self.end_rest)
+        return True
+
+    def end_rest(self) -> None:
+        """End a resting search, with its watches."""
+        assert self._resting is not None
+        self._resting.cancel()
+        self._resting = None
+        self._federation.resting.pop(self, None)
+        record, key = self._question.record, self._rest_key
+        if record is not None and key is not None and record.resting.get(key) is self:
+            del record.resting[key]
+        self._finish()
+
     def _finish(self) -> None:
-        self._federation.searches.pop(self, None)
-        self.ended.set()
         if self._question.record is not None:
             self._question.record.readers.pop(self, None)
         for place in self._places.values():
@@ -579,16 +658,19 @@ class Search:
         if self._watching is not None:
             self._watching.end()
         for place in self._places.values():
-            known = place.peer.hints.pop(place.watch, None) is not None
-            may_stand = place.watched or place.state in ("asking", "missing")
-            if known and may_stand:
-                unwatch = wire.UnwatchRequest(self._next_call(), place.watch)
-                # The one who waits gets the result first.
-                self._bridge.loop.call_soon(place.peer.talk.call, unwatch, self._during)
+            self._unwatch(place)
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.add_done_callback(self._give_back)
             waiting.cancel()
+
+    def _unwatch(self, place: _AskedHost) -> None:
+        known = place.peer.hints.pop(place.watch, None) is not None
+        may_stand = place.watched or place.state in ("asking", "missing")
+        if known and may_stand:
+            unwatch = wire.UnwatchRequest(self._next_call(), place.watch)
+            # The one who waits gets the result first.
+            self._bridge.loop.call_soon(place.peer.talk.call, unwatch, self._during)
 
     def _give_back(self, waiting: asyncio.Task[Delivery | list[Entry] | None]) -> None:
         """Give back an entry that was reserved here after the search had ended."""

@@ -73,6 +73,10 @@ class SpaceWatch:
     def arm(self) -> None:
         self._armed = True
 
+    def begin(self) -> None:
+        """Arm it, and count anew."""
+        self.had_nothing, self.hits, self._armed = False, 0, True
+
     def wake(self) -> bool:
         """Called on any thread, under the space's lock, when something came."""
         return self._bridge.soon(self.listen)

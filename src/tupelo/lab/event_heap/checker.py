@@ -16,7 +16,7 @@ from tupelo.lab.event_heap.workload import (
     HeapReader,
     HeapSimulation,
     Put,
-    Read,
+    ReadEvent,
     Remains,
 )
 from tupelo.lab.simulation import Fault
@@ -171,7 +171,7 @@ def check_orders(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
             yield Fault("two places", f"{twice} in {view}")
         yield from check_sources(view, order, history)
     for reader in history.readers:
-        parts: dict[tuple[str, str], list[Read]] = defaultdict(list)
+        parts: dict[tuple[str, str], list[ReadEvent]] = defaultdict(list)
         for read in reader.reads:
             is_lost = (read.view, read.number) in history.unordered
             if not is_lost and not is_moved(read.number, reader.heap, history):
@@ -185,13 +185,13 @@ def check_orders(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
 
 def check_sources(view: str, order: list[int], history: HeapHistory) -> Iterator[Fault]:
     heaps = {history.puts[number].heap for number in order if number in history.puts}
-    reads = [Read(number) for number in order]
+    reads = [ReadEvent(number) for number in order]
     for heap in heaps:
         yield from check_fifo(HeapReader(f"the order of {view}", heap, reads), history)
 
 
 def check_part(
-    reader: HeapReader, view: str, reads: list[Read], order: list[int]
+    reader: HeapReader, view: str, reads: list[ReadEvent], order: list[int]
 ) -> Iterator[Fault]:
     at = {number: position for position, number in enumerate(order)}
     if strays := [read.number for read in reads if read.number not in at]:
@@ -207,7 +207,7 @@ def check_skipped(
     reader: HeapReader,
     view: str,
     asked: str,
-    reads: list[Read],
+    reads: list[ReadEvent],
     order: list[int],
     history: HeapHistory,
 ) -> Iterator[Fault]:

@@ -86,7 +86,7 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadEvent:
     """An event that was read: the kind in the template ("" for any), and the view."""
 
     number: int
@@ -102,7 +102,7 @@ class HeapReader:
 
     name: str
     heap: str
-    reads: list[Read] = field(default_factory=list)
+    reads: list[ReadEvent] = field(default_factory=list)
     inherited: frozenset[int] = frozenset()
     """The events that the original had seen, if this is a clone."""
     wants: str = ""
@@ -340,7 +340,9 @@ class Artist:
             view = reading.id
             reader.announced.update((one.old, one.new) for one in reading.cloned)
         numbers = [event["i"] for event in found]
-        reader.reads += [Read(number, asked, view, self.member.life_name) for number in numbers]
+        reader.reads += [
+            ReadEvent(number, asked, view, self.member.life_name) for number in numbers
+        ]
         if numbers:
             self.history.note(f"{reader.name} at {self.name} got {numbers} {view}")
 
@@ -374,7 +376,7 @@ class Artist:
 
     def _recording(self, reader: HeapReader) -> Callable[[Any], None]:
         def record(event: Any) -> None:
-            reader.reads.append(Read(event["i"], reader.wants))
+            reader.reads.append(ReadEvent(event["i"], reader.wants))
 
         return record
 

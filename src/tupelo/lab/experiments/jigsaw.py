@@ -29,6 +29,7 @@ DEFAULTS = {
     "columns": 6,
     "rows": 5,
     "think": 5.0,
+    "embedded": True,
 }
 SWEEP = {"range": [60.0, 80.0, 120.0]}
 PAPER = [

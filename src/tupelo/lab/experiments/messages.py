@@ -44,12 +44,13 @@ def run(settings: Settings) -> lab.Result:
         receiving = asyncio.ensure_future(channel.receive(answered, "answer"))
         await asyncio.sleep(10)  # until the hosts know each other
         for number in range(settings["messages"]):
-            lab.record("sent", author=host.name, number=number, latency=0.0)
+            lab.record("sent", number=number)
             await channel.send(("message", host.name, number, lab.now(), bytes(settings["size"])))
             await asyncio.sleep(1 / settings["rate"])
         await receiving
 
     async def receiver(host):
+        lab.record("joined")
         channel = open_channel(settings["paradigm"], host, settings["poll"])
         arrived: asyncio.Queue[tuple[str, str, int, float, bytes]] = asyncio.Queue()
         receiving = asyncio.ensure_future(channel.receive(arrived.put_nowait, "message"))
@@ -65,7 +66,7 @@ def run(settings: Settings) -> lab.Result:
 
 
 def figures(result: lab.Result) -> dict[str, float]:
-    receivers = result.parameters["hosts"] - 1
+    receivers = result.count("joined")
     sent = result.count("sent")
     latencies = sorted(result.values("received", "latency"))
     trips = sorted(result.values("answered", "latency"))

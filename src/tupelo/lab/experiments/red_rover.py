@@ -29,6 +29,7 @@ DEFAULTS = {
     "speed": 2.0,
     "pause": 10.0,
     "finder": "h1",
+    "embedded": True,
 }
 SWEEP = {"range": [60.0, 90.0, 150.0]}
 PAPER = [
@@ -99,8 +100,8 @@ def run(settings: Settings) -> lab.Result:
                 and lab.now() > settings.duration / 2
             ):
                 is_found = True
-                await device.team.out(("flag", host.name))
                 lab.record("found")
+                await device.team.out(("flag", host.name))
             await asyncio.sleep(1)
 
     async def watch(world):

@@ -27,6 +27,7 @@ DEFAULTS = {
     "apart": 20.0,
     "patience": 3.0,
     "every": 1.0,
+    "embedded": True,
 }
 SWEEP = {"apart": [1.0, 5.0, 20.0], "hosts": [2, 4, 8]}
 PAPER = [

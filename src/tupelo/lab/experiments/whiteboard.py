@@ -72,6 +72,7 @@ def run(
     each = settings["updates"] // len(drawers)
 
     async def draw(host):
+        lab.record("joined")
         channel = open_channel(settings["paradigm"], host, settings["poll"])
         seen = []  # the figures on this board, of which the last one is the cause of the next
 
@@ -87,21 +88,19 @@ def run(
         moments = sorted(rng.uniform(5, 0.9 * settings.duration) for _ in range(count))
         for number, moment in enumerate(moments):
             await asyncio.sleep(max(0.0, moment - lab.now()))
-            cause_author, cause_number = seen[-1] if seen else ("", -1)
+            author, last = seen[-1] if seen else (None, None)
             size = min(20_000, int(rng.expovariate(1 / settings["size"])))
             payload = bytes(size)
-            lab.record("sent", author=cause_author, number=cause_number, own=number)
+            lab.record("sent", number=number, cause_author=author, cause_number=last)
             await channel.send(("figure", host.name, number, lab.now(), payload))
         await receiving
 
-    result = world.run(dict.fromkeys(boards, draw), seconds=settings.duration)
-    result.parameters["boards"] = len(boards)
-    return result
+    return world.run(dict.fromkeys(boards, draw), seconds=settings.duration)
 
 
 def figures(result: lab.Result) -> dict[str, float]:
-    boards = result.parameters["boards"]
-    sent = {(row["host"], row["own"]): row for row in result.rows if row["name"] == "sent"}
+    boards = result.count("joined")
+    sent = {(row["host"], row["number"]): row for row in result.rows if row["name"] == "sent"}
     received = [row for row in result.rows if row["name"] == "received"]
     latencies = [row["latency"] for row in received]
     at: dict[str, dict[tuple[str, int], int]] = {}
@@ -115,8 +114,8 @@ def figures(result: lab.Result) -> dict[str, float]:
     global_disordered = 0
     for host, places in at.items():
         for figure, place in places.items():
-            cause = sent[figure]["author"], sent[figure]["number"]
-            if cause[1] >= 0 and cause[0] != host:
+            cause = sent[figure]["cause_author"], sent[figure]["cause_number"]
+            if cause[0] not in (None, host):
                 global_disordered += places.get(cause, len(received)) > place
     shown = sum(map(len, at.values()))
     return {

@@ -28,7 +28,7 @@ from tupelo.lab.simulation import (
     History,
     Nemesis,
     Operation,
-    Outcome,
+    OperationOutcome,
     SimulatedHost,
     Simulation,
     SimulationPlan,
@@ -48,6 +48,7 @@ from tupelo.models.lime import (
     UbiquitousReaction,
 )
 from tupelo.models.lime.locations import home_of
+from tupelo.models.lime.migrating import PackagePiece
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.spaces import AgentMetadata, AgentState, Directory
 from tupelo.models.lime.transfer import Relocated, TupleBatch
@@ -125,7 +126,7 @@ class LimeAct(Operation):
     life: ProgramLife
     kind: str
     detail: str = ""
-    how: Outcome = "killed"
+    how: OperationOutcome = "killed"
     tuples: list[Tuple] = field(default_factory=list)
     error: str = ""
     is_cut_short: bool = False
@@ -158,7 +159,11 @@ class LimeHistory(History[LimeAct]):
         self.unsettled: set[Tuple] = set()
         """Tuples that were on their way to a host that crashed before it could confirm them."""
         self.gone: set[str] = set()
-        """The agents that have ended, or were at a host that crashed, or on their way to it."""
+        """The agents that have ended, were at a host that crashed, or had left for it or from it
+        without an answer."""
+        self.parked: dict[str, AgentState] = {}
+        """The agents that were parked at a host that crashed while the host that they leave had not
+        decided, by the token of the migration."""
         self.claims: list[Callable[[], Fault | None]] = []
         """Checks that can only be made at the end."""
 
@@ -181,6 +186,11 @@ class LimeHistory(History[LimeAct]):
         if to in before or (once and before):
             self.fault("reacted twice", f"{name} of {agent} to {name_of(to)}")
         before.append(to)
+
+    def lose_agent(self, agent: AgentState) -> None:
+        """An agent is lost with its private tuples: it has left a host, and does not arrive."""
+        self.gone.add(agent.id)
+        self.sunk.update(_private(agent))
 
     def lose_cancelled(self, life: ProgramLife) -> None:
         """A host crashes while it still undoes operations that were cancelled."""
@@ -571,6 +581,7 @@ class LimeHost(SimulatedHost):
         self.server.group.part("lab", self.watcher)
         self._watch_moves()
         self._watch_sharing()
+        self._watch_migrations()
 
     def _watch_moves(self) -> None:
         """Keep a list of the tuples on their way to other hosts: they may be nowhere else."""
@@ -607,6 +618,19 @@ class LimeHost(SimulatedHost):
         server.sharing.install = watched  # type: ignore[method-assign]
         note()
 
+    def _watch_migrations(self) -> None:
+        """Notice that an agent leaves for a host that crashed: its answer was on the way."""
+        migrations, history = self.host.migrations, self.world.history
+        ask = migrations.ask
+
+        async def watched(target: str, body: Any) -> Any:
+            answer = await ask(target, body)
+            if isinstance(body, PackagePiece) and body.token in history.parked:
+                history.lose_agent(history.parked.pop(body.token))
+            return answer
+
+        migrations.ask = watched  # type: ignore[method-assign]
+
     def sharing(self, space: str, since: float, until: float) -> set[frozenset[str]]:
         """The agents that have shared a space here, at each moment of this period."""
         first = sum(moment < since for moment, _ in self._sharing[1:])
@@ -640,8 +664,6 @@ class LimeHost(SimulatedHost):
                 yield from (entry.fields for entry in hosted.port.entries_and_taken())
         for agent in server.agents.values():
             yield from _private(agent)
-        for parked in self.host.migrations.parked.values():
-            yield from _private(parked.runtime.state)
         for other in self.world.members:
             yield from self.given_to(other.name)
         for batch in [*server.batches, *self.moving]:
@@ -666,25 +688,37 @@ class LimeHost(SimulatedHost):
             self.server.group.crash()  # Its cancelled tasks must not vote any more.
 
     def _write_off(self) -> None:
-        """Record what may be lost with this host: its tuples, its agents, those that wait here for
-        a decision (which may be on its way), and those that wait elsewhere for one of this host.
-        Tuples that others have sent here, and whose confirmation is missing, may exist twice."""
+        """Record what may be lost with this host: its tuples, its agents, and those that have left
+        for it or from it, and have not started. An agent that waits here for a decision is still
+        at the host that it leaves, unless that decides to let it go. Tuples that others have sent
+        here, and whose confirmation is missing, may exist twice."""
         history, life = self.world.history, self.life
         assert life is not None
         if self.server.tasks:
             history.lose_cancelled(life)
         history.sunk.update(self.tuples())
         history.gone.update(self.server.agents)
-        parked = self.host.migrations.parked.values()
-        history.gone.update(one.runtime.state.id for one in parked)
-        for other in self.world.members:
-            if other is self or not other.is_up:
-                continue
-            for one in other.host.migrations.parked.values():
-                if one.source == self.name:
-                    history.gone.add(one.runtime.state.id)
-                    history.sunk.update(_private(one.runtime.state))
+        others = [other for other in self.world.members if other is not self and other.is_up]
+        for other in others:
+            for token, agent in self._parked_from(other):
+                if other._has_let_go(token):
+                    history.lose_agent(agent)
+                else:
+                    history.parked[token] = agent
+            for token, agent in other._parked_from(self):
+                if self._has_let_go(token):
+                    history.lose_agent(agent)
             history.unsettled.update(other.given_to(self.name))
+
+    def _parked_from(self, other: LimeHost) -> Iterator[tuple[str, AgentState]]:
+        """The agents that are parked here, and have left the other host in its current life."""
+        for token, parked in self.host.migrations.parked.items():
+            if (parked.source, parked.incarnation) == (other.name, other.core.incarnation):
+                yield token, parked.runtime.state
+
+    def _has_let_go(self, token: str) -> bool:
+        decision = self.host.migrations.decisions.get(token)
+        return decision is not None and decision.go
 
     async def leave(self) -> None:
         if self.is_up:

@@ -61,6 +61,7 @@ class Case:
             message: act for act in history.acts if act.verb in ADDS for message in act.messages
         }
         self.numbers = {message[2]: message for message in self.added}
+        self.mail = {message for message, act in self.added.items() if act.to is not None}
         self.takes = [act for act in history.acts if act.verb in TAKES]
         self.reads = [act for act in history.acts if act.verb in READS]
         self.takers: dict[Message, list[MelonAct]] = defaultdict(list)
@@ -96,17 +97,25 @@ class Case:
         return message in self.told or in_log
 
     def was_killed_unconfirmed(self, act: MelonAct, message: Message) -> bool:
-        """Whether a taker was killed with its host before the message was confirmed. If another
-        host has delivered the message, the `Doubt` of that host decides that the message returns. A
-        directed message is confirmed at the host of the taker: at once, if its disk has room."""
+        """Whether a taker ended with its host before the message was confirmed. If another host
+        has delivered the message, the `Doubt` of that host decides that the message returns. A
+        directed message is confirmed at the host of the taker, before its process gets another."""
         added = self.added[message]
+        if added.to is not None:
+            unrecorded = self.history.unrecorded.get((act.host, act.life), ())
+            return message in unrecorded and not self._has_later_mail(act)
         ends = self.history.ends.get(act.host, ())
         end = next((end for end in ends if end > act.begin), 0)
-        owed = self.history.owed.get((act.host, end), ())
-        if added.to is None:
-            return added.host != act.host and added.host in owed
-        until = (act.end or act.begin) + UNDER_WAY_TICKS
-        return act.host in owed or act.begin < end < until
+        return added.host != act.host and added.host in self.history.owed.get((act.host, end), ())
+
+    def _has_later_mail(self, act: MelonAct) -> bool:
+        """Whether the process of a take got a directed message in a later one."""
+        return any(
+            one.melon == act.melon
+            and one.begin > (act.end or one.begin)
+            and any(message in self.mail for message in one.messages)
+            for one in self.takes
+        )
 
     def may_have_lost(self, act: MelonAct) -> bool:
         """Whether an operation may have taken a message that it could neither return nor give

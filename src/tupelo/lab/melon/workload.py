@@ -29,7 +29,7 @@ from tupelo.lab.simulation import (
     History,
     Nemesis,
     Operation,
-    Outcome,
+    OperationOutcome,
     SimulatedHost,
     Simulation,
     SimulationPlan,
@@ -131,7 +131,7 @@ class MelonAct(Operation):
     sender: str | None = None
     """Only messages of this host were wanted."""
     pin: bool = False
-    how: Outcome = "killed"
+    how: OperationOutcome = "killed"
     end: int | None = None
     error: str = ""
     is_late: bool = False
@@ -231,6 +231,9 @@ class MelonHistory(History[MelonAct]):
         """When each host crashed, or left."""
         self.owed: dict[tuple[str, int], frozenset[str]] = {}
         """For each end of a host: the hosts whose deliveries it had not confirmed."""
+        self.unrecorded: dict[tuple[str, int], frozenset[Message]] = {}
+        """For each life of a host that has ended: the directed messages that its processes had got,
+        and whose takes were not on disk."""
         self.fault_ticks: list[int] = []
         """When faults of the network began."""
         self.ending = Ending()
@@ -408,20 +411,22 @@ class MelonHost(SimulatedHost):
     def ending(self, crashes: bool) -> None:
         self.inspect()
         self.world.history.ended(self.name, self._owed() if crashes else self._unreached())
+        if crashes:
+            self._note_unrecorded()
 
     def left(self) -> None:
         self.world.history.ended(self.name)  # What came meanwhile has ended too.
+        self._note_unrecorded()
+
+    def _note_unrecorded(self) -> None:
+        letters = self.messages.directed.unrecorded
+        found = frozenset(tuple(letter.fields) for letter in letters)
+        self.world.history.unrecorded[self.name, self.lives] = found
 
     def _owed(self) -> list[str]:
-        """The hosts whose deliveries are not confirmed to them; also this one, if it has not
-        recorded all directed messages that were taken."""
+        """The hosts whose deliveries are not confirmed to them."""
         unsettled = self.core.federation.unsettled
-        own = self.messages.directed.is_settling
-        return [
-            one.name
-            for one in self.world.members
-            if unsettled(one.core.id) or (one is self and own)
-        ]
+        return [one.name for one in self.world.members if unsettled(one.core.id)]
 
     def _unreached(self) -> list[str]:
         """Those of them that a goodbye does not reach."""

@@ -51,7 +51,7 @@ AGAIN_SECONDS = 0.05
 SESSION_READS_MAX = 30
 FEW = 8
 
-Fields = tuple[str, str, int, str]
+RecordedFields = tuple[str, str, int, str]
 
 
 class RecordingTask(msgspec.Struct):
@@ -179,7 +179,7 @@ class RecordingClient:
             case "fetch":
                 self._took(await self._mail.take_all(template, limit=2 * FEW, scope=tupelo.HERE))
 
-    async def _write(self, space: Any, entries: list[Fields], **options: Any) -> list[Any]:
+    async def _write(self, space: Any, entries: list[RecordedFields], **options: Any) -> list[Any]:
         leases: list[Any] = await space.write_all(entries, **options)
         self._wrote(entries)
         return leases
@@ -224,17 +224,17 @@ class RecordingClient:
                 await txn.abort()
             raise
 
-    def _some(self, key: str, most: int) -> list[Fields]:
+    def _some(self, key: str, most: int) -> list[RecordedFields]:
         """New entries, so many at most."""
         first = self._numbers + 1
         self._numbers += self._rng.randint(1, most)
         return [(key, self.name, number, "text") for number in range(first, self._numbers + 1)]
 
-    def _wrote(self, entries: list[Fields]) -> None:
+    def _wrote(self, entries: list[RecordedFields]) -> None:
         for _, writer, number, _ in entries:
             self.told.written.setdefault(writer, []).append(number)
 
-    def _took(self, entries: list[Fields | None]) -> None:
+    def _took(self, entries: list[RecordedFields | None]) -> None:
         for entry in entries:
             if entry is not None:
                 self.told.taken.setdefault(entry[1], []).append(entry[2])

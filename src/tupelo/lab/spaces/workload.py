@@ -34,7 +34,7 @@ from tupelo.lab.simulation import (
     History,
     Nemesis,
     Operation,
-    Outcome,
+    OperationOutcome,
     SimulatedHost,
     Simulation,
     SimulationPlan,
@@ -103,7 +103,7 @@ class Act(Operation):
     many: bool = False
     session: str | None = None
     ret: float = inf
-    how: Outcome = "killed"
+    how: OperationOutcome = "killed"
     entries: list[Entry] = field(default_factory=list)
     error: str = ""
     covered: frozenset[str] = frozenset()

@@ -43,5 +43,5 @@ def run_campaign(
 
         runs = run_journal if model == "journal" else run_round
         result = runs(plan, tell)
-        (place / "anomalies.txt").write_text("".join(f"{one}\n\n" for one in result.anomalies))
+        (place / "violations.txt").write_text("".join(f"{one}\n\n" for one in result.violations))
         yield model, round_seed, place, result

@@ -5,7 +5,7 @@ each write is known by its value), the moments at which hosts were killed, and t
 The clients that drain the spaces after the faults are clients like the others: the values that they
 take were there at the end.
 
-| anomaly | meaning |
+| violation | meaning |
 | --- | --- |
 | invented | a client got a value that nobody has written, or before anyone had begun to |
 | told wrong | an operation said that nothing was done, and its value was seen |
@@ -21,7 +21,7 @@ take were there at the end.
 | not seen | when all was well, a space could not be looked into |
 | stuck | an operation did not end, though all links and hosts were well |
 
-Anomalies that no implementation could prevent are excused, where they are checked.
+Violations that no implementation could prevent are excused, where they are checked.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ORDERED_BY_SOURCE = frozenset({"space", "melon", "pubsub"})
 
 
 @dataclass(frozen=True)
-class Anomaly:
+class Violation:
     """A contradiction in a history."""
 
     kind: str
@@ -78,8 +78,8 @@ class Facts:
     """Models whose values are lost with the host of their writer: agents of LIME."""
 
 
-def check(history: TortureHistory, facts: Facts) -> list[Anomaly]:
-    """All anomalies of a history; first those that cannot go away with more time."""
+def check(history: TortureHistory, facts: Facts) -> list[Violation]:
+    """All violations of a history; first those that cannot go away with more time."""
     case = _Case(history, facts)
     return [
         *case.inventions(),
@@ -95,9 +95,9 @@ def check(history: TortureHistory, facts: Facts) -> list[Anomaly]:
     ]
 
 
-def may_mend(anomaly: Anomaly) -> bool:
-    """Whether an anomaly may go away with more time, because a value was not seen yet."""
-    return anomaly.kind in ("lost", "half done", "sum", NOT_SEEN)
+def may_mend(violation: Violation) -> bool:
+    """Whether a violation may go away with more time, because a value was not seen yet."""
+    return violation.kind in ("lost", "half done", "sum", NOT_SEEN)
 
 
 class _Case:
@@ -144,7 +144,7 @@ class _Case:
 
     # Values
 
-    def inventions(self) -> Iterator[Anomaly]:
+    def inventions(self) -> Iterator[Violation]:
         seen: dict[str, list[ClientOperation]] = defaultdict(list)
         for sightings in (self.takers, self.readers_of):
             for value, some in sightings.items():
@@ -156,26 +156,26 @@ class _Case:
         for value, some in seen.items():
             writing = self.writer.get(value)
             if writing is None:
-                yield Anomaly("invented", f"{value} was never written; {some[0]}")
+                yield Violation("invented", f"{value} was never written; {some[0]}")
                 continue
             early = [one for one in some if one.ended < writing.began]
             if early:
                 text = f"{value} was seen before it was written; {early[0]}"
-                yield Anomaly("invented", text)
+                yield Violation("invented", text)
             if writing.outcome == "fail":
                 text = f"{value} was seen, and was not written: {writing}; {some[0]}"
-                yield Anomaly("told wrong", text)
+                yield Violation("told wrong", text)
 
-    def doubles(self) -> Iterator[Anomaly]:
+    def doubles(self) -> Iterator[Violation]:
         """Values that were taken twice. If a client is killed before it has confirmed a value, the
         value returns, and another client may take it too."""
         for value, takers in self.takers.items():
             final = [one for one in takers if one.verb == "transfer" or not self.killed(one)]
             if len(final) > 1:
                 text = f"{value}: {'; '.join(map(str, takers))}"
-                yield Anomaly("taken twice", text)
+                yield Violation("taken twice", text)
 
-    def losses(self) -> Iterator[Anomaly]:
+    def losses(self) -> Iterator[Violation]:
         excuses = self.excuses
         for value, writing in self.writer.items():
             if (
@@ -190,7 +190,7 @@ class _Case:
             if excuses[writing.key]:
                 excuses[writing.key] -= 1
                 continue
-            yield Anomaly("lost", f"{value}: {writing}")
+            yield Violation("lost", f"{value}: {writing}")
 
     @cached_property
     def excuses(self) -> Counter[str]:
@@ -211,7 +211,7 @@ class _Case:
                     found[one.key] += MANY if one.many else 1
         return found
 
-    def ghosts(self) -> Iterator[Anomaly]:
+    def ghosts(self) -> Iterator[Violation]:
         for value, readers in self.readers_of.items():
             if _model(readers[0].key) in STALE_READS or not self.takers[value]:
                 continue
@@ -222,7 +222,7 @@ class _Case:
             for one in readers:
                 if one.verb == "read" and one.began > since.ended:
                     text = f"{value} was taken: {since}; and read later: {one}"
-                    yield Anomaly("ghost", text)
+                    yield Violation("ghost", text)
                     break
 
     # Transactions
@@ -260,7 +260,7 @@ class _Case:
             if one.verb == "transfer" and one.outcome in ("unknown", "pending", "fail")
         ]
 
-    def transfers(self) -> Iterator[Anomaly]:
+    def transfers(self) -> Iterator[Violation]:
         """Of a committed transaction all written values were seen, and nobody else got the values
         that it took; of an aborted one the other way round; of an unknown one either."""
         for one in self.operations:
@@ -272,10 +272,10 @@ class _Case:
             if one.outcome == "ok":
                 if returned:
                     text = f"what it took was given to others ({', '.join(returned)}): {one}"
-                    yield Anomaly("half done", text)
+                    yield Violation("half done", text)
                 if missing:
                     text = f"what it wrote was not seen ({', '.join(missing)}): {one}"
-                    yield Anomaly("half done" if shown else "lost", text)
+                    yield Violation("half done" if shown else "lost", text)
             elif one.outcome == "fail":
                 # `inventions` checks the values that it wrote.
                 gone = [
@@ -289,16 +289,16 @@ class _Case:
                 ]
                 if gone:
                     text = f"it was called off, and took {', '.join(gone)} with it: {one}"
-                    yield Anomaly("half done", text)
+                    yield Violation("half done", text)
             elif (shown and returned) or (shown and missing):
                 text = f"seen {', '.join(shown)}; given to others {', '.join(returned) or '-'}; "
                 text += f"not seen {', '.join(missing) or '-'}: {one}"
-                yield Anomaly("half done", text)
+                yield Violation("half done", text)
             elif not shown and not returned and one.got and not self.excuses[one.key]:
                 text = f"neither what it took nor what it wrote is there: {one}"
-                yield Anomaly("half done", text)
+                yield Violation("half done", text)
 
-    def sums(self) -> Iterator[Anomaly]:
+    def sums(self) -> Iterator[Violation]:
         """The sum of the accounts at the end is the sum that was paid in."""
         paid: Counter[str] = Counter()
         final: Counter[str] = Counter()
@@ -313,11 +313,11 @@ class _Case:
             if any(map(self.sunk, opened)):
                 continue
             if final[key] != amount:
-                yield Anomaly("sum", f"{key}: {amount} was paid in, and {final[key]} is there")
+                yield Violation("sum", f"{key}: {amount} was paid in, and {final[key]} is there")
 
     # Readers
 
-    def readers(self) -> Iterator[Anomaly]:
+    def readers(self) -> Iterator[Violation]:
         got: dict[tuple[str, str], list[str]] = defaultdict(list)
         for one in sorted(self.operations, key=lambda one: one.began):
             if one.verb in ("once", "ordered"):
@@ -325,11 +325,11 @@ class _Case:
         for (key, reader), values in got.items():
             for value, times in Counter(values).items():
                 if times > 1:
-                    yield Anomaly("seen twice", f"{value} by {reader}")
+                    yield Violation("seen twice", f"{value} by {reader}")
             if _model(key) in ORDERED_BY_SOURCE:
                 yield from self._out_of_order(reader, values)
 
-    def _out_of_order(self, reader: str, values: list[str]) -> Iterator[Anomaly]:
+    def _out_of_order(self, reader: str, values: list[str]) -> Iterator[Violation]:
         latest: dict[tuple[str, str], ClientOperation] = {}
         for value in values:
             writing = self.writer.get(value)
@@ -339,11 +339,11 @@ class _Case:
             before = latest.get(source)
             if before is not None and writing.ended < before.began:
                 text = f"{reader} was given {value} after {', '.join(before.wrote)}"
-                yield Anomaly("out of order", text)
+                yield Violation("out of order", text)
             if before is None or writing.began > before.began:
                 latest[source] = writing
 
-    def views(self) -> Iterator[Anomaly]:
+    def views(self) -> Iterator[Violation]:
         """The orders that readers of a view saw are compatible with one order."""
         sequences: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for one in sorted(self.operations, key=lambda one: one.began):
@@ -359,23 +359,23 @@ class _Case:
                 sorter.prepare()
             except CycleError as error:
                 circle = " before ".join(error.args[1])
-                yield Anomaly("two orders", f"in the view {view}: {circle}")
+                yield Violation("two orders", f"in the view {view}: {circle}")
 
-    def directed(self) -> Iterator[Anomaly]:
+    def directed(self) -> Iterator[Violation]:
         for value, takers in self.takers.items():
             writing = self.writer.get(value)
             if writing is not None and writing.to:
                 for one in takers:
                     if one.where != writing.to:
                         text = f"{value} is for {writing.to}: {one}"
-                        yield Anomaly("misdirected", text)
+                        yield Violation("misdirected", text)
 
-    def stuck(self) -> Iterator[Anomaly]:
+    def stuck(self) -> Iterator[Violation]:
         """Operations that did not end although their client was not killed: the round waits for its
         clients, and lists them as ended."""
         for one in self.operations:
             if one.outcome == "pending" and not self.killed(one):
-                yield Anomaly("stuck", str(one))
+                yield Violation("stuck", str(one))
 
 
 def amount_of(value: str) -> int:

@@ -23,7 +23,7 @@ import msgspec
 from tupelo import errors
 from tupelo.errors import PeerLost, TimeoutExpired, TransactionEnded, TupeloError
 
-Outcome = Literal["ok", "fail", "unknown", "pending"]
+CallOutcome = Literal["ok", "fail", "unknown", "pending"]
 """`fail`: the operation was certainly not done; `unknown`: it may have been; `pending`: it has no
 end in the history."""
 
@@ -70,7 +70,7 @@ class ClientOperation(msgspec.Struct, omit_defaults=True):
     where: str = ""
     began: float = 0.0
     ended: float = inf
-    outcome: Outcome = "pending"
+    outcome: CallOutcome = "pending"
     wrote: list[str] = []
     got: list[str] = []
     reader: str = ""
@@ -157,7 +157,7 @@ class Begun:
         outcome = outcome_of(error) if self._one.commits else "fail"
         self._end(outcome, f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
-    def _end(self, outcome: Outcome, error: str = "") -> None:
+    def _end(self, outcome: CallOutcome, error: str = "") -> None:
         one = self._one
         one.outcome, one.error, one.ended = outcome, error, time.monotonic()
         self._log.put(one)

@@ -24,7 +24,7 @@ import msgspec
 
 import tupelo
 from tupelo.errors import TupeloError
-from tupelo.lab.torture.checker import DRAIN, Anomaly, Facts, check
+from tupelo.lab.torture.checker import DRAIN, Facts, Violation, check
 from tupelo.lab.torture.history import ClientOperation, HistoryLog, TortureHistory, read_history
 from tupelo.lab.torture.processes import Command, TortureFailed
 from tupelo.lab.torture.round import RoundConfig, RoundResult
@@ -130,7 +130,7 @@ async def stop_and_look(plan: RoundConfig, told: Callable[[float], None]) -> Rou
     try:
         await process.line()
         began = time.monotonic()
-        while not result.anomalies:
+        while not result.violations:
             images = sum(result.faults.values())
             elapsed = time.monotonic() - began
             share = elapsed / plan.seconds if plan.faults is None else images / plan.faults
@@ -149,7 +149,7 @@ async def stop_and_look(plan: RoundConfig, told: Callable[[float], None]) -> Rou
             kind = rng.choice(("process killed", "log cut", "log blotted"))
             result.faults[kind] += 1
             lose_power(image, kind, rng)
-            result.anomalies += await asyncio.to_thread(check_image, image)
+            result.violations += await asyncio.to_thread(check_image, image)
     finally:
         await process.kill()
     for one in read_history([plan.folder / HISTORY]).operations:
@@ -196,14 +196,14 @@ def lose_power(image: Path, kind: str, rng: Random) -> None:
     wal.write_bytes(log)
 
 
-def check_image(image: Path) -> list[Anomaly]:
+def check_image(image: Path) -> list[Violation]:
     """Open the copy as after a restart, and compare its entries with the acknowledged ones."""
     history = read_history([image / HISTORY])
     try:
         with tupelo.Space(SPACE, path=image / FILE) as space:
             found = [value for _, value, _ in space.read_all(("value", str, str))]
     except TupeloError as error:
-        return [Anomaly("lost", f"the file does not open: {error}")]
+        return [Violation("lost", f"the file does not open: {error}")]
     now = time.monotonic()
     drain = ClientOperation(
         DRAIN, 1, "take", "journal:value", SPACE, now, now, "ok", got=found, many=True

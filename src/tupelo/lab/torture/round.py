@@ -22,7 +22,7 @@ import msgspec
 import tupelo
 from tupelo.errors import TupeloError
 from tupelo.lab.torture import worker
-from tupelo.lab.torture.checker import DRAIN, NOT_SEEN, Anomaly, Facts, check, may_mend
+from tupelo.lab.torture.checker import DRAIN, NOT_SEEN, Facts, Violation, check, may_mend
 from tupelo.lab.torture.history import HistoryLog, TortureHistory, read_history
 from tupelo.lab.torture.nemesis import FAULTS, FaultRecord, ProcessNemesis
 from tupelo.lab.torture.processes import (
@@ -96,14 +96,14 @@ class RoundResult:
     """By outcome."""
     errors: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
-    anomalies: list[Anomaly] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
     rounds: int = 1
 
     def add(self, other: RoundResult) -> None:
         self.operations += other.operations
         self.errors += other.errors
         self.faults += other.faults
-        self.anomalies += other.anomalies
+        self.violations += other.violations
         self.rounds += other.rounds
 
 
@@ -302,12 +302,12 @@ class Round:
             await self._heal()
             await self._enough()
             await self._stop()
-            anomalies = await self._look()
+            violations = await self._look()
         finally:
             if nemesis is not None:
                 await nemesis.stop()
             await self._clear_up()
-        result = RoundResult(faults=nemesis.counts(), anomalies=anomalies)
+        result = RoundResult(faults=nemesis.counts(), violations=violations)
         for one in self._history().operations:
             result.operations[one.outcome] += 1
             if one.error:
@@ -421,8 +421,8 @@ class Round:
             await one.kill()
         await self._engaged()
 
-    async def _look(self) -> list[Anomaly]:
-        """Drain and check, until there is no anomaly that may go away, or for
+    async def _look(self) -> list[Violation]:
+        """Drain and check, until there is no violation that may go away, or for
         `PATIENCE_SECONDS`."""
         until = time.monotonic() + self.plan.patience_seconds
         while True:
@@ -435,14 +435,14 @@ class Round:
                 await one.process.hear(WorkerDone)
             facts = self._facts()
             (self.plan.folder / FACTS_FILE).write_bytes(msgspec.json.encode(facts))
-            anomalies = [*unseen, *check(self._history(), facts)]
-            hopeless = any(not may_mend(one) for one in anomalies)
-            if not anomalies or hopeless or time.monotonic() > until:
-                return anomalies
+            violations = [*unseen, *check(self._history(), facts)]
+            hopeless = any(not may_mend(one) for one in violations)
+            if not violations or hopeless or time.monotonic() > until:
+                return violations
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _drain(self) -> list[Anomaly]:
-        """Drain all spaces. Returns an anomaly for each client that could not."""
+    def _drain(self) -> list[Violation]:
+        """Drain all spaces. Returns a violation for each client that could not."""
         self._drains += 1
         unseen = []
         log, setting = self._setting(DRAIN)
@@ -455,7 +455,7 @@ class Round:
             try:
                 client.drain()
             except TupeloError as error:
-                unseen.append(Anomaly(NOT_SEEN, f"{client.model}: {error!r}"))
+                unseen.append(Violation(NOT_SEEN, f"{client.model}: {error!r}"))
             finally:
                 log.end(client.name)
         log.close()
@@ -480,7 +480,7 @@ class Round:
             await link.close()
 
 
-def check_again(folder: Path) -> list[Anomaly]:
+def check_again(folder: Path) -> list[Violation]:
     """Check the kept histories of a round again."""
     facts = msgspec.json.decode((folder / FACTS_FILE).read_bytes(), type=Facts)
     return check(read_history(sorted(folder.glob("*.history"))), facts)

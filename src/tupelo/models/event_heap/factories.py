@@ -31,6 +31,7 @@ from tupelo.models.event_heap.uses import check_unused
 from tupelo.space.port import value_of
 from tupelo.space.query import Query
 from tupelo.space.tasks import when_room
+from tupelo.values.checks import is_number
 from tupelo.values.kind import entry
 from tupelo.values.template import Template
 
@@ -49,7 +50,7 @@ REQUESTS_MAX = 100
 
 
 @dataclass
-class Request:
+class FactoryRequest:
     """A request to a factory. The answer names the request by its id."""
 
     request: str | None = None
@@ -58,7 +59,7 @@ class Request:
 
 @entry("tupelo.heap.request")
 @dataclass
-class HeapRequest(Request):
+class HeapRequest(FactoryRequest):
     """Create the heap of this name, or join it. `patience`: seconds that the owner of a total view
     may be away before the view is cloned."""
 
@@ -67,13 +68,13 @@ class HeapRequest(Request):
 
 @entry("tupelo.heap.destroy request")
 @dataclass
-class DestroyRequest(Request):
+class DestroyRequest(FactoryRequest):
     """Destroy the heap at every host."""
 
 
 @entry("tupelo.heap.view request")
 @dataclass
-class ViewRequest(Request):
+class ViewRequest(FactoryRequest):
     """Create a view with the order "none", "source" or "total". It ends when no host within reach
     has used it for `lease` seconds. At least the last `horizon` places of a total view are kept, or
     those of all living events."""
@@ -85,7 +86,7 @@ class ViewRequest(Request):
 
 @entry("tupelo.heap.session request")
 @dataclass
-class SessionRequest(Request):
+class SessionRequest(FactoryRequest):
     """Create a shared session, with this record of seen events or an empty one. It ends when no
     host within reach has used it for `lease` seconds."""
 
@@ -103,7 +104,7 @@ class Made:
     error: str | None = None
 
 
-_RULES: dict[type[Request], str] = {
+_RULES: dict[type[FactoryRequest], str] = {
     HeapRequest: "write",
     DestroyRequest: "administer",
     ViewRequest: "write",
@@ -134,7 +135,7 @@ class Factory:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def ask(self, request: Request) -> str:
+    async def ask(self, request: FactoryRequest) -> str:
         """Serve a request of the program of this host, to its end even if the caller is cancelled;
         returns the id or name of what was made."""
         return await asyncio.shield(self._begin(self._make(request)))
@@ -152,7 +153,7 @@ class Factory:
                 return
             self._begin(self._answer(value_of(entry), entry.origin))
 
-    async def _answer(self, request: Request, agent: str) -> None:
+    async def _answer(self, request: FactoryRequest, agent: str) -> None:
         try:
             self._check_allowed(request, agent)
             made = Made(request.request, await self._make(request))
@@ -162,7 +163,7 @@ class Factory:
             self._free.release()
         await when_room(partial(self._space.door.write, made, lease=ANSWER_SECONDS))
 
-    def _check_allowed(self, request: Request, agent: str) -> None:
+    def _check_allowed(self, request: FactoryRequest, agent: str) -> None:
         """AccessError if the agent that has written the request lacks the right to it. The program
         of the host has all rights."""
         core, rule, heap = self._heaps.core, _RULES[type(request)], _heap_of(request)
@@ -174,7 +175,7 @@ class Factory:
         for one in links:  # Another link may have the same name and fewer rights.
             one.hosted(heap, rule)
 
-    async def _make(self, request: Request) -> str:
+    async def _make(self, request: FactoryRequest) -> str:
         heap = _heap_of(request)
         if isinstance(request, HeapRequest):
             patience = request.patience
@@ -197,7 +198,7 @@ class Factory:
         return made
 
 
-def _heap_of(request: Request) -> str:
+def _heap_of(request: FactoryRequest) -> str:
     if not isinstance(request.heap, str):
         raise BadArgument("heap", "the name of a heap", request.heap)
     return request.heap
@@ -218,6 +219,6 @@ def check_horizon(horizon: object) -> int | None:
 def check_heap(name: object, patience: object) -> str:
     if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
         raise BadArgument("name", f"a text of 1 to {NAME_BYTES_MAX} bytes", name)
-    if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0:
+    if not is_number(patience) or not patience > 0:
         raise BadArgument("patience", "a number of seconds above 0", patience)
     return name

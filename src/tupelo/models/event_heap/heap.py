@@ -46,6 +46,7 @@ from tupelo.space.query import check_wait
 from tupelo.space.session import Seen
 from tupelo.space.tasks import FULL_DISK_SECONDS
 from tupelo.space.waiting import Items, WriteOutcome
+from tupelo.values.checks import check_bool
 from tupelo.values.entry import Entry, freeze
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY
@@ -515,8 +516,7 @@ class Bridge(Closing):
                 raise BadArgument(name, "an EventHeap", heap)
         if a._local.host is not b._local.host or a.name == b.name:
             raise BadArgument("b", "another heap of the same host", b)
-        if not isinstance(both, bool):
-            raise BadArgument("both", "True or False", both)
+        check_bool("both", both)
         a._local.require_open()
         b._local.require_open()
         self.is_async = a.is_async

@@ -86,7 +86,7 @@ class HostedHeap:
         self.replica.require_open()
         await self._ask_factory(requests.DestroyRequest(heap=self.replica.name))
 
-    async def _ask_factory(self, request: requests.Request) -> str:
+    async def _ask_factory(self, request: requests.FactoryRequest) -> str:
         return await heaps_of(self._core).factory.ask(request)
 
     # What is read from

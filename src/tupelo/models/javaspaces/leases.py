@@ -32,6 +32,7 @@ from tupelo.space.clock import SystemClock
 from tupelo.space.dual_api import dual_api, maybe_await
 from tupelo.space.port import port_of
 from tupelo.values import lease as engine
+from tupelo.values.checks import is_number
 from tupelo.values.lease import LeasePolicy, check_lease
 
 FOREVER = math.inf
@@ -45,12 +46,11 @@ def seconds_asked(duration: object, name: str = "lease", *, zero: bool = False) 
     of 0 ends as soon as it begins; it is refused unless `zero`."""
     if duration == math.inf:
         return None
-    number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
-    if number and duration == ANY_LEASE:
+    if is_number(duration) and duration == ANY_LEASE:
         return engine.ANY_LEASE
-    if number and zero and duration == 0:
+    if is_number(duration) and zero and duration == 0:
         return _NO_TIME
-    if not number or not duration > 0:  # type: ignore[operator]
+    if not is_number(duration) or not duration > 0:
         least = "0 or more" if zero else "above 0"
         raise BadArgument(name, f"a number of seconds {least}, FOREVER or ANY", duration)
     return check_lease(duration, name)

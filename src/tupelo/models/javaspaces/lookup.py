@@ -58,8 +58,8 @@ from tupelo.models.javaspaces.events import (
 )
 from tupelo.models.javaspaces.leases import FOREVER, Tenancy, Tenant, seconds_asked
 from tupelo.models.javaspaces.service_items import (
+    AttributeChange,
     Attributes,
-    Change,
     CompiledTemplate,
     Description,
     ServiceItem,
@@ -81,6 +81,7 @@ from tupelo.space.clock import Clock
 from tupelo.space.dual_api import Blocking, DoorT, OnDoor, dual_api, maybe_await, run_sync
 from tupelo.space.port import port_of
 from tupelo.values import lease as engine
+from tupelo.values.checks import is_int
 from tupelo.values.entry import same
 from tupelo.values.kind import Kind, class_of, entry
 from tupelo.values.lease import LeasePolicy
@@ -224,8 +225,7 @@ class ServiceEvent(RemoteEvent):
     @property
     def after(self) -> Description | None:
         """The data of the service in this process after the event; None if it was removed."""
-        after: Description | None = self.__dict__.get("_after")  # not a field: it stays here
-        return after
+        return self.__dict__.get("_after")  # not a field: it stays here
 
     @property
     def item(self) -> ServiceItem | None:
@@ -378,7 +378,7 @@ class Registry:
         service: RegisteredService,
         number: int,
         templates: list[Template],
-        changes: list[Change],
+        changes: list[AttributeChange],
     ) -> None:
         self._change(service, number, lambda there: modified(there, templates, changes))
 
@@ -592,9 +592,7 @@ class Registrar(OnDoor[DoorT]):
     ) -> ServiceMatches:
         """The items of the matching services, at most `max_matches`, and how many match. In an
         item, a service that cannot be reached or whose class is unknown here is None."""
-        if max_matches is not None and (
-            isinstance(max_matches, bool) or not isinstance(max_matches, int) or max_matches < 0
-        ):
+        if max_matches is not None and (not is_int(max_matches) or max_matches < 0):
             raise BadArgument("max_matches", "a whole number, 0 or more, or None", max_matches)
         found, total = await self.ask("find", wanted_by(template), max_matches)
         return ServiceMatches([one.item() for one in found], total)

@@ -67,6 +67,7 @@ from tupelo.space.dual_api import run_sync
 from tupelo.space.port import port_of
 from tupelo.space.query import check_wait
 from tupelo.values import lease as engine
+from tupelo.values.checks import is_number
 from tupelo.values.kind import entry
 from tupelo.values.lease import LeasePolicy
 
@@ -332,7 +333,7 @@ class LeaseRenewalManager(ClosingHandle):
         leases, loop = [managed.lease for managed in group], group[0].loop
         if loop is None:
             here = [Lease(lease.granted) for lease in leases]
-            return run_sync(partial(renew_many, here, asked))  # type: ignore[no-any-return]
+            return run_sync(partial(renew_many, here, asked))
         try:
             work = asyncio.run_coroutine_threadsafe(renew_many(leases, asked), loop)
             return work.result(ASYNC_SECONDS)
@@ -352,8 +353,7 @@ def _tell(listener: Any, managed: _Managed, error: Exception | None) -> None:
 
 
 def _check_moment(expiration: object) -> None:
-    number = isinstance(expiration, (int, float)) and not isinstance(expiration, bool)
-    if not number or expiration != expiration:
+    if not is_number(expiration) or expiration != expiration:
         raise BadArgument("expiration", "a moment in seconds since the epoch", expiration)
 
 
@@ -393,15 +393,13 @@ class RenewalFailureEvent(RemoteEvent):
     @property
     def lease(self) -> Lease | None:
         """The lease; None in an event out of a mailbox."""
-        lease: Lease | None = self.__dict__.get("_lease")  # not a field: it is not sent
-        return lease
+        return self.__dict__.get("_lease")  # not a field: it is not sent
 
     @property
     def error(self) -> Exception | None:
         """The error of the last attempt; None if there was none, or in an event out of a
         mailbox."""
-        error: Exception | None = self.__dict__.get("_error")
-        return error
+        return self.__dict__.get("_error")
 
 
 class LeaseRenewalService(ClosingHandle):
@@ -507,8 +505,7 @@ class LeaseRenewalSet(Tenant):
             raise BadArgument("lease", "a Lease of this package", lease)
         if lease.granted.landlord is self._tenancy:
             raise BadArgument("lease", "one that this service has not granted itself", lease)
-        number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
-        if not number or duration != duration:
+        if not is_number(duration) or duration != duration:
             raise BadArgument("duration", "a number of seconds, or FOREVER", duration)
         if renew_duration == ANY_LEASE and duration != FOREVER:
             raise BadArgument(

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tupelo.errors import BadArgument, UnknownType
 from tupelo.models.javaspaces.space import check_template, require_fields
+from tupelo.values.checks import is_int
 from tupelo.values.entry import Typed, freeze_value, same, shape_of, thaw_value, types_of
 from tupelo.values.kind import is_typed, kind_of
 from tupelo.values.template import Template, as_template
@@ -189,7 +190,7 @@ def wanted_by(template: ServiceTemplate | None) -> CompiledTemplate:
 def check_field(template: ServiceTemplate, index: object, field: object) -> None:
     """BadArgument unless the attribute of the template at this index has such a field."""
     raws = list(template.attributes)
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(raws):
+    if not is_int(index) or not 0 <= index < len(raws):
         raise BadArgument("index", f"the place of one of {len(raws)} attributes", index)
     names = kind_of(type(raws[index])).names if is_typed(raws[index]) else ()
     if field not in names:
@@ -237,17 +238,17 @@ def merged(there: Attributes, added: Iterable[Typed]) -> Attributes:
     return tuple(result)
 
 
-Change = dict[str, Any] | None
+AttributeChange = dict[str, Any] | None
 """New values for some fields of an attribute; None removes the attribute."""
 
 
-def changes_of(templates: object, changes: object) -> tuple[list[Template], list[Change]]:
+def changes_of(templates: object, changes: object) -> tuple[list[Template], list[AttributeChange]]:
     """Attribute templates, and the change for the attributes that match each: the fields that are
     not None replace those of the attribute; None removes the attribute."""
     raws, news = _listed("templates", templates), _listed("attributes", changes)
     if len(raws) != len(news):
         raise BadArgument("attributes", f"{len(raws)} entries or Nones, as templates=", changes)
-    checked: list[Change] = []
+    checked: list[AttributeChange] = []
     for raw, new in zip(raws, news, strict=True):
         if not is_typed(raw):
             raise BadArgument("templates", "entries: instances of dataclasses", raw)
@@ -261,7 +262,9 @@ def changes_of(templates: object, changes: object) -> tuple[list[Template], list
     return [as_template(check_template(raw)) for raw in raws], checked
 
 
-def modified(there: Attributes, templates: list[Template], changes: list[Change]) -> Attributes:
+def modified(
+    there: Attributes, templates: list[Template], changes: list[AttributeChange]
+) -> Attributes:
     """The attributes after these changes, without duplicates."""
     result = []
     for attribute in there:

@@ -47,7 +47,8 @@ from tupelo.space.port import find_port
 from tupelo.space.protocol import AsyncSpaceLike, SpaceLike, is_space
 from tupelo.space.query import check_count
 from tupelo.values.change import Notice
-from tupelo.values.entry import SCALARS, Shape, freeze, freeze_value, thaw
+from tupelo.values.checks import check_bool, is_number
+from tupelo.values.entry import SCALARS, FrozenEntry, freeze, freeze_value, thaw
 from tupelo.values.kind import Kind, class_of, is_typed, kind_of, values_of
 from tupelo.values.kind import entry as named
 from tupelo.values.parts import ANY, Equal, NestedTyped, OfKind, Part, as_part
@@ -211,7 +212,7 @@ class MatchSet:
     def __init__(self, matches: Any, is_async: bool) -> None:
         self.is_async = is_async
         self._matches = matches
-        self._last: tuple[Shape, tuple[Any, ...]] | None = None
+        self._last: FrozenEntry | None = None
 
     @dual_api
     async def next(self) -> Any:
@@ -526,8 +527,7 @@ class JavaSpace05(JavaSpace[DoorT]):
         """Send the listener an event for each entry that matches any of the templates and becomes
         visible, or, unless `visibility_only`, available. An entry that matches several templates
         causes one event."""
-        if not isinstance(visibility_only, bool):
-            raise BadArgument("visibility_only", "True or False", visibility_only)
+        check_bool("visibility_only", visibility_only)
 
         def event(notice: Notice) -> AvailabilityEvent:
             try:
@@ -570,15 +570,13 @@ def is_async_space(space: Any) -> bool:
     """Whether the operations of this space are awaited."""
     if isinstance(space, asynchronous.Space):
         return True
-    is_async: bool = getattr(space, "is_async", False)
-    return is_async
+    return getattr(space, "is_async", False)
 
 
 def clock_of(space: Any) -> Clock:
     """The clock of a space; for one at a host elsewhere, the system clock."""
     port = find_port(space)
-    clock: Clock = getattr(space if port is None else port, "clock", system_clock)
-    return clock
+    return getattr(space if port is None else port, "clock", system_clock)
 
 
 def _most(max_entries: int | None) -> int | None:
@@ -588,6 +586,6 @@ def _most(max_entries: int | None) -> int | None:
 def _wait(timeout: Any) -> float | None:
     if timeout is None or timeout is FOREVER:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+    if not is_number(timeout) or not timeout >= 0:
         raise BadArgument("timeout", "a number of seconds, 0 or more, or FOREVER", timeout)
     return None if timeout > _AS_GOOD_AS_FOREVER else timeout

@@ -61,7 +61,7 @@ from tupelo.space.dual_api import dual_api, maybe_await
 from tupelo.space.leases import grant
 from tupelo.space.port import find_port, port_of
 from tupelo.space.query import check_wait
-from tupelo.space.shared import SharedTransaction, State
+from tupelo.space.shared import SharedState, SharedTransaction
 from tupelo.space.tasks import in_a_thread
 from tupelo.space.twophase import DecisionLog, Outcome, Vote
 from tupelo.values import lease as engine
@@ -442,7 +442,7 @@ class TransactionManager:
         self._lock = threading.Lock()
         self._live: dict[str, Transaction] = {}
         self._families: dict[str, list[str]] = {}  # the ids of a transaction and those within it
-        self._outcomes: OrderedDict[str, State] = OrderedDict()
+        self._outcomes: OrderedDict[str, SharedState] = OrderedDict()
         self._closed = False
 
     # For clients
@@ -477,7 +477,7 @@ class TransactionManager:
         granted = engine.AsyncLease if transaction.is_async else engine.Lease
         return Created(transaction, lease_of(granted(transaction, transaction)))
 
-    def get_state(self, txn_id: str) -> State:
+    def get_state(self, txn_id: str) -> SharedState:
         """ACTIVE, VOTING, COMMITTED, ABORTED, or UNKNOWN if a decider was lost during the
         commit."""
         found = self._transaction(txn_id)
@@ -581,7 +581,7 @@ class TransactionManager:
             self._log_space.write(found)
         return found[1]
 
-    def _transaction(self, txn_id: str) -> Transaction | State:
+    def _transaction(self, txn_id: str) -> Transaction | SharedState:
         """The open transaction with this id, or the state in which it ended."""
         if not isinstance(txn_id, str):
             raise UnknownTransaction(txn_id)

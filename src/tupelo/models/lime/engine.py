@@ -23,7 +23,7 @@ from tupelo.space.tasks import TaskSignal
 from tupelo.space.waiting import WriteOutcome
 from tupelo.store.index import Accept
 from tupelo.values.change import Notice
-from tupelo.values.entry import Entry, Shape
+from tupelo.values.entry import Entry, FrozenEntry
 from tupelo.values.holder import Holder
 from tupelo.values.parts import ANY
 
@@ -116,7 +116,7 @@ class TupleEngine(Protocol):
         """`find`, and remove the tuples."""
         ...
 
-    def write(self, item: tuple[Shape, tuple[Any, ...]], mark: WriteOutcome) -> int:
+    def write(self, item: FrozenEntry, mark: WriteOutcome) -> int:
         """Write a new tuple with the origin, number and destination of the mark. If a strong
         reaction fails nothing is written, and ReactionFailed or Livelock is raised."""
         ...
@@ -242,7 +242,7 @@ class SpaceEngine:
     ) -> tuple[list[Entry], int]:
         return self.port.get_now(_query(template, True, limit=limit, known=known, only=only))
 
-    def write(self, item: tuple[Shape, tuple[Any, ...]], mark: WriteOutcome) -> int:
+    def write(self, item: FrozenEntry, mark: WriteOutcome) -> int:
         return self.port.write_items([item], None, None, None, TaskSignal, 0, mark)[1]
 
     def react(

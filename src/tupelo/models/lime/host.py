@@ -148,8 +148,7 @@ class Host:
     @property
     def name(self) -> str:
         """The name of the host."""
-        name: str = self._door.name
-        return name
+        return self._door.name
 
     @property
     def location(self) -> HostLocation:
@@ -266,8 +265,7 @@ class Host:
         if not isinstance(host, HostLocation) or host == self.server.here:
             raise BadArgument("host", "the HostLocation of another host", host)
         work = self.migrations.load(host.id, cls, args, name)
-        location: AgentLocation = await self._door.on_loop(work)
-        return location
+        return await self._door.on_loop(work)
 
     async def _enter(self, agent: Agent, name: str, class_name: str | None) -> AgentRuntime:
         check_name(name)

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
-Outcome = str | list[Any] | None
+MigrationOutcome = str | list[Any] | None
 
 LOADS_MAX = 1_000
 """The most outcomes of loads for other hosts that are kept until those hosts ask for them."""
@@ -162,7 +162,7 @@ class Migrations:
         self._host = host
         self._server = host.server
         self._pieces: dict[tuple[str, str], list[bytes]] = {}
-        self._loads: dict[tuple[str, str], Outcome] = {}
+        self._loads: dict[tuple[str, str], MigrationOutcome] = {}
         """The outcomes of loads for other hosts, by host and token; None until one is known."""
         self._news: dict[tuple[str, str], asyncio.Event] = {}
         """Set when the outcome of a load at another host is known there, by host and token."""
@@ -196,7 +196,7 @@ class Migrations:
         state, class_name = runtime.state, self._host._class_names[type(runtime.agent)]
         try:
             async with self._server.group.operating():
-                await self._ask(target, ClassCheck(state.id, class_name))
+                await self.ask(target, ClassCheck(state.id, class_name))
             await runtime.pause(role)
             own, kept = _package_of(runtime, target)
             state.state = MIGRATING
@@ -227,7 +227,7 @@ class Migrations:
             for start in range(0, len(content), PIECE_BYTES):
                 end = start + PIECE_BYTES
                 last = end >= len(content)
-                await self._ask(
+                await self.ask(
                     target, PackagePiece(token, runtime.state.id, content[start:end], last)
                 )
         except MigrationFailed:  # The other host has refused it, so nothing is parked there.
@@ -258,7 +258,7 @@ class Migrations:
         """Send a decision; if the other host is lost, `settle` sends it again."""
         decision = self.decisions[token]
         try:
-            await self._ask(decision.host, MigrationDecision(token, decision.go))
+            await self.ask(decision.host, MigrationDecision(token, decision.go))
         except TupeloError as error:
             logger.info(
                 "the decision about an agent is not sent to %s yet: %s", decision.host, error
@@ -266,7 +266,7 @@ class Migrations:
         else:
             del self.decisions[token]
 
-    async def _ask(
+    async def ask(
         self, target: str, body: ClassCheck | PackagePiece | MigrationDecision | Load
     ) -> Any:
         return await self._server.sender.ask(target, MigrationRequest(encode(body)))
@@ -406,7 +406,7 @@ class Migrations:
             async with group.operating():
                 membership = group.membership
                 try:
-                    outcome = await self._ask(target, load)
+                    outcome = await self.ask(target, load)
                 except UnknownHost as error:
                     raise lost or LoadFailed(load.class_name, target, str(error)) from error
                 except PeerLost as error:
@@ -431,7 +431,7 @@ class Migrations:
         elif self._loads.get((source, token)) is not None:
             del self._loads[source, token]
 
-    def _load(self, source: str, load: Load) -> Outcome:
+    def _load(self, source: str, load: Load) -> MigrationOutcome:
         key = source, load.token
         if key in self._loads:
             return self._loads[key]
@@ -448,7 +448,7 @@ class Migrations:
     async def _make(self, key: tuple[str, str], cls: type[Agent], load: Load) -> None:
         """Make an agent for another host, on a thread (or task) of its own."""
         source, token = key
-        outcome: Outcome
+        outcome: MigrationOutcome
         try:
             args = thaw(*decode_entry(load.args))
             outcome = (await self._host._load(source, cls, args, load.name)).id
@@ -534,8 +534,8 @@ def _handle(runtime: AgentRuntime, key: str | int) -> Any:
     return space_of_migrated(runtime, runtime.host.server.space(runtime.state, key))
 
 
-Deliver = Callable[[ReactionCall], object]
-DeliverOf = Callable[[ReactionRecord], Deliver]
+DeliverCall = Callable[[ReactionCall], object]
+DeliverOf = Callable[[ReactionRecord], DeliverCall]
 
 
 class PackedSpace(msgspec.Struct, frozen=True, array_like=True):

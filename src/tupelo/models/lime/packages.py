@@ -108,8 +108,7 @@ class AgentPackages:
                 f"this program has another module {module_name!r} already; if it is of an earlier "
                 "version of the package, start the program anew"
             )
-        found: object = getattr(module, attribute)
-        return found
+        return getattr(module, attribute)
 
 
 @cache

@@ -33,7 +33,7 @@ from tupelo.space import blocking
 from tupelo.space.port import Port, port_of
 from tupelo.space.transaction import may_take
 from tupelo.store.index import Accept
-from tupelo.values.entry import Entry, Shape, freeze
+from tupelo.values.entry import Entry, FrozenEntry, freeze
 from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class InterfaceSpace:
         if self.is_system:
             raise NotAllowed(operation, self.name, "an agent")
 
-    def require_sendable(self, item: tuple[Shape, tuple[Any, ...]]) -> None:
+    def require_sendable(self, item: FrozenEntry) -> None:
         """Raise BadEntry if the space is, or will be, shared and the tuple cannot be sent."""
         if self.shared or self.wanted:
             payload_of(*item)

@@ -35,6 +35,7 @@ from tupelo.models.lime.reactions import (
 from tupelo.models.lime.spaces import SYSTEM_NAME, InterfaceSpace
 from tupelo.space.dual_api import dual_api, run_coroutine
 from tupelo.space.query import check_wait
+from tupelo.values.checks import check_bool
 
 
 class _AgentSpace:
@@ -204,8 +205,7 @@ class LimeTupleSpace(_AgentSpace):
         await self._share([self], shared)
 
     async def _share(self, spaces: list[LimeTupleSpace], shared: bool) -> None:
-        if not isinstance(shared, bool):
-            raise BadArgument("shared", "True or False", shared)
+        check_bool("shared", shared)
         await self._do(self._server.set_shared, [space._interface for space in spaces], shared)
 
     @dual_api

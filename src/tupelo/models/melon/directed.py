@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -34,7 +33,7 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Copies
 from tupelo.models.melon.private import Numbered, PrivateRecords, TakenNumbers
 from tupelo.models.melon.sealed import Letter, Letters, Receipt, Sealed, read_item
-from tupelo.space.tasks import FULL_DISK_SECONDS, TaskSignal, when_room
+from tupelo.space.tasks import TaskSignal, when_room
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
 
@@ -178,7 +177,8 @@ class DirectedMessages:
         self._taken = TakenNumbers(private)
         # Taken and not confirmed: all copies of each letter.
         self._in_hand: dict[tuple[str, int], list[Letter]] = {}
-        self._confirmed_upto = 0  # the position at which the last one is durable
+        # Confirmed: the position at which the record of each is durable, None without a record.
+        self._confirmed: dict[Letter, int | None] = {}
         self._settling: set[asyncio.Task[None]] = set()
         self._silent: WeakSet[Peer] = WeakSet()  # peers that have not told what they have
         self._broadcast = Broadcast()
@@ -361,11 +361,15 @@ class DirectedMessages:
 
     async def take(self, letters: list[Letter]) -> list[Entry]:
         """Take those of these letters that are still here. No other process gets them until they
-        are returned by `put_back`; `confirm` makes the take final."""
+        are returned by `put_back`; `confirm` makes the take final. DiskFull if there is no room
+        for the record of the take; then nothing was taken."""
+        if not letters:
+            return []
         # A process that is killed may get its last letter again after a restart, but none before.
         if self._in_hand:
             await asyncio.sleep(0)
-        await self._private.flush(self._confirmed_upto)
+        self._private.require_room()
+        await self._private.flush(self._record())
         found = [letter for letter in letters if letter in self.letters]
         for letter in found:
             require_known(letter)
@@ -384,31 +388,38 @@ class DirectedMessages:
         """The taker has received these letters: record that, and give receipts once it is on
         disk."""
         letters = [copy for one in taken for copy in self._in_hand.pop(one.key, [])]
-        position: int | None = None
-        with suppress(DiskFull):
-            try:
-                position = self._confirmed_upto = self._taken.add(letters)
-            except (SpaceClosed, JournalFailed):
-                return  # After a restart the letters are here again.
-        task = asyncio.ensure_future(self._give_receipts(letters, position))
+        self._confirmed.update(dict.fromkeys(letters))
+        with suppress(DiskFull, SpaceClosed, JournalFailed):  # The task repeats it, or a restart.
+            self._record()
+        task = asyncio.ensure_future(self._give_receipts(letters))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
-    async def _give_receipts(self, letters: list[Letter], position: int | None) -> None:
+    def _record(self) -> int:
+        """Record the confirmed letters that have no record yet. Returns the position at which the
+        records of all are durable."""
+        missing = [letter for letter, position in self._confirmed.items() if position is None]
+        if missing:
+            self._confirmed.update(dict.fromkeys(missing, self._taken.add(missing)))
+        return max((position or 0 for position in self._confirmed.values()), default=0)
+
+    async def _flush_records(self) -> None:
+        await self._private.flush(self._record())
+
+    async def _give_receipts(self, letters: list[Letter]) -> None:
         assert self.identity is not None
         with suppress(SpaceClosed, JournalError):
-            while position is None:  # The disk was full.
-                await asyncio.sleep(FULL_DISK_SECONDS)
-                with suppress(DiskFull):
-                    position = self._confirmed_upto = self._taken.add(letters)
-            await when_room(partial(self._private.flush, position), flushes=True)
+            await when_room(self._flush_records, flushes=True)
             for letter in letters:
+                self._confirmed.pop(letter, None)
                 self._receipts.give(letter, self.identity)
 
     @property
-    def is_settling(self) -> bool:
-        """Whether confirmed letters are not recorded yet: on a full disk this takes long."""
-        return bool(self._settling)
+    def unrecorded(self) -> list[Letter]:
+        """The letters that programs have got, and that come again if the host is killed now."""
+        in_hand = [copy for copies in self._in_hand.values() for copy in copies]
+        is_durable = self._private.is_durable
+        return in_hand + [one for one, at in self._confirmed.items() if not is_durable(at)]
 
     async def settle(self) -> None:
         """Wait until all confirmed letters are recorded; called before the host leaves."""

@@ -19,6 +19,7 @@ from tupelo.models.melon.served import METHODS, HostedMelon
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.port import value_of
 from tupelo.space.query import check_wait
+from tupelo.values.checks import check_bool
 from tupelo.values.entry import freeze
 from tupelo.values.scope import Coverage
 
@@ -89,7 +90,7 @@ class Melon(Closing):
         identity can take it, and the hosts that carry it there cannot read it. CannotSend if the
         message is too long to be sent."""
         self._door.require_open()
-        _check_pin(pin)
+        check_bool("pin", pin)
         if to is not None:
             if isinstance(self._door, ServedDoor):
                 raise BadArgument("to", NO_KEYS, to)
@@ -109,7 +110,7 @@ class Melon(Closing):
         needed it is collected, unless it is pinned. CannotSend if the message is too long to be
         sent, or to be copied at a host with `copies`."""
         self._door.require_open()
-        _check_pin(pin)
+        check_bool("pin", pin)
         size = _check_message(message)
         if pin or isinstance(self._door, ServedDoor):
             await self._door.tell("write", freeze(message), pin)
@@ -217,11 +218,6 @@ def _check_message(message: object) -> int:
         return check_sendable(message)
     except CannotSend as error:
         raise CannotSend(f"message= cannot be sent to other hosts: {error}") from error
-
-
-def _check_pin(pin: object) -> None:
-    if not isinstance(pin, bool):
-        raise BadArgument("pin", "True or False", pin)
 
 
 def _first(found: list[Any]) -> Any:

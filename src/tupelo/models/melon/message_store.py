@@ -24,7 +24,7 @@ from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
 from tupelo.space.tasks import TaskSignal
-from tupelo.values.entry import Entry, Shape, freeze
+from tupelo.values.entry import Entry, FrozenEntry, freeze
 from tupelo.values.kind import kind_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.peer import Peer
     from tupelo.models.melon.reading import MessageReader
 
-Item = tuple[Shape, tuple[Any, ...]]
 """A message to be written: its shape and its fields."""
 NAME_MAX = 50
 """The maximum length of the name of a Melon; the names of its spaces are longer."""
@@ -161,7 +160,7 @@ class MessageStore(SilentExtension):
         await self._private.flush(position)
         return count
 
-    async def add(self, hosted: HostedSpace, item: Item, pin: bool) -> Entry:
+    async def add(self, hosted: HostedSpace, item: FrozenEntry, pin: bool) -> Entry:
         """Write a message into one of the spaces of this store, and wait until it is durable."""
         with hosted.port.atomic():
             written, position = hosted.port.write_items([item], None, None, None, TaskSignal, 0)

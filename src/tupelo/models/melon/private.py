@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyroaring import BitMap64
 
-from tupelo.errors import SpaceClosed
+from tupelo.errors import JournalError, SpaceClosed
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import PinnedCapacity
 from tupelo.models.melon.sealed import Letter
@@ -78,6 +78,14 @@ class PrivateRecords:
     def forget(self, entry: Entry) -> int:
         """Remove a record; the position at which the removal is durable."""
         return self._hosted.port.cancel(entry)
+
+    def require_room(self) -> None:
+        """Raise DiskFull if the disk has no room for a record; nothing was done then."""
+        self._hosted.port.require_room()
+
+    def is_durable(self, position: int | None) -> bool:
+        """Whether the changes up to this position are durable; False if it is None."""
+        return position is not None and self._hosted.port.is_durable(position)
 
     async def flush(self, position: int) -> None:
         """Wait until the changes up to this position are durable."""
@@ -217,13 +225,13 @@ class Pins:
         """Remove the record of a message that was taken."""
         record = self._records[hosted].pop((entry.origin, entry.n), None)
         if record is not None:
-            with suppress(SpaceClosed):
+            with suppress(SpaceClosed, JournalError):
                 self._private.forget(record)
 
     def _keep(self, hosted: HostedSpace, entry: Entry) -> None:
         """Record a pin again: the taker gave up, and the message has returned."""
         if (entry.origin, entry.n) not in self._records[hosted] and not entry.ended:
-            with suppress(SpaceClosed):
+            with suppress(SpaceClosed, JournalError):
                 self.add(hosted, entry)
 
 

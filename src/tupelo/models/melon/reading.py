@@ -200,7 +200,7 @@ class MessageReader:
             actor=self._actor,
             known=False,
         )
-        got = await federation.get(self._hosted, query, partial=True)
+        got = await federation.get(self._hosted, query, partial=True, ahead=True)
         entries = got.entries
         for place, entry in enumerate(entries if self._known else ()):
             try:

@@ -18,9 +18,10 @@ from tupelo.federation.client.services import (
 from tupelo.federation.hosts.services import DoorService, HandOver
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Collected, CollectedBacklog
-from tupelo.models.melon.message_store import Item, MessageStore, check_name, message_store_of
+from tupelo.models.melon.message_store import MessageStore, check_name, message_store_of
 from tupelo.models.melon.reading import MessageReader
 from tupelo.values.codec import encode_entry, entry_to_wire
+from tupelo.values.entry import FrozenEntry
 
 
 class HostedMelon:
@@ -38,10 +39,10 @@ class HostedMelon:
         self.backlog.close()
         self.message_store.listeners.discard(self.backlog)
 
-    async def store(self, item: Item, pin: bool) -> None:
+    async def store(self, item: FrozenEntry, pin: bool) -> None:
         await self.message_store.add(self.message_store.stored, item, pin)
 
-    async def write(self, item: Item, pin: bool) -> None:
+    async def write(self, item: FrozenEntry, pin: bool) -> None:
         self.message_store.check_copied(len(encode_entry(*item)))
         await self.message_store.add(self.message_store.written, item, pin)
 

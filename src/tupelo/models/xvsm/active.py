@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
-Task = tuple[Any, ...]
+TaskRow = tuple[Any, ...]
 """A function and its arguments."""
-Place = Callable[[], "tuple[Capi, Container | RemoteContainer]"]
+WorkPlace = Callable[[], "tuple[Capi, Container | RemoteContainer]"]
 """Returns the Capi and the container for which a task is computed."""
 
 _TASK = ("task", str, int, str, tuple)  # id, number, function, arguments
@@ -86,7 +86,7 @@ _here = threading.local()
 class ActiveEntry:
     """An entry with work. Subclass it, as a dataclass."""
 
-    def evaluate(self) -> list[Task]:
+    def evaluate(self) -> list[TaskRow]:
         """The tasks, computed independently: `[(function, argument, ...), ...]`."""
         raise NotImplementedError
 
@@ -541,14 +541,14 @@ def active_of(container: Container) -> ActiveCoordinator:
 def current() -> tuple[Capi, Container | RemoteContainer]:
     """To be called by a task: the Capi and the container for which it is run_task, so that it can
     write further ActiveEntries."""
-    place: Place | None = getattr(_here, "place", None)
+    place: WorkPlace | None = getattr(_here, "place", None)
     if place is None:
         raise BadArgument("current", "called by a task of an ActiveEntry", None)
     return place()
 
 
 def run_task(
-    find: Callable[[str], Any], name: str, arguments: tuple[Any, ...], place: Place
+    find: Callable[[str], Any], name: str, arguments: tuple[Any, ...], place: WorkPlace
 ) -> tuple[bool, Any]:
     """Run a task: True and its result, or False and the description of its error."""
     _here.place = place

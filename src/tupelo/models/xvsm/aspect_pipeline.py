@@ -31,6 +31,7 @@ from tupelo.space.protocol import SubscriptionLike
 from tupelo.space.query import WAIT_MAX
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
+from tupelo.values.checks import is_number
 
 INFINITE = math.inf
 """The size of an unbounded container."""
@@ -279,11 +280,7 @@ def seconds(timeout: Any) -> float | None:
     """The checked timeout: None for INFINITE."""
     if timeout is None or timeout == INFINITE:
         return None
-    if (
-        isinstance(timeout, bool)
-        or not isinstance(timeout, (int, float))
-        or not 0 <= timeout <= WAIT_MAX
-    ):
+    if not is_number(timeout) or not 0 <= timeout <= WAIT_MAX:
         raise BadArgument(
             "timeout", f"seconds from 0 to {WAIT_MAX:.0e}, or INFINITE_TIMEOUT for ever", timeout
         )

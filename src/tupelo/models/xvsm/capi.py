@@ -53,6 +53,7 @@ from tupelo.space.port import value_of
 from tupelo.space.query import Query
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
+from tupelo.values.checks import is_int
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY
@@ -688,7 +689,7 @@ def _check_name(name: object) -> str:
 def _check_size(size: object) -> int | None:
     if size is None or size == INFINITE:
         return None
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if not is_int(size) or size < 1:
         raise BadArgument("size", "a whole number above 0, or INFINITE", size)
     return size
 

@@ -46,7 +46,7 @@ _FILE = re.compile(r"([0-9a-f]{32})\.tupelo.*")  # of a container
 ENDING_THREADS = 4
 """How many threads end transactions of clients when that waits for the disk."""
 
-Row = tuple[str, str, str, int | None, tuple[Any, ...]]
+ContainerRow = tuple[str, str, str, int | None, tuple[Any, ...]]
 """A row of the registry: "container", its name, id, size and coordinators."""
 
 
@@ -164,7 +164,7 @@ class Embedded:
         size: int | None,
         coordinators: list[Coordinator],
         optional: list[Coordinator],
-    ) -> tuple[Container, Row]:
+    ) -> tuple[Container, ContainerRow]:
         """A new container. It can be found once its row is in the registry."""
         given = [*coordinators, *optional]
         free = [c for c in given if isinstance(c, Coordinator) and c.container is None]
@@ -188,7 +188,7 @@ class Embedded:
         self.drop(container)
         _release(list(container.coordinators.values()))
 
-    def opened(self, row: Row) -> Container:
+    def opened(self, row: ContainerRow) -> Container:
         """The container of a row, opened from its file if it is not open yet."""
         _, name, container_id, size, specs = row
         with self.lock:
@@ -306,7 +306,7 @@ class Embedded:
         with self.lock:
             return self._containers.get(container_id)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ContainerRow]:
         """All rows of the registry."""
         return self.registry.read_all(("container", str, str, ANY, tuple))
 

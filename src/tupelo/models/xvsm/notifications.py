@@ -44,7 +44,7 @@ OPERATIONS = ("read", "write", "take", "shift", "destroy")
 Listener = Callable[[Any, str, list[Any]], object]
 
 
-Report = tuple[str, list[Any]]
+NotificationReport = tuple[str, list[Any]]
 """The name of an operation, and its entries."""
 
 
@@ -69,7 +69,7 @@ class ListenerQueue:
         """End the notification: no further calls."""
         raise NotImplementedError
 
-    async def _tell(self, report: Report) -> bool:
+    async def _tell(self, report: NotificationReport) -> bool:
         """Call the listener. False if it gets no further reports."""
         try:
             answer = self._listener(self, *report)
@@ -108,7 +108,7 @@ class Notification(ListenerQueue):
         self.registration: Registration | None = None
         self._embedded = capi.embedded
         self._backlog_max = backlog_max
-        self._backlog: deque[Report] = deque()
+        self._backlog: deque[NotificationReport] = deque()
         self._lock = threading.Lock()
         self._changed = ChangeSignal(capi.embedded.clock)
 
@@ -205,7 +205,7 @@ class Notification(ListenerQueue):
             if not await self._tell(report):
                 return
 
-    async def next_report(self) -> Report | None:
+    async def next_report(self) -> NotificationReport | None:
         """Wait for the next report; None if there will be none."""
         while True:
             count = self._changed.count
@@ -217,12 +217,12 @@ class Notification(ListenerQueue):
                 return None
             await self._changed.after(count, None, self._is_async)
 
-    def waiting_report(self) -> Report | None:
+    def waiting_report(self) -> NotificationReport | None:
         """The next report, or None."""
         with self._lock:
             return self._backlog.popleft() if self._backlog else None
 
-    def put_back(self, report: Report) -> None:
+    def put_back(self, report: NotificationReport) -> None:
         """Return a report that was not sent."""
         self._backlog.appendleft(report)
 

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 from tupelo.errors import BadArgument, BadSelector
 from tupelo.space.query import check_count
+from tupelo.values.checks import is_int
 from tupelo.values.entry import SCALARS
 from tupelo.values.kind import entry as named_entry
 from tupelo.values.kind import name_of as kind_name
@@ -140,9 +141,7 @@ class Selector:
             ("min_count", least, 0),
             ("max_count", most, 1),
         ):
-            if number is not None and (
-                isinstance(number, bool) or not isinstance(number, int) or number < floor
-            ):
+            if number is not None and (not is_int(number) or number < floor):
                 raise BadArgument(name, f"a whole number, {floor} or more", number)
         low, high = least or 0, _UNBOUNDED if most is None else most
         if low > high:
@@ -317,9 +316,7 @@ class VectorSelector(Selector):
     def __init__(
         self, index: int | None = None, count: int | EntryCount = 1, **bounds: Unpack[Bounds]
     ) -> None:
-        if index is not None and (
-            isinstance(index, bool) or not isinstance(index, int) or index < 0
-        ):
+        if index is not None and (not is_int(index) or index < 0):
             raise BadArgument("index", "a whole number, 0 or more", index)
         self.index = index
         super().__init__(count, **bounds)

@@ -50,8 +50,8 @@ from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.capi import AsyncCapi
 from tupelo.models.xvsm.chain import ChainQuery
 from tupelo.models.xvsm.container import Container
-from tupelo.models.xvsm.embedded import Embedded, Row, error_of_closed
-from tupelo.models.xvsm.notifications import Notification, Report, check_operations
+from tupelo.models.xvsm.embedded import ContainerRow, Embedded, error_of_closed
+from tupelo.models.xvsm.notifications import Notification, NotificationReport, check_operations
 from tupelo.models.xvsm.selectors import (
     REPEATABLE_READ,
     IsolationLevel,
@@ -63,7 +63,7 @@ from tupelo.models.xvsm.wire import (
     GATE,
     METHODS,
     SERVICE,
-    Token,
+    LeaseToken,
     context_from_wire,
     payload_to_wire,
     selectors_from_wire,
@@ -98,7 +98,7 @@ WRITTEN_MAX = 1_000
 
 
 Wait = float | None
-Txn = SharedTransaction | None
+SiteTxn = SharedTransaction | None
 
 
 class ServingCapi(AsyncCapi):
@@ -122,7 +122,7 @@ class ServingCapi(AsyncCapi):
         question: ChainQuery,
         take: bool,
         wait: Wait,
-        txn: Txn,
+        txn: SiteTxn,
         **how: bool,
     ) -> list[Any]:
         entries = await fetch(container, question, take, wait, txn, **how)
@@ -303,7 +303,7 @@ class SiteService:
             container = self.embedded.known(container_id)
             if container is not None:
                 return container
-        row: Row | None = await self.embedded.registry_aio.read(
+        row: ContainerRow | None = await self.embedded.registry_aio.read(
             ("container", name, ANY if container_id is None else container_id, ANY, tuple), wait=0
         )
         if row is not None:
@@ -316,7 +316,7 @@ class SiteService:
     # The space itself
 
     async def _create_container(
-        self, call: SiteCall, txn: Txn, site: None, name: Any, size: Any, *coordinators: Any
+        self, call: SiteCall, txn: SiteTxn, site: None, name: Any, size: Any, *coordinators: Any
     ) -> Any:
         if await self.embedded.registry_aio.count() >= SPACES_MAX:
             raise NotAllowed("make one more container", str(name), "a client")
@@ -345,7 +345,7 @@ class SiteService:
     # Entries
 
     async def _write(
-        self, call: SiteCall, container: Container, wait: Wait, txn: Txn, entries: list[Any]
+        self, call: SiteCall, container: Container, wait: Wait, txn: SiteTxn, entries: list[Any]
     ) -> Any:
         leases: list[Lease] | None = None
         if call.message.method == "shift":
@@ -369,7 +369,7 @@ class SiteService:
         call: SiteCall,
         container: Container,
         wait: Wait,
-        txn: Txn,
+        txn: SiteTxn,
         selectors: list[Any],
         isolation: IsolationLevel,
     ) -> Any:
@@ -385,7 +385,7 @@ class SiteService:
         return [_encoded(container, entry) for entry in entries] or _nothing(question)
 
     async def _take(
-        self, call: SiteCall, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
+        self, call: SiteCall, container: Container, wait: Wait, txn: SiteTxn, selectors: list[Any]
     ) -> Any:
         client, holder = call.client, call.client.holder.of_call(call.message.call)
         if txn is None and container.fast_owner:
@@ -510,7 +510,7 @@ class SiteService:
 
     # Leases
 
-    def _entry(self, client: SiteClient, container: Container, token: Token) -> AsyncLease:
+    def _entry(self, client: SiteClient, container: Container, token: LeaseToken) -> AsyncLease:
         """The lease of an entry that a client has written. LeaseLost if the entry has left."""
         container_id, work, n, arrival = token
         if container_id != container.id or work is not (container.active is not None):
@@ -683,7 +683,7 @@ def _encoded(container: Container, entry: CoreEntry) -> Any:
     return entry_to_wire(shape, fields)
 
 
-def _pack(report: Report, bytes_max: int) -> bytes | None:
+def _pack(report: NotificationReport, bytes_max: int) -> bytes | None:
     """A report of a notification, encoded; None if it cannot be sent, or is longer."""
     operation, entries = report
     try:

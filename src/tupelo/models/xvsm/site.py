@@ -50,7 +50,7 @@ from tupelo.models.xvsm.wire import (
     METHODS,
     SERVICE,
     TO_WIRE,
-    Token,
+    LeaseToken,
     context_to_wire,
     parse_uri,
     payload_from_wire,
@@ -141,7 +141,7 @@ class RemoteEntry:
     """An entry that was written at a site elsewhere, as the thing of its lease."""
 
     container: str
-    token: Token
+    token: LeaseToken
     expires: float | None
 
 

@@ -366,7 +366,7 @@ _DETAILS: dict[type[Selector], tuple[Callable[[Any], Any], Callable[[Any], Selec
 
 # Leases: how a site knows an entry that was written there
 
-Token = tuple[str, bool, int, int]
+LeaseToken = tuple[str, bool, int, int]
 """The id of the container; whether the entry is work of its ActiveCoordinator; n and arrival."""
 
 
@@ -377,7 +377,7 @@ def _lease_to_wire(lease: Leased) -> list[Any]:
     return list(token)
 
 
-def token_from_wire(encoded: Any) -> Token:
+def token_from_wire(encoded: Any) -> LeaseToken:
     container, work, n, arrival = parts(encoded, 4)
     if [type(part) for part in encoded] != [str, bool, int, int]:
         raise BadFrame("this is no lease of an entry")

@@ -3,13 +3,16 @@ a command runs."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,14 +32,14 @@ from tupelo.apps.shell import clear_errors, complain
 from tupelo.errors import AuditFailed, BadArgument, PipelineError
 from tupelo.pipeline import TITLES
 from tupelo.pipeline.commands.prompt import (
-    Archive,
-    Engine,
-    Federation,
+    ArchiveOption,
+    EngineOption,
+    FederationOption,
     Format,
-    Logs,
-    Master,
-    Password,
-    Tls,
+    LogsArgument,
+    MasterOption,
+    PasswordOption,
+    TlsOption,
     packages,
     reading,
     show,
@@ -51,20 +54,23 @@ if TYPE_CHECKING:
     from tupelo.pipeline.source.options import ReadOptions
 
 
+SkewOption = Annotated[
+    float,
+    typer.Option(
+        min=0.0, metavar="SECONDS", help="Largest difference between the clocks of the hosts."
+    ),
+]
+
+
 def report(
-    logs: Logs,
+    logs: LogsArgument,
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the report.")],
-    skew: Annotated[
-        float,
-        typer.Option(
-            min=0.0, metavar="SECONDS", help="Largest difference between the clocks of the hosts."
-        ),
-    ] = 0.0,
-    archive: Archive = None,
-    federation: Federation = False,
-    master: Master = None,
-    password: Password = None,
-    tls: Tls = None,
+    skew: SkewOption = 0.0,
+    archive: ArchiveOption = None,
+    federation: FederationOption = False,
+    master: MasterOption = None,
+    password: PasswordOption = None,
+    tls: TlsOption = None,
 ) -> None:
     """Run all jobs, and write Parquet tables and one page with plots.
 
@@ -106,16 +112,16 @@ def report(
 SHOWN_MAX = 100
 """The default number of rows shown."""
 
-To = Annotated[
+ToOption = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Write all rows to FOLDER/NAME.parquet, and print none."),
 ]
-Space = Annotated[
+SpaceOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Only the logs of this space; separate several by commas."),
 ]
-Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Print at most N rows.")]
-How = Annotated[Format, typer.Option("--format", help="Output format of the rows.")]
+LimitOption = Annotated[int, typer.Option(min=1, metavar="N", help="Print at most N rows.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format of the rows.")]
 
 app = typer.Typer(no_args_is_help=True, help="Archive and analyse the log of changes.")
 
@@ -131,10 +137,10 @@ def archive(
         ),
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="The archive.")],
-    space: Space = None,
-    federation: Federation = False,
-    password: Password = None,
-    tls: Tls = None,
+    space: SpaceOption = None,
+    federation: FederationOption = False,
+    password: PasswordOption = None,
+    tls: TlsOption = None,
 ) -> None:
     """Seal logs (copy them to an archive of Parquet files). Their spaces may be in use."""
     with clear_errors(), packages():
@@ -193,16 +199,16 @@ class ExportFormat(Enum):
 
 @app.command()
 def export(
-    logs: Logs,
+    logs: LogsArgument,
     to: Annotated[Path, typer.Option(metavar="DIR", help="The table.")],
     how: Annotated[
         ExportFormat, typer.Option("--format", help="The format of the table.")
     ] = ExportFormat.DELTA,
-    space: Space = None,
-    archive: Archive = None,
-    federation: Federation = False,
-    password: Password = None,
-    tls: Tls = None,
+    space: SpaceOption = None,
+    archive: ArchiveOption = None,
+    federation: FederationOption = False,
+    password: PasswordOption = None,
+    tls: TlsOption = None,
 ) -> None:
     """Copy logs to a table for other engines, or add the new changes to the table."""
     with clear_errors(), packages():
@@ -210,8 +216,8 @@ def export(
             raise PipelineError('this needs deltalake: pip install "tupelo[delta]"')
         from tupelo.pipeline.logs import delta
 
-        options = reading(archive, federation, password, tls, space=space)
-        found, _ = PipelineCommand(logs, options, None, None, 1, Format.TABLE).logs()
+        command = PipelineCommand(logs, space, archive, federation, password=password, tls=tls)
+        found, _ = command.logs()
         console = Console(highlight=False, soft_wrap=True)
         for log in found:
             added = delta.export(log, to)
@@ -220,7 +226,7 @@ def export(
 
 @app.command()
 def watch(
-    logs: Logs,
+    logs: LogsArgument,
     to: Annotated[
         str,
         typer.Option(metavar="URL", help="Space to write the anomalies to: tupelo://host/space."),
@@ -256,12 +262,12 @@ def watch(
     once: Annotated[
         bool, typer.Option("--once", help="Check the present changes, and end.")
     ] = False,
-    space: Space = None,
-    archive: Archive = None,
-    federation: Federation = False,
-    master: Master = None,
-    password: Password = None,
-    tls: Tls = None,
+    space: SpaceOption = None,
+    archive: ArchiveOption = None,
+    federation: FederationOption = False,
+    master: MasterOption = None,
+    password: PasswordOption = None,
+    tls: TlsOption = None,
 ) -> None:
     """Write an entry (an anomaly) to a space when a backlog grows, a worker takes nothing, or
     latency is high."""
@@ -269,8 +275,9 @@ def watch(
         from tupelo.pipeline import anomalies, session
         from tupelo.pipeline.spark import complaints
 
-        options = reading(archive, federation, password, tls, space=space)
-        PipelineCommand(logs, options, master, None, 1, Format.TABLE).logs()
+        command = PipelineCommand(logs, space, archive, federation, password=password, tls=tls)
+        command.logs()  # Raises errors before Spark is started.
+        options = command.options
         limits = anomalies.Limits(seconds=every, grows=grows, quiet=quiet, slow=slow)
         spark = session(master, **{"spark.sql.shuffle.partitions": 2})
         with complaints():
@@ -289,23 +296,28 @@ app.command()(report)
 
 
 class PipelineCommand:
-    """The logs that a command names, and where the result goes."""
+    """The logs that a command names, and where the result goes. The parameters are the common
+    options of the commands."""
 
     def __init__(
         self,
-        logs: list[str],
-        options: dict[str, str],
-        master: str | None,
-        to: Path | None,
-        limit: int,
-        how: Format,
+        logs: LogsArgument,
+        space: SpaceOption = None,
+        archive: ArchiveOption = None,
+        federation: FederationOption = False,
+        to: ToOption = None,
+        limit: LimitOption = SHOWN_MAX,
+        how: FormatOption = Format.TABLE,
+        master: MasterOption = None,
+        password: PasswordOption = None,
+        tls: TlsOption = None,
     ) -> None:
+        self.options = reading(archive, federation, password, tls, space=space)
+        self.how = how
+        self.master = master
         self._logs = logs
-        self._options = options
-        self._master = master
         self._to = to
         self._limit = limit
-        self._how = how
 
     def answer(self, name: str, run: Callable[[DataFrame], DataFrame]) -> None:
         """Run a job on Spark, and show its result or write it."""
@@ -317,10 +329,10 @@ class PipelineCommand:
 
         file = self._file(name)
         self.logs()
-        spark = session(self._master)
+        spark = session(self.master)
         with spark_progress(spark, JOBS[name].title), complaints():
             # Read once: a log that grows would have a different end at each use.
-            read = changes(spark, *self._logs, **self._options).drop("payload").persist()
+            read = changes(spark, *self._logs, **self.options).drop("payload").persist()
             table = run(read)
             if without_names(table.columns):
                 table = with_names(table, names_in(read))
@@ -347,7 +359,7 @@ class PipelineCommand:
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
-        parsed = ReadOptions.read({**self._options, "paths": json.dumps(self._logs)})
+        parsed = ReadOptions.read({**self.options, "paths": json.dumps(self._logs)})
         found = resolve(parsed)
         if parsed.spaces is not None:
             existing = {log.space for log in found}
@@ -366,63 +378,63 @@ class PipelineCommand:
         return file
 
     def _show(self, rows: pa.Table) -> None:
-        show(rows.slice(0, self._limit), self._how)
+        show(rows.slice(0, self._limit), self.how)
         if rows.num_rows > self._limit:
             complain(f"there are more than these {self._limit} rows; see --limit and --to")
 
 
-@app.command(help=f"{TITLES['audit']}. The exit code is 1 if there is a fault.")
+def _add(name: str, function: Callable[..., None], more: str = "") -> None:
+    """Add the command of a job, `function(command, **options)`: the options are those of the
+    function, and the common options make the PipelineCommand."""
+    common = inspect.signature(PipelineCommand, eval_str=True).parameters
+    own = [*inspect.signature(function, eval_str=True).parameters.values()][1:]
+
+    def run(**given: Any) -> None:
+        with clear_errors(), packages():
+            common_given = {name: given.pop(name) for name in common}
+            function(PipelineCommand(**common_given), **given)
+
+    logs, *options = common.values()
+    parameters = [logs, *own, *options]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    app.command(name, help=f"{TITLES[name]}.{more}")(run)
+
+
 def audit(
-    logs: Logs,
+    command: PipelineCommand,
     drained: Annotated[
         bool, typer.Option("--drained", help="Report every entry that is left as a fault.")
     ] = False,
-    skew: Annotated[
-        float,
-        typer.Option(
-            min=0.0, metavar="SECONDS", help="Largest difference between the clocks of the hosts."
-        ),
-    ] = 0.0,
-    space: Space = None,
-    archive: Archive = None,
-    federation: Federation = False,
-    to: To = None,
-    limit: Limit = SHOWN_MAX,
-    how: How = Format.TABLE,
-    engine: Engine = EngineName.AUTO,
-    master: Master = None,
-    password: Password = None,
-    tls: Tls = None,
+    skew: SkewOption = 0.0,
+    engine: EngineOption = EngineName.AUTO,
 ) -> None:
-    with clear_errors(), packages():
-        if engine is not EngineName.SPARK:
-            keep_pandas_out()
-        options = reading(archive, federation, password, tls, space=space)
-        command = PipelineCommand(logs, options, master, to, limit, how)
-        found, parsed = command.logs()
-        rows = sum(last - first + 1 for first, last in (log.bounds() for log in found))
-        if chosen(engine, master, rows) is EngineName.DUCKDB:
-            from tupelo.pipeline.reports.names import names_of
-            from tupelo.pipeline.sql.audit import FAULTS, audited
-            from tupelo.pipeline.sql.duck import LogTable
+    if engine is not EngineName.SPARK:
+        keep_pandas_out()
+    found, parsed = command.logs()
+    rows = sum(last - first + 1 for first, last in (log.bounds() for log in found))
+    if chosen(engine, command.master, rows) is EngineName.DUCKDB:
+        from tupelo.pipeline.reports.names import names_of
+        from tupelo.pipeline.sql.audit import FAULTS, audited
+        from tupelo.pipeline.sql.duck import LogTable
 
-            read = LogTable(found, parsed)
-            table, seen = audited(read, drained=drained, skew_seconds=skew)
-            names = names_of(found if table.num_rows else [])
-            command.give("audit", names.beside(table))
-            counts = Counter(table.column("fault").to_pylist())
-            faults = {name: counts[name] for name in FAULTS if counts[name]}
-        else:
-            seen, faults = _audit_on_spark(command, drained, skew)
-        console = Console(highlight=False, soft_wrap=True, stderr=how is not Format.TABLE)
-        console.print(
-            f"{seen['entries']} entries: {seen['living']} are there still, and"
-            f" {seen['in_doubt']} are in doubt",
-            markup=False,
-        )
-        if faults:
-            raise AuditFailed(faults)
-        console.print("no fault was found", markup=False)
+        read = LogTable(found, parsed)
+        table, seen = audited(read, drained=drained, skew_seconds=skew)
+        names = names_of(found if table.num_rows else [])
+        command.give("audit", names.beside(table))
+        counts = Counter(table.column("fault").to_pylist())
+        faults = {name: counts[name] for name in FAULTS if counts[name]}
+    else:
+        seen, faults = _audit_on_spark(command, drained, skew)
+    console = Console(highlight=False, soft_wrap=True, stderr=command.how is not Format.TABLE)
+    console.print(
+        f"{seen['entries']} entries: {seen['living']} are there still, and"
+        f" {seen['in_doubt']} are in doubt",
+        markup=False,
+    )
+    if faults:
+        raise AuditFailed(faults)
+    console.print("no fault was found", markup=False)
 
 
 def _audit_on_spark(
@@ -443,34 +455,19 @@ def _audit_on_spark(
     return entries.get, {name: count for name, count in faults.get.items() if count}
 
 
-@app.command(help=f"{TITLES['throughput']}.")
 def throughput(
-    logs: Logs,
+    command: PipelineCommand,
     every: Annotated[
         int, typer.Option(min=1, metavar="SECONDS", help="Length of an interval.")
     ] = 1,
-    space: Space = None,
-    archive: Archive = None,
-    federation: Federation = False,
-    to: To = None,
-    limit: Limit = SHOWN_MAX,
-    how: How = Format.TABLE,
-    master: Master = None,
-    password: Password = None,
-    tls: Tls = None,
 ) -> None:
-    with clear_errors(), packages():
-        from tupelo.pipeline import jobs
+    from tupelo.pipeline import jobs
 
-        options = reading(archive, federation, password, tls, space=space)
-        PipelineCommand(logs, options, master, to, limit, how).answer(
-            "throughput", lambda changes: jobs.throughput(changes, seconds=every)
-        )
+    command.answer("throughput", lambda changes: jobs.throughput(changes, seconds=every))
 
 
-@app.command(help=f"{TITLES['conformance']}. The exit code is 1 if a law is broken.")
 def conformance(
-    logs: Logs,
+    command: PipelineCommand,
     law: Annotated[
         list[str] | None,
         typer.Option(
@@ -479,71 +476,102 @@ def conformance(
             " (the default is these three), fifo per source, total order.",
         ),
     ] = None,
-    skew: Annotated[
-        float,
-        typer.Option(
-            min=0.0, metavar="SECONDS", help="Largest difference between the clocks of the hosts."
-        ),
-    ] = 1.0,
-    space: Space = None,
-    archive: Archive = None,
-    federation: Federation = False,
-    to: To = None,
-    limit: Limit = SHOWN_MAX,
-    how: How = Format.TABLE,
-    master: Master = None,
-    password: Password = None,
-    tls: Tls = None,
+    skew: SkewOption = 1.0,
 ) -> None:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    from tupelo.pipeline import jobs
+
+    broken = Observation("broken")
+    tally = [f.count(f.when(f.col("law") == name, 1)).alias(name) for name in jobs.LAWS]
+    if law and not {*law} <= jobs.LAWS.keys():  # before Spark is started
+        raise BadArgument("law", f"some of {', '.join(jobs.LAWS)}", ", ".join(law))
+
+    def run(changes: DataFrame) -> DataFrame:
+        found = jobs.conformance(changes, laws=law or None, skew_seconds=skew)
+        return found.observe(broken, *tally)
+
+    command.answer("conformance", run)
+    counts = {name: count for name, count in broken.get.items() if count}
+    if counts:
+        raise AuditFailed(counts)
+
+
+@app.command()
+def seeds(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB",
+            help="contacts, delivery, latency, order, overhead, partitions, spread or waiting.",
+        ),
+    ],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="The logs of each run: an archive, or a folder of hosts' folders. Its name has the"
+            " setting and the seed (`loss=0.1 seed=3`); else runs are numbered.",
+        ),
+    ],
+    space: SpaceOption = None,
+    to: ToOption = None,
+    limit: LimitOption = SHOWN_MAX,
+    how: FormatOption = Format.TABLE,
+    master: MasterOption = None,
+) -> None:
+    """Figures of a job over runs with several seeds: means with confidence intervals (95 %)."""
     with clear_errors(), packages():
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as f
+        from tupelo.pipeline import changes, session
+        from tupelo.pipeline.jobs.seeds import FIGURES, Run, over_seeds
+        from tupelo.pipeline.spark import complaints
 
-        from tupelo.pipeline import jobs
+        if job not in FIGURES:  # before Spark is started
+            raise BadArgument("job", f"one of {', '.join(FIGURES)}", job)
+        command = PipelineCommand(runs, space, to=to, limit=limit, how=how, master=master)
+        places = {run: _logs_of_run(Path(run)) for run in runs}
+        for logs in places.values():
+            PipelineCommand(logs, space).logs()
+        spark = session(master)
 
-        options = reading(archive, federation, password, tls, space=space)
-        broken = Observation("broken")
-        tally = [f.count(f.when(f.col("law") == name, 1)).alias(name) for name in jobs.LAWS]
-        if law and not {*law} <= jobs.LAWS.keys():  # before Spark is started
-            raise BadArgument("law", f"some of {', '.join(jobs.LAWS)}", ", ".join(law))
+        def each() -> Iterator[Run]:
+            for number, (run, logs) in enumerate(places.items(), 1):
+                name = Path(run).resolve().name
+                seed = _SEED.search(name)
+                setting = "" if seed is None else _SEED.sub("", name).strip()
+                read = changes(spark, *logs, **command.options).drop("payload").persist()
+                yield Run(setting, number if seed is None else int(seed[1]), read)
+                read.unpersist()
 
-        def run(changes: DataFrame) -> DataFrame:
-            found = jobs.conformance(changes, laws=law or None, skew_seconds=skew)
-            return found.observe(broken, *tally)
-
-        PipelineCommand(logs, options, master, to, limit, how).answer("conformance", run)
-        counts = {name: count for name, count in broken.get.items() if count}
-        if counts:
-            raise AuditFailed(counts)
-
-
-def _add(name: str, title: str) -> None:
-    """Add the command of a job that has no special options."""
-
-    def command(
-        logs: Logs,
-        space: Space = None,
-        archive: Archive = None,
-        federation: Federation = False,
-        to: To = None,
-        limit: Limit = SHOWN_MAX,
-        how: How = Format.TABLE,
-        master: Master = None,
-        password: Password = None,
-        tls: Tls = None,
-    ) -> None:
-        with clear_errors(), packages():
-            from tupelo.pipeline.jobs import JOBS
-
-            options = reading(archive, federation, password, tls, space=space)
-            PipelineCommand(logs, options, master, to, limit, how).answer(name, JOBS[name].run)
-
-    app.command(name, help=f"{title}.")(command)
+        with spark_progress(spark, f"{job} of {len(places)} runs"), complaints():
+            table = over_seeds(job, each())
+        command.give(f"{job}-seeds", table)
 
 
-for _name, _title in TITLES.items():
+_SEED = re.compile(r"[ ,_]*seed=(\d+)")
+
+
+def _logs_of_run(run: Path) -> list[str]:
+    """The folders of hosts in this one; without any, the folder itself."""
+    from tupelo.federation.hosts.folder import SPACE_FILE
+
+    hosts = sorted(file.parent for file in run.glob(f"*/*{SPACE_FILE}"))
+    return [str(host) for host in dict.fromkeys(hosts)] or [str(run)]
+
+
+def _run(name: str, command: PipelineCommand) -> None:
+    from tupelo.pipeline.jobs import JOBS
+
+    command.answer(name, JOBS[name].run)
+
+
+_add("audit", audit, " The exit code is 1 if there is a fault.")
+_add("throughput", throughput)
+_add("conformance", conformance, " The exit code is 1 if a law is broken.")
+for _name in TITLES:
     if _name not in ("audit", "conformance", "throughput"):
-        _add(_name, _title)
+        _add(_name, partial(_run, _name))
 
 
 LOOK_SECONDS = 0.2

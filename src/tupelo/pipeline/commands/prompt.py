@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-Logs = Annotated[
+LogsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="LOG...",
@@ -31,33 +31,33 @@ Logs = Annotated[
         " database, or the folder of an archive.",
     ),
 ]
-Archive = Annotated[
+ArchiveOption = Annotated[
     str | None, typer.Option(metavar="DIR", help="Archive with the sealed part of these logs.")
 ]
-Federation = Annotated[
+FederationOption = Annotated[
     bool, typer.Option("--federation", help="Also read all hosts that this host is connected to.")
 ]
-Master = Annotated[
+MasterOption = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
         help="Master of Spark, or sc://... for Spark Connect. Default: this machine.",
     ),
 ]
-Engine = Annotated[
+EngineOption = Annotated[
     EngineName,
     typer.Option(
         help=f"Engine of the query; auto is DuckDB up to {ROWS_MAX:,} changes, and Spark above or"
         " with --master."
     ),
 ]
-Password = Annotated[
+PasswordOption = Annotated[
     str | None,
     typer.Option(
         metavar="WORD", envvar="TUPELO_PASSWORD", help="Password of the spaces at a host."
     ),
 ]
-Tls = Annotated[bool | None, typer.Option(help="Connect to hosts with or without TLS.")]
+TlsOption = Annotated[bool | None, typer.Option(help="Connect to hosts with or without TLS.")]
 
 
 def reading(

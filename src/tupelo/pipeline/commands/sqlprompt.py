@@ -18,13 +18,13 @@ from tupelo.apps.hosting import LISTEN
 from tupelo.apps.shell import clear_errors, complain, in_words
 from tupelo.errors import BadArgument, CannotReach, PipelineError, TupeloError
 from tupelo.pipeline.commands.prompt import (
-    Archive,
-    Engine,
-    Federation,
+    ArchiveOption,
+    EngineOption,
+    FederationOption,
     Format,
-    Master,
-    Password,
-    Tls,
+    MasterOption,
+    PasswordOption,
+    TlsOption,
     packages,
     reading,
     show,
@@ -74,8 +74,8 @@ def sql(
             f" repeatable. Default: the host at {LISTEN}.",
         ),
     ] = None,
-    archive: Archive = None,
-    federation: Federation = False,
+    archive: ArchiveOption = None,
+    federation: FederationOption = False,
     as_of: Annotated[
         str | None,
         typer.Option(
@@ -89,8 +89,8 @@ def sql(
             help='Field types such as "name string, size long"; adds columns such as f.name.',
         ),
     ] = None,
-    engine: Engine = EngineName.AUTO,
-    master: Master = None,
+    engine: EngineOption = EngineName.AUTO,
+    master: MasterOption = None,
     how: Annotated[
         Format, typer.Option("--format", help="Output format of the rows.")
     ] = Format.TABLE,
@@ -100,8 +100,8 @@ def sql(
             min=1, metavar="N", help=f"At most N rows; the default for a table is {SHOWN_MAX}."
         ),
     ] = None,
-    password: Password = None,
-    tls: Tls = None,
+    password: PasswordOption = None,
+    tls: TlsOption = None,
 ) -> None:
     """Query changes and present entries in SQL, at a host or in an archive."""
     with clear_errors(), packages():
@@ -110,11 +110,11 @@ def sql(
         options = reading(archive, federation, password, tls, asOf=as_of, entry=entry)
         if limit is None and how is Format.TABLE:
             limit = SHOWN_MAX
-        with Questions(on, options, engine, master, limit, how) as questions:
+        with SqlSession(on, options, engine, master, limit, how) as session:
             if statement is None:
-                Conversation(questions).hold()
+                SqlPrompt(session).run()
             else:
-                questions.answer(statement)
+                session.answer(statement)
 
 
 INTERRUPT_SECONDS = 0.25
@@ -141,7 +141,7 @@ def _plain_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Questions:
+class SqlSession:
     """Answers statements on the logs at some locations. The engine starts with the first statement
     that needs it."""
 
@@ -160,10 +160,10 @@ class Questions:
         self._master = master
         self._limit = limit
         self._how = how
-        self._engine: sql_tables.Engine | None = None
+        self._engine: sql_tables.SqlEngine | None = None
         self._open = ExitStack()
 
-    def __enter__(self) -> Questions:
+    def __enter__(self) -> SqlSession:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -197,7 +197,7 @@ class Questions:
                 rows = engine.ask(statement, tables, more)
             self.show(rows)
 
-    def engine(self, tables: sql_tables.Tables) -> sql_tables.Engine:
+    def engine(self, tables: sql_tables.Tables) -> sql_tables.SqlEngine:
         if self._engine is None:
             name = chosen(self._wanted, self._master, tables.rows)
             with Console(stderr=True).status(f"Starting {name.value}"):
@@ -210,19 +210,19 @@ class Questions:
             complain(f"there are more than these {self._limit} rows; see --limit")
 
 
-class Conversation:
+class SqlPrompt:
     """Reads statements from a terminal or a pipe. In a pipe the first error ends it."""
 
-    def __init__(self, questions: Questions) -> None:
-        self._questions = questions
+    def __init__(self, session: SqlSession) -> None:
+        self._session = session
         self._typed = sys.stdin.isatty()
         self._begun = ""
 
-    def hold(self) -> None:
+    def run(self) -> None:
         """Answer statements until the input ends."""
         if self._typed:
-            tables = self._questions.tables()
-            engine = self._questions.engine(tables)
+            tables = self._session.tables()
+            engine = self._session.engine(tables)
             print(f"{len(tables.names)} tables, {tables.rows:,} changes, by {engine.name}.")
             print("A statement ends with a semicolon; .help tells the commands.")
         with history() if self._typed else nullcontext():
@@ -271,16 +271,16 @@ class Conversation:
     def _answer(self, text: str) -> None:
         command, *names = text.split(maxsplit=1)
         if not command.startswith("."):
-            self._questions.answer(text)
+            self._session.answer(text)
         elif command == ".help":
             print(_HELP, end="")
         elif command == ".tables":
-            self._questions.show(self._questions.tables().listed())
+            self._session.show(self._session.tables().listed())
         elif command == ".schema":
-            tables = self._questions.tables()
+            tables = self._session.tables()
             for name in [tables.named([names[0].strip("`")])] if names else tables.names:
                 print(name)
-                self._questions.show(tables.described(name))
+                self._session.show(tables.described(name))
         else:
             raise BadArgument("command", ".tables, .schema, .help or .quit", command)
 

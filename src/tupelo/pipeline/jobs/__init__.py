@@ -23,6 +23,7 @@ from tupelo.pipeline.jobs.life import life
 from tupelo.pipeline.jobs.measures import delivery, latency, overhead, presence, throughput, waiting
 from tupelo.pipeline.jobs.ordered import order
 from tupelo.pipeline.jobs.owner import backlog, load, retries, turnaround, workers
+from tupelo.pipeline.jobs.seeds import FIGURES, Run, over_seeds
 from tupelo.pipeline.jobs.whatif import whatif
 
 
@@ -39,9 +40,11 @@ class Job:
 
 __all__ = [
     "ALWAYS",
+    "FIGURES",
     "JOBS",
     "LAWS",
     "Job",
+    "Run",
     "audit",
     "backlog",
     "chains",
@@ -55,6 +58,7 @@ __all__ = [
     "life",
     "load",
     "order",
+    "over_seeds",
     "overhead",
     "partitions",
     "presence",

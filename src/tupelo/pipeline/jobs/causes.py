@@ -10,6 +10,7 @@ from tupelo.errors import PipelineError
 from tupelo.pipeline.jobs.measures import seconds_of
 from tupelo.pipeline.jobs.owner import entry_kind
 from tupelo.pipeline.jobs.stays import ENTRY, gotten, of_kind
+from tupelo.values.change import BY_REACTION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -66,7 +67,8 @@ def coordination(changes: DataFrame) -> DataFrame:
 
 def chains(changes: DataFrame) -> DataFrame:
     """One row per entry from which others followed, directly or not: an entry follows from the one
-    that was taken in the transaction that wrote it, or from the last written of several. `entries`
+    that was taken in the transaction that wrote it, or from the last written of several; or from
+    the one to which the reaction reacted that wrote it, outside transactions. `entries`
     followed; the critical path goes to the last of them: when it was written, the `seconds` since
     the first, the number of `steps`, the `path` of spaces and kinds, and its slowest step.
 
@@ -145,14 +147,32 @@ def _links(changes: DataFrame) -> DataFrame:
     taken = of_entries.where(of_kind("taken") & of_program).select(
         entry.alias("entry"), f.col("txn").alias("taken_in")
     )
+    cause = f.struct("at", "entry", "entry_kind", "label")
     causes = (
         taken.join(written, "entry")
         .where(~f.col("txn").eqNullSafe(f.col("taken_in")))
         .groupBy("taken_in")
-        .agg(f.max(f.struct("at", "entry", "entry_kind", "label")).alias("cause"))
+        .agg(f.max(cause).alias("cause"))
     )
+    links = written.join(causes, written["txn"] == causes["taken_in"]).drop("txn", "taken_in")
+    by_reaction = of_kind("written") & f.startswith("txn", f.lit(BY_REACTION))
+    if of_entries.where(by_reaction).take(1):  # To look for their causes takes a while.
+        stay = ("host", "space", "arrival")
+        reacted_to = f.expr(f"try_cast(substr(txn, {len(BY_REACTION) + 1}) as bigint)")
+        effects = of_entries.where(by_reaction).select(
+            entry.alias("effect"), "txn", "host", "space", reacted_to.alias("arrival")
+        )
+        stays = of_entries.where(of_kind("written")).select(*stay, entry.alias("entry"))
+        reacted = (
+            effects.join(stays, [*stay])
+            .join(written.drop("txn"), "entry")
+            .select("effect", "txn", cause.alias("cause"))
+        )
+        same = (written["entry"] == reacted["effect"]) & (written["txn"] == reacted["txn"])
+        of_reactions = written.join(reacted, same).drop("txn", "effect")
+        links = links.unionByName(of_reactions)
     seconds: Column = seconds_of("at") - seconds_of("cause.at")
-    return written.join(causes, written["txn"] == causes["taken_in"]).select(
+    return links.select(
         "entry",
         f.col("cause.entry").alias("up"),
         "at",

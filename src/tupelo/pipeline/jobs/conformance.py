@@ -217,18 +217,20 @@ def _first_gets(changes: DataFrame, *more: str) -> DataFrame:
     )  # fmt: skip
 
 
-def _fifo(changes: DataFrame, _: float) -> DataFrame:
-    source = Window.partitionBy(*_READER, "origin", "shape").orderBy("position")
+def _after_later(got: DataFrame, number: str, per: Sequence[str], law: str, how: str) -> DataFrame:
+    """The entries that were got after an entry with a larger `number` of the same group."""
+    earlier = Window.partitionBy(*per).orderBy("position").rowsBetween(*_UNTIL)
     late = (
-        _first_gets(changes, "shape")
-        .withColumn("before", f.max(f.struct("n", "position")).over(source.rowsBetween(*_UNTIL)))
-        .where("before.n > n")
+        got.withColumn("before", f.max(f.struct(number, "position")).over(earlier))
+        .where(f.col("before")[number] > f.col(number))
         .withColumn("first", f.col("before.position"))
     )
-    return _violation(
-        late, "fifo per source", "a later one of its writer was got first", "agent", "first",
-        "position",
-    )  # fmt: skip
+    return _violation(late, law, how, "agent", "first", "position")
+
+
+def _fifo(changes: DataFrame, _: float) -> DataFrame:
+    law, how = "fifo per source", "a later one of its writer was got first"
+    return _after_later(_first_gets(changes, "shape"), "n", (*_READER, "origin", "shape"), law, how)
 
 
 def _total(changes: DataFrame, _: float) -> DataFrame:
@@ -244,19 +246,8 @@ def _total(changes: DataFrame, _: float) -> DataFrame:
     ranks = ranked.where(f.col("reader").eqNullSafe(f.col("most"))).select(
         *ENTRY, f.col("position").alias("rank")
     )
-    in_order = Window.partitionBy(*_READER).orderBy("position")
-    late = (
-        got.join(ranks, [*ENTRY])
-        .withColumn(
-            "before", f.max(f.struct("rank", "position")).over(in_order.rowsBetween(*_UNTIL))
-        )
-        .where("before.rank > rank")
-        .withColumn("first", f.col("before.position"))
-    )
-    return _violation(
-        late, "total order", "another reader got these in another order", "agent", "first",
-        "position",
-    )  # fmt: skip
+    law, how = "total order", "another reader got these in another order"
+    return _after_later(got.join(ranks, [*ENTRY]), "rank", _READER, law, how)
 
 
 LAWS: dict[str, Callable[[DataFrame, float], DataFrame]] = {

@@ -8,6 +8,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from tupelo.pipeline.jobs.stays import of_kind
+from tupelo.values.change import BY_REACTION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,8 +83,9 @@ def reordered(changes: DataFrame) -> DataFrame:
     # Logs of older versions tell only so that an entry was delayed.
     delayed = changes.where(of_kind("delayed")).select(*writer, "n").distinct()
     # In blocks, because the log of one writer may be too long for one task.
+    outside = f.col("txn").isNull() | f.startswith("txn", f.lit(BY_REACTION))
     blocks = (
-        changes.where(of_kind("written") & f.col("delayed").isNull() & f.col("txn").isNull())
+        changes.where(of_kind("written") & f.col("delayed").isNull() & outside)
         .where(f.col("agent") == f.col("origin"))
         .join(delayed, [*writer, "n"], "left_anti")
         .groupBy(*writer, f.floor(f.col("position") / BLOCK).alias("block"))

@@ -112,11 +112,11 @@ def _replayed(done: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(rows, _ROW)
 
 
-Steps = list[tuple[float, int]]
+CountSteps = list[tuple[float, int]]
 """From which time on how many workers are there."""
 
 
-def staff(workers: Any, since: Numbers, until: Numbers) -> Steps:
+def staff(workers: Any, since: Numbers, until: Numbers) -> CountSteps:
     """How many workers were there, each from its first begin to its last end."""
     _, places = np.unique(workers, return_inverse=True)
     first = np.full(places.max() + 1, np.inf)
@@ -124,7 +124,7 @@ def staff(workers: Any, since: Numbers, until: Numbers) -> Steps:
     np.minimum.at(first, places, since)
     np.maximum.at(last, places, until)
     moves = sorted([(time, 1) for time in first.tolist()] + [(time, -1) for time in last.tolist()])
-    steps: Steps = []
+    steps: CountSteps = []
     there = 0
     for time, move in moves:
         there += move
@@ -134,7 +134,7 @@ def staff(workers: Any, since: Numbers, until: Numbers) -> Steps:
     return steps
 
 
-def changed(steps: Steps, more: int) -> Steps:
+def changed(steps: CountSteps, more: int) -> CountSteps:
     """With so many more or fewer, but one at least where there was one; and from the beginning, so
     that one more also works while there was none. The last number that is not 0 stays."""
     numbers = [(time, max(there + more, min(there, 1))) for time, there in [(0.0, 0), *steps]]

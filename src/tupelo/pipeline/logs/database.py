@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tupelo.errors import CannotReach, LogTrimmed, PeerLost, PipelineError
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.logs.journal import BYTES
+from tupelo.pipeline.logs.journal import in_batches
 from tupelo.pipeline.schema import CHANGES, Raw, build, check_columns, needed_for
 from tupelo.space.dual_api import run_sync
 from tupelo.values.codec import BadBytes
@@ -98,18 +98,13 @@ class PostgresLog:
         Each batch is read in its own snapshot, so that the server can vacuum meanwhile.
         """
         columns = check_columns(columns, entry)
-        rows = ROWS // 256  # until the size of the entries is known
         with self._opened(self._reconnect) as space:
-            while first <= last:
-                until = min(last, first + rows - 1)
-                raw = _read(space, partial(self._changes, columns=columns, first=first, last=until))
-                batch = self._build(raw, columns, entry)
-                if not batch.num_rows:
-                    return
-                yield batch
-                first += batch.num_rows
-                fitting = batch.num_rows * BYTES // max(1, batch.nbytes)
-                rows = max(1, min(ROWS, fitting, rows * 8))
+
+            def read(first: int, last: int) -> pa.RecordBatch:
+                changes = partial(self._changes, columns=columns, first=first, last=last)
+                return self._build(_read(space, changes), columns, entry)
+
+            yield from in_batches(read, first, last, ROWS // 256, ROWS)
 
     def before(
         self, columns: Sequence[str] | None = None, entry: Declared | None = None
@@ -196,8 +191,7 @@ def open_database(
     until = monotonic() + reconnect
     while True:
         try:
-            space: PostgresSpace = run_sync(opened)
-            return space
+            return run_sync(opened)
         except (CannotReach, PeerLost):
             if monotonic() + _PAUSE_SECONDS > until:
                 raise
@@ -217,8 +211,7 @@ def spaces_in(conninfo: str) -> list[str]:
         finally:
             await database.release()
 
-    names: list[str] = run_sync(ask)
-    return names
+    return run_sync(ask)
 
 
 def _read(

@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +37,22 @@ _SOURCES = {
     "agent_name": AGENT_NAME.format("change"),
     "deliveries": "ifnull(deliveries, 0)",
 }
+
+
+def in_batches(
+    read: Callable[[int, int], pa.RecordBatch], first: int, last: int, rows: int, rows_max: int
+) -> Iterator[pa.RecordBatch]:
+    """The changes from `first` to `last`, by `read(first, last)` of a part of them at a time. The
+    first part has `rows` changes; the sizes of the others follow the size of the entries."""
+    rows = max(1, rows)
+    while first <= last:
+        batch = read(first, min(last, first + rows - 1))
+        if not batch.num_rows:
+            return
+        yield batch
+        first += batch.num_rows
+        fitting = batch.num_rows * BYTES // max(1, batch.nbytes)
+        rows = max(1, min(rows_max, fitting, rows * 8))
 
 
 class JournalLog:
@@ -70,16 +86,8 @@ class JournalLog:
 
         Each batch reads the file anew, which may be written and vacuumed meanwhile.
         """
-        columns = check_columns(columns, entry)
-        rows = max(1, ROWS // 64)  # until the size of the entries is known
-        while first <= last:
-            batch = self._batch(first, min(last, first + rows - 1), columns, entry)
-            if not batch.num_rows:
-                return
-            yield batch
-            first += batch.num_rows
-            fitting = batch.num_rows * BYTES // max(1, batch.nbytes)
-            rows = max(1, min(ROWS, fitting, rows * 8))
+        read = partial(self._batch, columns=check_columns(columns, entry), entry=entry)
+        return in_batches(read, first, last, ROWS // 64, ROWS)
 
     def before(
         self, columns: Sequence[str] | None = None, entry: Declared | None = None

@@ -494,7 +494,8 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         _draw_coordination,
     ),
     "chains": (
-        "An entry follows from the one that was taken in the transaction that wrote it. The path"
+        "An entry follows from the one that was taken in the transaction that wrote it, or from the"
+        " one to which the reaction that wrote it reacted. The path"
         " goes to the last entry that followed; its slowest step is the one to look at first.",
         _greatest_rows("seconds", "longest"),
         _draw_bars(["seconds"], "seconds to the last that followed", ["path"], "seconds"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -117,11 +117,7 @@ class ReadOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> ReadOptions:
-        given = {key.lower(): value for key, value in options.items()}
-        unknown = given.keys() - _KNOWN.keys()
-        if unknown:
-            known = ", ".join(_KNOWN.values())
-            raise BadArgument("option", f"one of {known}", ", ".join(sorted(unknown)))
+        given = known_options(options, _KNOWN)
         locations = _locations(given)
         if not locations:
             raise BadArgument("path", 'given: load("jobs.tupelo"), or load("tupelo://...")', None)
@@ -154,23 +150,21 @@ class ReadOptions:
         )
 
 
-_KNOWN = {
-    name.lower(): name
-    for name in (
-        *("path", "paths", "archive", "federation", "host", "space", "columns", "entry"),
-        *(
-            "kinds",
-            "template",
-            "pushdown",
-            "asOf",
-            "partitions",
-            "rowsPerTask",
-            "maxRows",
-            "startFrom",
-        ),
-        *("after", "password", "tls", "reconnect"),
-    )
-}
+def known_options(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
+    """The options by their names in lower case, as Spark compares them. Raises BadArgument for an
+    option that is not `known`."""
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = given.keys() - {name.lower() for name in known}
+    if unknown:
+        raise BadArgument("option", f"one of {', '.join(known)}", ", ".join(sorted(unknown)))
+    return given
+
+
+_KNOWN = (
+    *("path", "paths", "archive", "federation", "host", "space", "columns", "entry", "kinds"),
+    *("template", "pushdown", "asOf", "partitions", "rowsPerTask", "maxRows", "startFrom", "after"),
+    *("password", "tls", "reconnect"),
+)
 
 
 def _locations(given: Mapping[str, str]) -> tuple[str, ...]:

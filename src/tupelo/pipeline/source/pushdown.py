@@ -23,7 +23,7 @@ FAULTY = (4, 3)
 _NUMBERS = range(3)
 
 
-class Numbers(DataSource):
+class NumbersSource(DataSource):
     """The smallest source with push-down: the rows 0, 1, 2, or those that a filter wants."""
 
     @classmethod
@@ -65,8 +65,8 @@ def is_later(version: str) -> bool:
 
 def keeps_filters_apart(spark: SparkSession) -> bool:
     """Try it: three uses of one table, with different filters."""
-    spark.dataSource.register(Numbers)
-    table = spark.read.format(Numbers.name()).load()
+    spark.dataSource.register(NumbersSource)
+    table = spark.read.format(NumbersSource.name()).load()
     one, two = table.where("n = 1"), table.where("n = 2")
     try:
         rows = one.unionAll(two).unionAll(table).collect()

@@ -98,7 +98,8 @@ class TableReader(DataSourceReader):
         if after and (unknown := after.keys() - by_name(found).keys()):
             named = ", ".join(sorted(unknown))
             raise BadArgument("after", "the names of logs that are read", named)
-        logs = [log for log in found if self._may_hold(log)]
+        may_be = self._wanted.may_be
+        logs = [log for log in found if may_be("host", log.host) and may_be("space", log.space)]
         moment = self._options.as_of
         if moment is not None:
             return self._moments(logs, moment)
@@ -107,9 +108,6 @@ class TableReader(DataSourceReader):
         ]
         total = sum(part.rows for part in parts)
         return tasks_of(parts, self._task_rows(total)) or [ReadTask([])]
-
-    def _may_hold(self, log: LogLike) -> bool:
-        return self._wanted.may_be("host", log.host) and self._wanted.may_be("space", log.space)
 
     def _moments(self, logs: list[LogLike], moment: Moment) -> list[ReadTask]:
         if isinstance(moment, int) and len(logs) > 1:

@@ -23,7 +23,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tupelo.space.capacity import SUNK
-from tupelo.values.change import ENDINGS
+from tupelo.values.change import BY_REACTION, ENDINGS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -232,7 +232,7 @@ _COLUMNS = (
     " type"
 )
 # In logs of older versions only the change before, if it is kept, tells that an entry was delayed.
-_LATE = """
+_LATE = f"""
 select * from (
   select host, space, origin, n, position, max(n) over (
     partition by host, space, origin order by position, n
@@ -240,7 +240,8 @@ select * from (
   ) as highest
   from changes anti join (select * from changes where kind = 'delayed') as before
     using (host, space, origin, n)
-  where kind = 'written' and delayed is null and txn is null and agent = origin
+  where kind = 'written' and delayed is null and (txn is null or txn like '{BY_REACTION}%')
+    and agent = origin
 ) where n < highest
 """
 _GAPS = """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tupelo.errors import BadArgument
 
 if TYPE_CHECKING:
-    from tupelo.pipeline.sql.tables import Engine
+    from tupelo.pipeline.sql.tables import SqlEngine
 
 ROWS_MAX = 2_000_000
 """Above so many changes, Spark: see docs/decisions/0051."""
@@ -38,9 +38,9 @@ def chosen(wanted: EngineName, master: str | None, rows: int) -> EngineName:
 
 
 @contextmanager
-def started(name: EngineName, master: str | None) -> Iterator[Engine]:
+def started(name: EngineName, master: str | None) -> Iterator[SqlEngine]:
     """The engine, ready for statements."""
-    engine: Engine
+    engine: SqlEngine
     if name is EngineName.DUCKDB:
         from tupelo.pipeline.sql.duck import DuckDB
 

@@ -105,7 +105,7 @@ def _described(prefix: str, fields: pa.Schema | pa.DataType) -> Iterator[tuple[s
             yield prefix + field.name, ddl_type(field.type), meaning
 
 
-class Engine(Protocol):
+class SqlEngine(Protocol):
     """Answers statements."""
 
     name: str

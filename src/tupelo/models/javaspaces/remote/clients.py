@@ -85,8 +85,7 @@ class RemoteService(RemoteLandlord, Closing):
     def connect(cls, url: str, **options: Any) -> Self:
         """Connect to the service at the host with this URL, tupelo://host:7700, with the options of
         `tupelo.connect`. UnknownService if the host does not offer it."""
-        made: Self = run_sync(partial(cls._connect, connect_to_host, url, options))
-        return made
+        return run_sync(partial(cls._connect, connect_to_host, url, options))
 
     @classmethod
     async def connect_async(cls, url: str, **options: Any) -> Self:

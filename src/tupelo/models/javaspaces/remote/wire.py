@@ -25,8 +25,8 @@ from tupelo.models.javaspaces.lookup import LookupService, ServiceEvent
 from tupelo.models.javaspaces.mailbox import EventMailbox
 from tupelo.models.javaspaces.renewal import LeaseRenewalService
 from tupelo.models.javaspaces.service_items import (
+    AttributeChange,
     Attributes,
-    Change,
     CompiledTemplate,
     Description,
     SentService,
@@ -129,7 +129,7 @@ def templates(value: Any) -> list[Template]:
     return list(read)
 
 
-def changes(value: Any) -> list[Change]:
+def changes(value: Any) -> list[AttributeChange]:
     """Changes of attributes."""
     read = [frozen(one) for one in convert(value, _Values)]
     if not all(one is None or type(one) is dict for one in read):
