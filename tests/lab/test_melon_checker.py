@@ -268,6 +268,10 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     ),
     "collected and taken": ("collected", told("a", "stored", JOB_1)),
     "collected and there": ("collected", told("a", "written", NEWS_3)),
+    "collected, and there after a crash": (
+        "collected",
+        both(told("a", "written", NEWS_3), ended("a")),
+    ),
     "collected as another": ("collected", both(drop("take_1"), told("a", "written", JOB_1))),
     "pinned and collected": (
         "collected",
@@ -319,9 +323,6 @@ RIGHT: dict[str, Callable[[Story], object]] = {
         MAIL_6
     ),
     "what was collected": both(drop("take_1"), told("a", "stored", JOB_1)),
-    "what was collected, but not on disk, when its host ended": both(
-        told("a", "stored", JOB_1), ended("a")
-    ),
     "what was pinned by nobody who is sure of it": both(
         put("store_1", pin=True, how="cancelled"), drop("take_1"), told("a", "stored", JOB_1)
     ),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import seeds
 from tests.federation.replication.town import Citizen, Town, play
-from tupelo.errors import TokenAway
+from tupelo.errors import DiskFull, TokenAway
 from tupelo.federation.replication.tokens import KeptToken, Token, TokenAt, Tokens
 
 ROW = ("ba", "cb")
@@ -283,6 +283,21 @@ def test_nobody_confirms_a_token_before_it_is_on_disk(tmp_path, monkeypatch):
         assert await town["b"].do(add(tokens_of(town["b"]), b"b")) == b"-b"
 
     play(scene, "ba", folder=tmp_path)
+
+
+def test_a_token_that_came_while_the_disk_was_full_is_here_when_there_is_room(tmp_path):
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "ab"}
+        await town["a"].do(all_of["a"].create("t", b"-"))
+        town["b"].fill_disk()
+        with pytest.raises(DiskFull):
+            await town["b"].do(add(all_of["b"], b"b"))
+        assert not any(one.token("t").here for one in all_of.values())
+        town["b"].disk.full = False
+        await town.until(lambda: all_of["b"].token("t").here, "at b")
+        assert await town["a"].do(add(all_of["a"], b"a")) == b"-a"
+
+    play(scene, "ab", folder=tmp_path)
 
 
 def test_who_is_cancelled_while_it_is_kept_has_not_changed_it(tmp_path, monkeypatch):

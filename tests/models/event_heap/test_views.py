@@ -65,6 +65,19 @@ def test_all_see_one_order_whoever_puts_in_the_heap():
     meet(scene, *ROW)
 
 
+def test_an_owner_whose_disk_was_full_places_what_came_meanwhile(tmp_path):
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "ab")
+        room["a"].citizen.fill_disk()
+        await room["b"].put(Event("n", i=1))
+        await asyncio.sleep(5)
+        assert await room["b"].do(views["b"].get()) is None
+        room["a"].citizen.disk.full = False
+        assert await read(room["b"], views["b"], 1) == [1]
+
+    meet(scene, "ba", folder=tmp_path)
+
+
 def test_what_is_put_through_a_view_has_its_place_and_the_owner_changes():
     async def scene(room: Room) -> None:
         views = await open_all(room, "abc")

@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap64
 
 from tests.models.melon.garden import Bed, Garden, play
-from tupelo.errors import BadArgument, SpaceFull
+from tupelo.errors import BadArgument, DiskFull, SpaceFull
 from tupelo.models.melon import Bound, Collected, Copies, Melon
 from tupelo.models.melon.private import Pinned
 
@@ -250,3 +250,18 @@ def test_a_melon_says_what_is_wrong_with_it():
     play(scene, names="a", bound=Bound(count=3))
     with pytest.raises(BadArgument, match="host"):
         Melon("here")  # type: ignore[arg-type]
+
+
+def test_what_was_collected_in_memory_only_is_reported_when_it_is_on_disk(tmp_path: Path) -> None:
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        await a.write(("n", 1), ("n", 2))
+        a.fill_disk()
+        with pytest.raises(DiskFull):
+            await a.write(("n", 3))
+        assert await a.do(a.melon.collected.get(3)) is None
+        a.disk.full = False
+        one = await a.do(a.melon.collected.get(10))
+        assert (one.kind, one.message) == ("written", ("n", 1))
+
+    play(scene, names="a", folder=tmp_path, bound=Bound(count=2))

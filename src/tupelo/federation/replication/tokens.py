@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tupelo.errors import (
     BadFrame,
+    DiskFull,
     HostClosed,
     NotAllowed,
     PeerLost,
@@ -139,6 +140,7 @@ class Token:
         self._tokens = tokens
         self._lock = asyncio.Lock()
         self._asking: asyncio.Task[None] | None = None
+        self._taking_up: asyncio.Task[None] | None = None
         self._given: str | None = None  # the receiver, until it confirms
         self._to: str | None = None
         self._noting: asyncio.Task[None] | None = None
@@ -333,7 +335,11 @@ class Token:
         question = ["take", self.name, self.epoch, known_there, known, instead is not None]
         match await tokens._voice.ask(host, question):
             case ["given", int(epoch), bytes(state), packed, is_sole]:
-                await self._receive(host, epoch, state, packed)
+                try:
+                    await self._receive(host, epoch, state, packed)
+                except DiskFull:  # It is nowhere until it is fetched again.
+                    self.take_up_soon()
+                    raise
                 if self.here and is_sole == list(tokens.membership.id):
                     self._sole_in = tokens.membership.id
             case ["moved", int(epoch), str(holder), (str() | None) as giver]:
@@ -533,8 +539,12 @@ class Token:
         """The host that was given the token and has not confirmed it."""
         return self._given
 
-    async def take_up(self) -> None:
-        """Fetch the token, which was given to this host."""
+    def take_up_soon(self) -> None:
+        """Fetch the token, which was given to this host; while the disk is full, try again."""
+        if self._taking_up is None or self._taking_up.done():
+            self._taking_up = self._tokens._begin(when_room(self._take_up, flushes=True))
+
+    async def _take_up(self) -> None:
         async with self._lock:
             if not self.here:
                 await self._ask()
@@ -827,7 +837,7 @@ class Tokens:
         else:
             token.seen_at(epoch, self.me, giver)
             self.broadcast.ring()  # for waiters
-            self._begin(token.take_up())
+            token.take_up_soon()
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:
         if not self._may(neighbour, source):

@@ -281,9 +281,8 @@ def check_secrets(case: Case) -> Iterator[Fault]:
 
 def check_collected(case: Case) -> Iterator[Fault]:
     """A message reported as collected is gone, and was not pinned; only hosts with a bound
-    collect. If the host ended soon after the report, it may not have been on disk."""
+    collect."""
     kinds = {"store": "stored", "write": "written"}
-    ends = case.history.ends
     for one in case.history.told:
         if one.host not in case.history.bounded:
             yield Fault("collected", f"{one.host} has no bound, and says so of {one.message}")
@@ -295,8 +294,6 @@ def check_collected(case: Case) -> Iterator[Fault]:
             yield Fault("collected", f"{one.host} says of {name} that it was {one.kind}")
         elif adding.pin and adding.is_done and one.host == adding.host:
             yield Fault("collected", f"{name} was pinned, and collected at {one.host}")
-        elif any(0 < end - one.tick < UNDER_WAY_TICKS for end in ends.get(one.host, ())):
-            continue
         elif one.message in case.takers:
             yield Fault("collected", f"{name} was taken, and collected at {one.host}")
         elif one.host in case.found[one.kind].get(one.message, []):

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from tupelo.errors import (
     BadFrame,
     CannotSend,
+    DiskFull,
     LeaseLost,
     PeerLost,
     TokenAway,
@@ -51,7 +52,7 @@ from tupelo.models.event_heap.records import (
     read_folded,
     read_places,
 )
-from tupelo.space.tasks import timeout_at
+from tupelo.space.tasks import FULL_DISK_SECONDS, timeout_at
 from tupelo.space.waiting import Items
 from tupelo.values.entry import Entry
 
@@ -544,7 +545,8 @@ class TotalOrders:
             serving.cancel()
 
     def _start(self, name: str, work: Callable[[], Any]) -> None:
-        """Run `work` unless a task of this name is running; call `look` when it has ended."""
+        """Run `work` unless a task of this name is running; call `look` when it has ended, or later
+        if the disk is full."""
         running = self._tasks.get(name)
         # A finished task counts as ended, even if its callback has not run.
         if self._closed or (running is not None and not running.done()):
@@ -559,6 +561,8 @@ class TotalOrders:
             error = task.exception()
             if error is None:
                 self.look()
+            elif isinstance(error, DiskFull):
+                asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self.look)
             elif not isinstance(error, TupeloError):
                 logger.error("a view of %r failed", self._replica.name, exc_info=error)
 

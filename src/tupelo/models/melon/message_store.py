@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tupelo.errors import BadArgument, CannotSend
+from tupelo.errors import BadArgument, CannotSend, JournalError, SpaceClosed
 from tupelo.federation.hosts.peer import SilentExtension
 from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.replication.feeds import CONTENT_BYTES_MAX, Feed, replication_of
@@ -23,8 +24,8 @@ from tupelo.models.melon.private import Pins, PrivateRecords
 from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
-from tupelo.space.tasks import TaskSignal
-from tupelo.values.entry import Entry, FrozenEntry, freeze
+from tupelo.space.tasks import TaskSignal, when_room
+from tupelo.values.entry import Entry, FrozenEntry, Shape, freeze
 from tupelo.values.kind import kind_of
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ class MessageStore(SilentExtension):
         self.written = core.companion(self.stored, "written", Access(write=(), take=()))
         self._sealed = core.companion(self.stored, "sealed", NOBODY)
         self._private = PrivateRecords(core, name)
+        self._evicted: deque[tuple[HostedSpace, int, Kind, list[Entry]]] = deque()
+        """Evicted entries that are not reported yet, each with the position of that change."""
+        self._reporting: asyncio.Task[None] | None = None
         rooms = {} if bound is None or bound.capacity is None else self._bind(bound.capacity)
         self._pins = Pins(self._private)
         self._pins.load([self.stored, self.written, self._sealed], rooms)
@@ -120,16 +124,33 @@ class MessageStore(SilentExtension):
         }
         rooms = {}
         for hosted, kind in kinds.items():
-            rooms[hosted] = PinnedCapacity(capacity, partial(self._on_evicted, kind), _counts)
+            on_evicted = partial(self._on_evicted, hosted, kind)
+            rooms[hosted] = PinnedCapacity(capacity, on_evicted, _counts)
             with hosted.port.atomic():
                 hosted.port.bound(rooms[hosted], capacity)
                 hosted.port.remember(rooms[hosted].pins)  # What is gone for good is unpinned.
         return rooms
 
-    def _on_evicted(self, kind: Kind, entries: list[Entry]) -> None:
+    def _on_evicted(self, hosted: HostedSpace, kind: Kind, entries: list[Entry]) -> None:
         """Report evicted entries; called on any thread, under the lock of the space."""
         with suppress(RuntimeError):  # The loop is closed.
-            self._loop.call_soon_threadsafe(self._tell_collected, kind, entries)
+            self._loop.call_soon_threadsafe(self._report_collected, hosted, kind, entries)
+
+    def _report_collected(self, hosted: HostedSpace, kind: Kind, entries: list[Entry]) -> None:
+        """Report evicted entries when that is on disk: until then they are back after a crash."""
+        with hosted.port.atomic():
+            self._evicted.append((hosted, hosted.port.position, kind, entries))
+        if self._reporting is None or self._reporting.done():
+            self._reporting = asyncio.ensure_future(self._report())
+
+    async def _report(self) -> None:
+        with suppress(SpaceClosed, JournalError):
+            while self._evicted:
+                hosted, position, kind, entries = self._evicted[0]
+                if hosted.durable:
+                    await when_room(partial(hosted.flush, position), flushes=True)
+                self._evicted.popleft()
+                self._tell_collected(kind, entries)
 
     def _tell_collected(self, kind: Kind, entries: list[Entry]) -> None:
         for entry in entries:
@@ -261,6 +282,8 @@ class MessageStore(SilentExtension):
         return None if far is None else far.source
 
     async def stop(self) -> None:
+        if self._reporting is not None:
+            self._reporting.cancel()
         for listener in list(self.listeners):
             listener.close()
         await self.broadcast.close()
