@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from tupelo.pipeline.commands.pipeline import report
 from tupelo.pipeline.jobs import JOBS
 from tupelo.pipeline.reports import report as reports
 from tupelo.pipeline.reports.names import Names
+from tupelo.pipeline.reports.notebook import notebook_of
 from tupelo.pipeline.reports.page import page_of
 from tupelo.pipeline.reports.plots import bars, dots, graph, intervals, lines, shortened, spans
 from tupelo.pipeline.reports.report import MARK, PAGE, place_for
@@ -145,10 +147,35 @@ def rows_of(answer: pa.Table, order: tuple[str, ...]) -> list[list[str | None]]:
 # With Spark
 
 
+def shown_by(notebook: Path) -> dict[str, Any]:
+    """What each cell shows, by its id: as in Jupyter, its last expression."""
+    found: dict[str, Any] = {}
+    space: dict[str, Any] = {}
+    for cell in json.loads(notebook.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            *first, last = ast.parse(cell["source"]).body
+            if not isinstance(last, ast.Expr):
+                exec(cell["source"], space)
+                found[cell["id"]] = None
+                continue
+            exec(compile(ast.Module(first, []), cell["id"], "exec"), space)
+            found[cell["id"]] = eval(compile(ast.Expression(last.value), cell["id"], "eval"), space)
+    space["changes"].unpersist()
+    return found
+
+
+def test_a_notebook_has_no_password():
+    options = {"password": "open sesame", "archive": "old"}
+    text = notebook_of(["tupelo://h:1/"], options, skew_seconds=2.0)
+    assert "open sesame" not in text and "TUPELO_PASSWORD" in text and "archive='old'" in text
+    assert "jobs.audit(changes, skew_seconds=2.0)" in text
+
+
 @pytest.fixture
 def shared(spark, monkeypatch):
     """The command runs on the Spark of all tests."""
-    monkeypatch.setattr("tupelo.pipeline.session", lambda master: spark)
+    monkeypatch.setattr("tupelo.pipeline.session", lambda master=None: spark)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
 
 
 @pytest.fixture
@@ -170,8 +197,14 @@ def hosts(tmp_path, until):
 @pytest.mark.usefixtures("shared")
 def test_the_page_says_what_the_tables_have(hosts, tmp_path):
     folder = tmp_path / "out" / "report"
-    result = run(*hosts, "--to", folder)
-    assert (result.exit_code, result.stdout) == (0, f"{folder / PAGE}\n"), result.stderr
+    notebook = tmp_path / "report.ipynb"
+    result = run(*hosts, "--to", folder, "--notebook", notebook)
+    assert (result.exit_code, result.stdout) == (0, f"{folder / PAGE}\n{notebook}\n"), result.stderr
+    shown = shown_by(notebook)
+    assert {name: len(shown[name]) for name in JOBS} == {
+        name: min(table(folder, name).num_rows, ROWS_SHOWN) for name in JOBS
+    }
+    assert {"backlog-plot", "latency-plot"} <= shown.keys()
     assert {file.name for file in folder.iterdir()} == {
         *(f"{name}.parquet" for name in JOBS),
         PAGE,
@@ -269,8 +302,8 @@ def test_a_page_without_anything():
     empty = pa.table({"fault": pa.array([], pa.string())})
     none = Shown("The logs", logs().rows.slice(0, 0))
     page = Page(page_of({}, [], none, [section_of(JOBS["audit"], empty)], NOON))
-    assert page.verdict == "Sound: nothing in 0 changes in 0 logs says what cannot be."
-    assert "There is nothing of this in these logs." in page.text and not page.images
+    assert page.verdict == "Sound: no fault in 0 changes in 0 logs."
+    assert "These logs have no data for this section." in page.text and not page.images
 
 
 def test_what_is_in_a_log_is_only_text_in_the_page():

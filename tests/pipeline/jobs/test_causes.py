@@ -1,4 +1,4 @@
-"""Who works with whom, chains, contention and leases, against plain computations on random logs."""
+"""Coordination, chains, contention and leases, against plain computations on random logs."""
 
 from __future__ import annotations
 

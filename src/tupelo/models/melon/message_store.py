@@ -25,7 +25,7 @@ from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
 from tupelo.space.tasks import TaskSignal, when_room
-from tupelo.values.entry import Entry, FrozenEntry, Shape, freeze
+from tupelo.values.entry import Entry, FrozenEntry, freeze
 from tupelo.values.kind import kind_of
 
 if TYPE_CHECKING:

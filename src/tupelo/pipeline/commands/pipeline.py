@@ -66,6 +66,12 @@ def report(
     logs: LogsArgument,
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the report.")],
     skew: SkewOption = 0.0,
+    notebook: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write the code of the report as a notebook (.ipynb)."
+        ),
+    ] = None,
     archive: ArchiveOption = None,
     federation: FederationOption = False,
     master: MasterOption = None,
@@ -78,12 +84,15 @@ def report(
     """
     with clear_errors(), packages():
         from tupelo.pipeline import session
+        from tupelo.pipeline.reports.notebook import notebook_of
         from tupelo.pipeline.reports.report import PAGE, STEPS, place_for, write_report
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
         from tupelo.pipeline.spark import complaints
 
         options = reading(archive, federation, password, tls)
+        if notebook is not None and notebook.exists():  # It may have been changed.
+            raise BadArgument("notebook", "a file that does not exist yet", str(notebook))
         found = resolve(ReadOptions.read({**options, "paths": json.dumps(logs)}))
         console = Console(highlight=False, soft_wrap=True)
         progress = Progress(
@@ -105,6 +114,9 @@ def report(
                 session(master), logs, options, folder, datetime.now(UTC), skew, begun
             )
         console.print(f"{to / PAGE}", markup=False)
+        if notebook is not None:
+            notebook.write_text(notebook_of(logs, options, master, skew), encoding="utf-8")
+            console.print(f"{notebook}", markup=False)
         if faults:
             raise AuditFailed(faults)
 

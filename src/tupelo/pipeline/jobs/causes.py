@@ -1,4 +1,4 @@
-"""Who works with whom through which entries, and what follows from what."""
+"""Coordination: writers, readers and the entries between them; and chains of entries."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def page_of(
 def verdict_of(faults: dict[str, int], subject: str) -> str:
     """The summary in plain words."""
     if not faults:
-        return f"Sound: nothing in {subject} says what cannot be."
+        return f"Sound: no fault in {subject}."
     counts = ", ".join(f"{fault} {times:,}" for fault, times in faults.items())
     return f"Not sound: {_counted(sum(faults.values()), 'fault')} in {subject}: {counts}."
 

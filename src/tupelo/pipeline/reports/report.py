@@ -43,11 +43,11 @@ MARK = "report.json"
 VERSION = 1
 STEPS = 1 + len(JOBS)
 
-_OF_HOSTS = ("audit", "conformance", "presence", "contacts", "partitions")
+OF_HOSTS = ("audit", "conformance", "presence", "contacts", "partitions")
 """Other jobs ignore the spaces that hosts keep for themselves."""
 _FIRST = ("backlog", "turnaround", "workers", "retries")
 """The jobs whose results are the headlines."""
-_BY_CLOCKS = {"audit": audit, "life": life, "conformance": conformance}
+BY_CLOCKS = {"audit": audit, "life": life, "conformance": conformance}
 _VERDICTS = {"audit": "fault", "conformance": "law"}
 """Jobs whose rows are faults, and the column that says which."""
 _ASKED = ",".join(name for name in COLUMNS if name != "payload")
@@ -81,10 +81,10 @@ def write_report(
         of_users = changes.where(f.col("space") != PRESENCE)
         for job in JOBS.values():
             begun(job.name)
-            if (by_clocks := _BY_CLOCKS.get(job.name)) is not None:
+            if (by_clocks := BY_CLOCKS.get(job.name)) is not None:
                 skew = max(skew_seconds, NOTICED) if job.name == "conformance" else skew_seconds
                 job = replace(job, run=partial(by_clocks, skew_seconds=skew))
-            answer = _kept(job, changes if job.name in _OF_HOSTS else of_users, names, folder)
+            answer = _kept(job, changes if job.name in OF_HOSTS else of_users, names, folder)
             if job.name in _VERDICTS:
                 faults |= counts(answer, _VERDICTS[job.name])
             if job.name in _FIRST:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tupelo.pipeline.jobs import Job
 
 ROWS_SHOWN = 20
+_ARROW = " → "
+"""Between the steps of a path: see `jobs.chains`."""
 BARS_MAX = 15
 POINTS_MAX = 240
 """The largest number of points of a line; more are aggregated."""
@@ -87,6 +89,12 @@ def section_of(job: Job, answer: pa.Table) -> Section:
     return Section(job.name, job.title, about, tell(job, answer), plots)
 
 
+def about(job: str) -> str:
+    """The explanation of a job's section."""
+    text: str = _TOLD[job][0]
+    return text
+
+
 def counts(answer: pa.Table, column: str) -> dict[str, int]:
     """The number of each value, the most frequent first."""
     found = pc.value_counts(answer.column(column)).to_pylist()
@@ -127,6 +135,8 @@ def headlines(answers: Mapping[str, pa.Table]) -> list[Headline]:
         spans = [(row["until"] - row["since"]).total_seconds() for row in workers if row["busy"]]
         busy = sum(row["busy"] or 0 for row in workers) / sum(spans) if any(spans) else None
         remark = "" if busy is None else f"busy {busy:.0%} of the time"
+        if busy is not None and busy > 1:  # Workers with several threads.
+            remark = f"each with {busy:.2g} transactions at once"
         found += [
             Headline("Taken", f"{taken:,}", "entries"),
             Headline("Workers", f"{len(names):,}", remark),
@@ -174,7 +184,7 @@ def _faults(job: Job, answer: pa.Table) -> list[Shown]:
     what = answer.column_names[0]
     found = counts(answer, what)
     tally = pa.table({what: list(found), "times": list(found.values())})
-    return [Shown(f"How often there is which {what}", tally), *_first_rows(job, answer)]
+    return [Shown(f"The number of each {what}", tally), *_first_rows(job, answer)]
 
 
 def _at_the_end(job: Job, answer: pa.Table) -> list[Shown]:
@@ -189,17 +199,36 @@ def _at_the_end(job: Job, answer: pa.Table) -> list[Shown]:
 def _worst(job: Job, answer: pa.Table) -> list[Shown]:
     order = [(name, "descending") for name in ("dead_letter", "failures", "came_back")]
     rows = answer.sort_by([*order, *((name, "ascending") for name in job.order)])
-    caption = f"The worst of {answer.num_rows:,} rows; all are in {job.name}.parquet"
-    return [Shown(caption, rows.slice(0, ROWS_SHOWN))]
+    return [Shown(_caption(job, answer, "worst"), rows.slice(0, ROWS_SHOWN))]
+
+
+def _caption(job: Job, answer: pa.Table, what: str) -> str:
+    if answer.num_rows <= ROWS_SHOWN:
+        return f"All rows of {job.name}.parquet, the {what} first"
+    return f"The {what} of {answer.num_rows:,} rows; all are in {job.name}.parquet"
 
 
 def _greatest_rows(by: str, what: str) -> Callable[[Job, pa.Table], list[Shown]]:
     def show(job: Job, answer: pa.Table) -> list[Shown]:
         order = [(by, "descending"), *((name, "ascending") for name in job.order)]
-        caption = f"The {what} of {answer.num_rows:,} rows; all are in {job.name}.parquet"
-        return [Shown(caption, answer.sort_by(order).slice(0, ROWS_SHOWN))]
+        rows = answer.sort_by(order).slice(0, ROWS_SHOWN)
+        return [Shown(_caption(job, answer, what), rows)]
 
     return show
+
+
+def _longest_chains(job: Job, answer: pa.Table) -> list[Shown]:
+    """In the paths, equal steps in succession are counted. The times are left out."""
+    (shown,) = _greatest_rows("seconds", "longest")(job, answer)
+    rows = shown.rows.drop_columns(["written_at", "last_at"])
+    paths = [_counted_steps(path) for path in rows.column("path").to_pylist()]
+    place = rows.column_names.index("path")
+    return [Shown(shown.caption, rows.set_column(place, "path", pa.array(paths, pa.string())))]
+
+
+def _counted_steps(path: str) -> str:
+    steps = ((step, len(list(same))) for step, same in groupby(path.split(_ARROW)))
+    return _ARROW.join(step if times == 1 else f"{step} ×{times}" for step, times in steps)
 
 
 def _fates(job: Job, answer: pa.Table) -> list[Shown]:
@@ -207,7 +236,7 @@ def _fates(job: Job, answer: pa.Table) -> list[Shown]:
     grouped = answer.group_by("fate").aggregate([("fate", "count"), ("bytes", "sum")])
     rows = grouped.rename_columns({"fate_count": "entries", "bytes_sum": "bytes"})
     rows = rows.select(["fate", "entries", "bytes"]).sort_by([("entries", "descending")])
-    caption = f"How many entries met which fate; each one is in {job.name}.parquet"
+    caption = f"The number of entries by fate; each entry is in {job.name}.parquet"
     return [Shown(caption, rows)]
 
 
@@ -217,7 +246,7 @@ def _amounts(job: Job, answer: pa.Table) -> list[Shown]:
     )
     names = {"changes_sum": "changes", "bytes_sum": "bytes", "per_second_max": "most_per_second"}
     rows = grouped.rename_columns(names).select(["kind", *names.values()])
-    caption = f"How many changes of which kind; every second is in {job.name}.parquet"
+    caption = f"The number of changes by kind; every second is in {job.name}.parquet"
     return [Shown(caption, rows.sort_by([("changes", "descending")]))]
 
 
@@ -237,9 +266,11 @@ def _draw_counts(column: str, what: str) -> Callable[[str, pa.Table], Plot]:
 
 def _draw_bars(
     parts: Sequence[str], axis: str, labels: Sequence[str], by: str
-) -> Callable[[str, pa.Table], Plot]:
-    def draw(name: str, answer: pa.Table) -> Plot:
+) -> Callable[[str, pa.Table], Plot | None]:
+    def draw(name: str, answer: pa.Table) -> Plot | None:
         rows, which = _greatest(answer, by)
+        if not any(row[part] for row in rows for part in parts):
+            return None  # All bars would be empty.
         values = {part: [float(row[part] or 0) for row in rows] for part in parts}
         svg = plots.bars(name, _labels(rows, labels), values, axis)
         described = " and ".join(parts)
@@ -249,7 +280,7 @@ def _draw_bars(
     return draw
 
 
-def _draw_overhead(name: str, answer: pa.Table) -> Plot:
+def _draw_overhead(name: str, answer: pa.Table) -> Plot | None:
     beyond = pc.subtract(answer.column("log"), answer.column("payload"))
     parts = answer.append_column("beyond", beyond)
     return _draw_bars(["payload", "beyond"], "bytes", ["space", "kind"], "log")(name, parts)
@@ -387,7 +418,7 @@ def _draw_groups(name: str, answer: pa.Table) -> Plot:
     )
 
 
-def _draw_retries(name: str, answer: pa.Table) -> Plot:
+def _draw_retries(name: str, answer: pa.Table) -> Plot | None:
     dead = pc.cast(answer.column("dead_letter"), pa.int64())
     parts = answer.append_column("dead_letters", dead).group_by(["space", "entry_kind"])
     sums = parts.aggregate([(part, "sum") for part in ("came_back", "failures", "dead_letters")])
@@ -408,7 +439,7 @@ def _draw_spans(name: str, answer: pa.Table) -> Plot:
             ranges.setdefault(label, []).append((row["since"], row["until"] or last))
     ending = sum(row["until"] is None for row in rows)
     words = (
-        f"Bars over time: when a host was engaged with another, {len(rows):,} times in all;"
+        f"Bars over time: when a host was connected to another, {len(rows):,} times in all;"
         f" {ending:,} of them had not ended when the logs did."
     )
     return Plot(plots.spans(name, ranges), words)
@@ -427,7 +458,8 @@ def _labels(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]
 
 
 def _label(row: dict[str, Any], columns: Sequence[str]) -> str:
-    return plots.shortened([str(row[column] or "nobody") for column in columns])
+    cells = [row[column] for column in columns]
+    return plots.shortened(["nobody" if cell is None else str(cell) for cell in cells])
 
 
 def _moment(time: datetime) -> str:
@@ -436,8 +468,7 @@ def _moment(time: datetime) -> str:
 
 _TOLD: dict[str, tuple[Any, ...]] = {
     "backlog": (
-        "What was there at each moment, work in hand included; and for how long the oldest had been"
-        " there.",
+        "The number of entries at each moment, work in hand included, and the age of the oldest.",
         _at_the_end,
         _draw_moments("waiting", "entries there", "entry_kind"),
         _draw_moments("oldest", "age of the oldest, in seconds", "entry_kind"),
@@ -475,8 +506,8 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         _draw_bars(["mean"], "seconds until settled, mean", ["space", "workers"], "mean"),
     ),
     "audit": (
-        "What the logs say and cannot be. Each fault has the entry that it is about, or the"
-        " positions of the log.",
+        "A fault is a contradiction in the logs. It has the entry that it is about, or positions in"
+        " the log.",
         _faults,
         _draw_counts("fault", "faults"),
     ),
@@ -488,8 +519,8 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         _draw_counts("law", "violations"),
     ),
     "coordination": (
-        "An arrow goes from the writer of entries to who has read or taken them; its width is their"
-        " number.",
+        "An arrow goes from the writer of entries to the program that read or took them; its width"
+        " shows their number.",
         _greatest_rows("entries", "busiest"),
         _draw_coordination,
     ),
@@ -497,7 +528,7 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         "An entry follows from the one that was taken in the transaction that wrote it, or from the"
         " one to which the reaction that wrote it reacted. The path"
         " goes to the last entry that followed; its slowest step is the one to look at first.",
-        _greatest_rows("seconds", "longest"),
+        _longest_chains,
         _draw_bars(["seconds"], "seconds to the last that followed", ["path"], "seconds"),
     ),
     "contention": (
@@ -551,27 +582,27 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         _draw_overhead,
     ),
     "waiting": (
-        "Who asks for an entry that is not there may wait for it. At once is how many waited at the"
-        " same time, at most.",
+        "A read or take may wait for an entry that is not there yet. At once is the largest number"
+        " that waited at the same time.",
         _first_rows,
         _draw_percentiles(["space", "shape"]),
     ),
     "spread": (
-        "Copies are the hosts that an entry was at, and hops are its ways between them. It arrived"
-        " when somebody other than its writer got it. The interval of confidence (95 %) of the mean"
-        " is ci to both sides.",
+        "Copies is the number of hosts that an entry was at, and hops that of its ways between"
+        " them. It arrived when another program than its writer got it. The confidence interval"
+        " (95 %) of the mean is mean ± ci.",
         _first_rows,
         _draw_bars(["ratio"], "share that arrived", ["entry_kind", "copies", "hops"], "ratio"),
     ),
     "presence": (
-        "Times are those of the host's own clock. Without an end, it was engaged when the logs"
-        " ended.",
+        "Times are those of the host's own clock. A connection without an end lasted until the end"
+        " of the logs.",
         _first_rows,
         _draw_spans,
     ),
     "contacts": (
-        "A contact is the time from an engagement to its end, by the host's own clock; between are"
-        " the times from one contact of the two to the next.",
+        "A contact is a connection of two hosts, by the clock of the first; between are the times"
+        " from one contact of the two to the next.",
         _first_rows,
         _draw_percentiles(["host", "peer"]),
     ),
