@@ -28,6 +28,7 @@ from tupelo.errors import BadArgument, HostClosed, TupeloError
 from tupelo.federation.identity.keys import check_key
 from tupelo.models.melon import Melon
 from tupelo.space.query import check_wait
+from tupelo.values.checks import check_text
 
 STOP_SECONDS = 5.0
 """Seconds that a program has to end after the request to end; then it is killed."""
@@ -157,9 +158,8 @@ class Client:
 
     def __init__(self, melon: Melon, name: str, kind: str = "client", *, coordinator: str) -> None:
         _check_melon(melon)
-        for argument, given in (("name", name), ("kind", kind)):
-            if not isinstance(given, str) or not given:
-                raise BadArgument(argument, "a text that is not empty", given)
+        check_text("name", name)
+        check_text("kind", kind)
         self._melon = melon
         self._coordinator = check_key(coordinator, "coordinator")
         self.name = name

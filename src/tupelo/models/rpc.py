@@ -68,6 +68,7 @@ from tupelo.models.pubsub.served import HostBroker, HostedRequests, NoticeBacklo
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.query import check_wait, deadline_of
 from tupelo.space.tasks import timeout_at
+from tupelo.values.checks import check_text
 from tupelo.values.parts import ANY
 from tupelo.values.template_encoding import read_wire_extension
 
@@ -101,7 +102,7 @@ class Rpc(Closing):
         if isinstance(host, RemoteSpace):
             check_client(host, name)
             name = host.name
-        self.name = _check_text("name", "rpc" if name is None else name)
+        self.name = check_text("name", "rpc" if name is None else name)
 
         def make(core: HostCore) -> Calls:
             return Calls(registry_of(core, self.name))
@@ -248,7 +249,7 @@ class RemoteGroup:
         listener: Callable[[Outcome], object] | None = None,
     ) -> Invocation:
         check_wait(wait)
-        _check_text("method", method)
+        check_text("method", method)
         if listener is not None and not callable(listener):
             raise BadArgument("listener", "a function, or None", listener)
         encoded = _encode([encode_any(one, f"args[{at}]") for at, one in enumerate(args)], "args")
@@ -347,7 +348,7 @@ class Invocation(Replies):
 
 def _asked(cls: type | str, name: str | None) -> tuple[str, bytes]:
     """The name of a class, and the pattern of its exported objects."""
-    title = cls.__name__ if isinstance(cls, type) else _check_text("cls", cls)
+    title = cls.__name__ if isinstance(cls, type) else check_text("cls", cls)
     if name is not None and not isinstance(name, str):
         raise BadArgument("name", "a text, or None", name)
     return title, _EXPORTS.encode_pattern((title, ANY if name is None else name, str))
@@ -366,12 +367,6 @@ def _methods_of(
     if not is_async and (found := [one for one in bound if iscoroutinefunction(bound[one])]):
         raise BadArgument("methods", "no coroutines, which need a tupelo.aio.Host", sorted(found))
     return bound
-
-
-def _check_text(argument: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise BadArgument(argument, "a text that is not empty", value)
-    return value
 
 
 # Messages

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import tupelo
 from tupelo.errors import BadArgument, BadEntry, SpaceClosed, TupeloError
 from tupelo.queue.jobs import FinishedJob, Job, JobCancelled, JobFailed, JobQueue
+from tupelo.values.checks import check_text
 from tupelo.values.entry import freeze_value
 from tupelo.values.parts import Equal
 
@@ -131,8 +132,7 @@ class AsyncQueue(Generic[T]):
     """
 
     def __init__(self, space: tupelo.aio.SpaceLike, name: str = "queue") -> None:
-        if not isinstance(name, str) or not name:
-            raise BadArgument("name", "a text that is not empty", name)
+        check_text("name", name)
         self._space = space
         self._name = name
 
@@ -185,8 +185,7 @@ class SpaceDict(MutableMapping[K, V]):
     """
 
     def __init__(self, space: tupelo.SpaceLike, name: str = "dict") -> None:
-        if not isinstance(name, str) or not name:
-            raise BadArgument("name", "a text that is not empty", name)
+        check_text("name", name)
         self._space = space
         self._name = name
 

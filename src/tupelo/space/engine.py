@@ -36,7 +36,7 @@ from tupelo.store.journal import Journal, MemoryJournal
 from tupelo.store.sqlite import Durability, LogKeep, SqliteJournal
 from tupelo.store.tail import Tail, tail_in, tail_of
 from tupelo.values.change import Change
-from tupelo.values.checks import is_int
+from tupelo.values.checks import check_text, is_int
 from tupelo.values.codec import BadBytes, decode_entry
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
@@ -405,8 +405,8 @@ def _check_options(
     capacity: object,
     log_keep: object,
 ) -> Durability:
-    if name is not None and (not isinstance(name, str) or not name):
-        raise BadArgument("name", "a text that is not empty", name)
+    if name is not None:
+        check_text("name", name)
     if path is not None and (not isinstance(path, (str, Path)) or not str(path)):
         raise BadArgument("path", "a file name", path)
     if path is not None and "\0" in str(path):
@@ -432,8 +432,8 @@ def _check_more_options(
     if lease_policy is not None and not callable(lease_policy):
         raise BadArgument("lease_policy", "a function such as longest(60)", lease_policy)
     check_count(reactions_max, "reactions_max")
-    if agent is not None and (not isinstance(agent, str) or not agent):
-        raise BadArgument("agent", "a text that is not empty", agent)
+    if agent is not None:
+        check_text("agent", agent)
     if clock is not None and not all(hasattr(clock, m) for m in ("now", "acquire", "call_at")):
         raise BadArgument("clock", "a clock such as ManualClock()", clock)
 

@@ -15,6 +15,14 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def check_text(name: str, value: object) -> str:
+    """The value of an argument. Raises BadArgument, which names it, unless it is a text that is not
+    empty."""
+    if not isinstance(value, str) or not value:
+        raise BadArgument(name, "a text that is not empty", value)
+    return value
+
+
 def check_bool(name: str, value: object) -> None:
     """Raises BadArgument, which names the argument, unless the value is True or False."""
     if not isinstance(value, bool):

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from tupelo.errors import BadArgument, BadEntry, UnknownType
+from tupelo.values.checks import check_text
 
 T = TypeVar("T", bound=type)
 
@@ -57,8 +58,7 @@ _PRESENCE = ("tupelo.host", "tupelo.agent", "tupelo.space")
 
 def entry(name: str) -> Callable[[T], T]:
     """Set the name by which files and other hosts know a dataclass: `@tupelo.entry("job")`."""
-    if not isinstance(name, str) or not name:
-        raise BadArgument("name", "a text that is not empty", name)
+    check_text("name", name)
 
     def declare(cls: T) -> T:
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):

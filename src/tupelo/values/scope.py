@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from tupelo.errors import BadArgument
+from tupelo.values.checks import check_text
 
 
 class Scope(msgspec.Struct, frozen=True, array_like=True):
@@ -19,12 +20,12 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     @staticmethod
     def host(name: str) -> Scope:
         """The entries at the host of this name."""
-        return Scope("host", _named(name, "name"))
+        return Scope("host", check_text("name", name))
 
     @staticmethod
     def agent(agent_id: str) -> Scope:
         """The entries for the agent with this id, at the agent's host."""
-        return Scope("agent", _named(agent_id, "agent_id"))
+        return Scope("agent", check_text("agent_id", agent_id))
 
 
 HERE = Scope("here")
@@ -35,12 +36,6 @@ def check_scope(scope: object) -> Scope | None:
     if scope is not None and not isinstance(scope, Scope):
         raise BadArgument("scope", "HERE, Scope.host(name), Scope.agent(id) or None", scope)
     return scope
-
-
-def _named(name: object, argument: str) -> str:
-    if not isinstance(name, str) or not name:
-        raise BadArgument(argument, "a text that is not empty", name)
-    return name
 
 
 class Coverage:

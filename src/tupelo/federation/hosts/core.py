@@ -39,7 +39,7 @@ from tupelo.federation.hosts.presence import PresenceBoard
 from tupelo.federation.hosts.services import Service, Services
 from tupelo.federation.hosts.serving import AnsweredCalls, ClientServer
 from tupelo.federation.hosts.stored import AT_WORK_MAX, StoredServing
-from tupelo.federation.identity.access import NOBODY, Access, PasswordGuard
+from tupelo.federation.identity.access import NOBODY, Access, PasswordGuard, check_access
 from tupelo.federation.identity.keys import Identity, check_key, require_proved
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
@@ -317,8 +317,8 @@ class HostCore:
                 raise BadArgument("store", f"left out: the space {name!r} is there already", store)
             return self.make_space(name, access, doubt, **options)
         check_space_name(name)
-        if access is not None and not isinstance(access, Access):
-            raise BadArgument("access", "an Access(...)", access)
+        if access is not None:
+            check_access(access)
         policy = self._doubt if doubt is None else check_doubt(doubt)
         made = StoredSpace(name, where, access or self._access, policy, options)
         self.stored[name] = made
@@ -375,8 +375,8 @@ class HostCore:
                 given = ", ".join([*options, *(["access"] if access else []), "doubt"][:3])
                 raise BadArgument(given, f"left out: the space {name!r} is there already")
             return self.spaces[name]
-        if access is not None and not isinstance(access, Access):
-            raise BadArgument("access", "an Access(...)", access)
+        if access is not None:
+            check_access(access)
         policy = self._doubt if doubt is None else check_doubt(doubt)
         try:
             space = self.open_space(name, options)
@@ -506,8 +506,8 @@ class HostCore:
         `Doubt` decides about a `HandOver` that names it.
         """
         hidden = f"tupelo.{name}"
-        if access is not None and not isinstance(access, Access):
-            raise BadArgument("access", "an Access(...)", access)
+        if access is not None:
+            check_access(access)
         before = self.spaces.get(hidden)
         self.spaces[hidden] = hosted = HostedSpace(
             blocking.Space(hidden, clock=self.clock) if before is None else before.space,
@@ -794,8 +794,7 @@ class HostCore:
     def change_access(self, name: str, access: Access) -> None:
         """Give a space other rules, or another password. The links of programs that use it and may
         not do so any more, or have shown the old password, end."""
-        if not isinstance(access, Access):
-            raise BadArgument("access", "an Access(...)", access)
+        check_access(access)
         stored = self.stored.get(check_space_name(name))
         if stored is not None:
             stored.access = access

@@ -21,7 +21,7 @@ from tupelo.federation.hosts.discovery import Discovery
 from tupelo.federation.hosts.folder import Archiving, archiver_for, check_archive
 from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.hosts.services import Service
-from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.access import Access, check_access
 from tupelo.federation.identity.keys import Identity, default_folder, id_of
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links.address import Address, is_loopback
@@ -38,7 +38,7 @@ from tupelo.space import asynchronous, blocking
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
-from tupelo.values.checks import check_bool, is_number
+from tupelo.values.checks import check_bool, check_text, is_number
 from tupelo.values.lease import check_lease
 from tupelo.values.text import html_table
 
@@ -196,8 +196,7 @@ class HostDoor:
         create_spaces: bool = True,
         store: str | None = None,
     ) -> None:
-        if not isinstance(name, str) or not name:
-            raise BadArgument("name", "a text that is not empty", name)
+        check_text("name", name)
         if isinstance(peers, (str, bytes)) or not isinstance(peers, Iterable):
             raise BadArgument("peers", 'a list of addresses such as "192.0.2.7:7700"', peers)
         addresses = [str(Address.parse(peer, "peers")) for peer in peers]
@@ -208,8 +207,8 @@ class HostDoor:
             raise BadArgument("identity", "an Identity", identity)
         if trust is not None and not isinstance(trust, Trust):
             raise BadArgument("trust", "a Trust such as Trust.known([...])", trust)
-        if access is not None and not isinstance(access, Access):
-            raise BadArgument("access", "an Access(...)", access)
+        if access is not None:
+            check_access(access)
         if path is not None and (not isinstance(path, (str, Path)) or not str(path)):
             raise BadArgument("path", "the name of a folder", path)
         if not is_number(heartbeat) or not 0 < heartbeat < 1e6:

@@ -117,6 +117,12 @@ class Access:
         return rule
 
 
+def check_access(access: object) -> None:
+    """Raises BadArgument unless `access` is an Access."""
+    if not isinstance(access, Access):
+        raise BadArgument("access", "an Access(...)", access)
+
+
 def _check_rule(operation: str, rule: object) -> frozenset[str]:
     expected = "ANYONE, LOCAL, or several identities, such as a list of them"
     if rule in (ANYONE, LOCAL):

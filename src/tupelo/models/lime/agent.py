@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from tupelo.errors import AgentEnded, BadArgument, BadInput, HostClosed, NotOwner
+from tupelo.errors import AgentEnded, BadInput, HostClosed, NotOwner
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.space.dual_api import dual_api
 
@@ -47,13 +47,6 @@ def current_runtime(host: Host | None = None) -> AgentRuntime | None:
     """The agent (at this host) for which the running code acts; the latest of several."""
     runtimes = [runtime for runtime, _ in _acting.get() if host is None or runtime.host is host]
     return runtimes[-1] if runtimes else None
-
-
-def check_name(name: object) -> str:
-    """The checked argument `name`."""
-    if not isinstance(name, str) or not name:
-        raise BadArgument("name", "a text that is not empty", name)
-    return name
 
 
 def act_for(runtime: AgentRuntime) -> None:

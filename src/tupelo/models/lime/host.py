@@ -19,7 +19,6 @@ from tupelo.models.lime.agent import (
     AgentRuntime,
     act_for,
     acting_as,
-    check_name,
     current_runtime,
     require_outside_step,
 )
@@ -30,6 +29,7 @@ from tupelo.models.lime.packages import AgentPackages
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace
 from tupelo.space.dual_api import dual_api
+from tupelo.values.checks import check_text
 
 A = TypeVar("A", bound=Agent)
 
@@ -194,7 +194,7 @@ class Host:
         if iscoroutinefunction(cls.run) is not self.is_async and cls.run is not Agent.run:
             how = "async" if self.is_async else "not async"
             raise BadArgument("agents", f"classes whose run() is {how}, at this door", cls)
-        name = check_name(cls.__name__ if name is None else name)
+        name = check_text("name", cls.__name__ if name is None else name)
         if self._classes.get(name, cls) is not cls:
             raise BadArgument("name", f"free: another class is known here as {name!r}", name)
         self._classes[name] = cls
@@ -261,14 +261,14 @@ class Host:
         if not isinstance(cls, str) or not cls:
             raise BadArgument("cls", "a class that derives from Agent, or its name there", cls)
         if name is not None:
-            check_name(name)
+            check_text("name", name)
         if not isinstance(host, HostLocation) or host == self.server.here:
             raise BadArgument("host", "the HostLocation of another host", host)
         work = self.migrations.load(host.id, cls, args, name)
         return await self._door.on_loop(work)
 
     async def _enter(self, agent: Agent, name: str, class_name: str | None) -> AgentRuntime:
-        check_name(name)
+        check_text("name", name)
         require_outside_step()
         runtime = agent._runtime = AgentRuntime(self, agent)
         server = self.server

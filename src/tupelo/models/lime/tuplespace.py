@@ -10,7 +10,6 @@ from tupelo.errors import BadArgument, BadInput
 from tupelo.models.lime.agent import (
     Agent,
     AgentRuntime,
-    check_name,
     current_runtime,
     require_outside_step,
     role_for,
@@ -35,14 +34,14 @@ from tupelo.models.lime.reactions import (
 from tupelo.models.lime.spaces import SYSTEM_NAME, InterfaceSpace
 from tupelo.space.dual_api import dual_api, run_coroutine
 from tupelo.space.query import check_wait
-from tupelo.values.checks import check_bool
+from tupelo.values.checks import check_bool, check_text
 
 
 class _AgentSpace:
     """The common part of all spaces of an agent: reading and reactions."""
 
     def __init__(self, name: str, agent: Agent | None) -> None:
-        check_name(name)
+        check_text("name", name)
         if agent is not None and not isinstance(agent, Agent):
             raise BadArgument("agent", "an Agent", agent)
         require_outside_step()

@@ -30,7 +30,8 @@ from tupelo.models.pubsub.served import (
     own_key,
 )
 from tupelo.space.dual_api import Closing, dual_api, maybe_await, run_sync
-from tupelo.space.query import check_wait, deadline_of
+from tupelo.space.query import check_count, check_wait, deadline_of
+from tupelo.values.checks import check_text
 
 Duration = Literal["probing", "single", "persistent"]
 
@@ -68,8 +69,7 @@ class PubSub(Closing):
             check_client(host, name, **decided, prune=(prune, True))
             name = host.name
         name = "pubsub" if name is None else name
-        if not isinstance(name, str) or not name:
-            raise BadArgument("name", "a text that is not empty", name)
+        check_text("name", name)
         for given, function in (("state", state), ("matches", matches), ("key", key)):
             if function is not None and not callable(function):
                 raise BadArgument(given, "a function", function)
@@ -154,7 +154,9 @@ class PubSub(Closing):
         or by `listener(reply)` on a thread (or task) of its own. At most `backlog_max` replies
         wait."""
         encoded = self._application.encode_pattern(pattern)
-        return await self._standing(listener, "subscribe", encoded, _check_backlog(backlog_max))
+        return await self._standing(
+            listener, "subscribe", encoded, check_count(backlog_max, "backlog_max")
+        )
 
     @dual_api
     async def collect(
@@ -179,7 +181,7 @@ class PubSub(Closing):
             found: Collected = await self._door.call("probe", encoded, extent, wait=None)
             replies = [self._read_reply(reply) for reply in found.replies]
             return readable(Collected(replies, found.empty, found.lost))
-        most = _check_backlog(backlog_max)
+        most = check_count(backlog_max, "backlog_max")
         return await self._standing(listener, "collect", encoded, duration, extent, most)
 
     async def _standing(
@@ -307,9 +309,3 @@ class Replies(Closing):
     async def __aiter__(self) -> Any:
         while (reply := await self.get()) is not None:
             yield reply
-
-
-def _check_backlog(backlog_max: object) -> int:
-    if type(backlog_max) is not int or backlog_max < 1:
-        raise BadArgument("backlog_max", "a whole number above 0", backlog_max)
-    return backlog_max

@@ -43,6 +43,7 @@ from tupelo.models.xvsm.selectors import (
 from tupelo.space.order import Order
 from tupelo.space.ranking import Rank, Ranking, is_rank
 from tupelo.space.transaction import Txn
+from tupelo.values.checks import check_bool, check_text
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, Typed, freeze, thaw
 from tupelo.values.kind import is_typed
@@ -102,8 +103,8 @@ class Coordinator(Order):
     by_arrival = True
 
     def __init__(self, *, name: str | None = None) -> None:
-        if name is not None and (not isinstance(name, str) or not name):
-            raise BadArgument("name", "a text that is not empty", name)
+        if name is not None:
+            check_text("name", name)
         self.name = name or self.default_name or type(self).__name__
         self.container: Container | None = None
         self.optional = False
@@ -339,8 +340,7 @@ class LindaCoordinator(_ByArrival):
         super().__init__(name=name)
         if type(ignore_fields) is not int or not 0 <= ignore_fields <= IGNORED_MAX:
             raise BadArgument("ignore_fields", f"a number from 0 to {IGNORED_MAX}", ignore_fields)
-        if type(reverse_matching) is not bool:
-            raise BadArgument("reverse_matching", "True or False", reverse_matching)
+        check_bool("reverse_matching", reverse_matching)
         self.ignored = (ANY,) * ignore_fields
         self._reverse = reverse_matching
 

@@ -32,6 +32,7 @@ from tupelo.models.xvsm.container import Container, Entry
 from tupelo.space.dual_api import run_sync
 from tupelo.space.query import check_count
 from tupelo.space.session import Seen
+from tupelo.values.checks import check_bool
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.entry import thaw
 
@@ -246,8 +247,7 @@ class Notification(ListenerQueue):
 
 def check_operations(operations: tuple[str, ...], every_removal: object) -> list[Point]:
     """The points of these operations. BadArgument for other names."""
-    if type(every_removal) is not bool:
-        raise BadArgument("every_removal", "True or False", every_removal)
+    check_bool("every_removal", every_removal)
     if every_removal and "destroy" not in operations:
         raise BadArgument("every_removal", 'False, if "destroy" is not listened to', every_removal)
     if not operations:
