@@ -456,7 +456,7 @@ for the parameters that all spaces share."""
 
 @pytest.mark.parametrize("thing", DESCRIBED, ids=lambda thing: thing.__name__)
 def test_every_argument_is_described(thing):
-    functions = [thing] if inspect.isfunction(thing) else []
+    functions: list[Callable[..., object]] = [thing] if inspect.isfunction(thing) else []
     if inspect.isclass(thing):
         functions = [f for name, f in vars(thing).items() if name[0] != "_" and callable(f)]
         if not getattr(thing, "_is_protocol", False):
