@@ -37,7 +37,6 @@ from typing import Any, Protocol, Self, TypeVar
 
 from tupelo.errors import TupeloError
 from tupelo.space.dual_api import (
-    async_one,
     like,
     many,
     many_like,
@@ -623,60 +622,27 @@ class AsyncSpaceLike(Protocol):
     _write_all: Callable[..., Coroutine[Any, Any, list[AsyncLease]]]
     _subscribe: Callable[..., Opening[AsyncSubscriptionLike]]
     _react: Callable[..., Awaitable[ReactionLike]]
+    _get_fast: Callable[[Any, bool], Any]
+    _write_fast: Callable[[object], None]
 
     @property
     def name(self) -> str: ...
 
-    def write(
-        self,
-        entry: object,
-        *,
-        lease: float | None = None,
-        txn: Any = None,
-        at: Any = None,
-        wait: float | None = 0,
-        to: str | None = None,
-        delay: float | None = None,
-    ) -> Coroutine[Any, Any, AsyncLease]:
-        return self._write(entry, lease, txn, at, wait, to, delay)
+    @like(SpaceLike.write)
+    def write(self) -> Coroutine[Any, Any, AsyncLease]:
+        return self._write()
 
     @like(SpaceLike.write_all)
     def write_all(self) -> Coroutine[Any, Any, list[AsyncLease]]:
         return self._write_all()
 
-    @async_one
-    def read(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        txn: Any = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-        about: list[About] | None = None,
-    ) -> Coroutine[Any, Any, Any]:
-        return self._get(
-            template, False, wait, False, 1, txn, order, if_exists, scope, coverage, about
-        )
+    @one_like(SpaceLike.read)
+    def read(self) -> Any:
+        return self._get()
 
-    @async_one
-    def take(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        txn: Any = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-        about: list[About] | None = None,
-    ) -> Coroutine[Any, Any, Any]:
-        return self._get(
-            template, True, wait, False, 1, txn, order, if_exists, scope, coverage, about
-        )
+    @one_like(SpaceLike.take)
+    def take(self) -> Any:
+        return self._get()
 
     @many_like(SpaceLike.read_all)
     def read_all(self) -> Any:
