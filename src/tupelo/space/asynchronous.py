@@ -27,12 +27,7 @@ from tupelo.space.port import (
     mark_to,
     value_of,
 )
-from tupelo.space.protocol import (
-    AsyncSessionLike,
-    AsyncSpaceLike,
-    takes_longer,
-    takes_longer_to_write,
-)
+from tupelo.space.protocol import AsyncSessionLike, AsyncSpaceLike
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.reaction import Function
 from tupelo.space.session import SessionState
@@ -65,10 +60,8 @@ class AsyncClosing:
 
 
 class Space(AsyncClosing, AsyncSpaceLike):
-    """A named set of entries, found by content; or the async API of a `tupelo.Space`."""
-
-    _get_fast = staticmethod(takes_longer)
-    _write_fast = staticmethod(takes_longer_to_write)
+    """A named set of entries, found by content; or the async API of a `tupelo.Space`, which is then
+    given as `name`. The other arguments are those of `tupelo.Space`."""
 
     def __init__(
         self,

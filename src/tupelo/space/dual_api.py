@@ -232,6 +232,10 @@ def matches(method: Method[Self_, P]) -> Matches[P]:
     return method  # type: ignore[return-value]
 
 
+def async_one(method: Method[Self_, P]) -> AsyncOne[P]:
+    return method  # type: ignore[return-value]
+
+
 def like(
     method: Callable[Concatenate[Any, P], Any],
 ) -> Callable[[Callable[[Self_], T]], Callable[Concatenate[Self_, P], T]]:

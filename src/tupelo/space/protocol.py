@@ -4,21 +4,6 @@ A space in memory or in a file (`tupelo.Space`), at a host elsewhere (`tupelo.co
 hosts (`host.space`) and the part at one host (`host.space(...).here`) are all `SpaceLike`, and the
 models use nothing else of a space. An operation that a kind of space cannot do raises a clear
 error; docs/SPACES.md lists these exceptions.
-
-| parameter | meaning |
-| --- | --- |
-| `wait` | seconds to wait: None for ever, 0 not at all |
-| `lease` | seconds that something lives: None for ever |
-| `txn` | the transaction that the operation is part of |
-| `order` | which of several matches comes first |
-| `limit` | how many matches at most |
-| `if_exists` | wait only while a transaction may reveal or release a match |
-| `scope` | which hosts and agents the operation looks at |
-| `coverage` | a `Coverage()` that the operation fills: which hosts it has reached |
-| `about` | a list to which the operation adds an `About` for each entry that it returns |
-| `at` | a place, for orders that have places |
-| `to` | the agent that an entry is for |
-| `delay` | seconds until a written entry becomes visible |
 """
 
 from __future__ import annotations
@@ -37,6 +22,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from tupelo.errors import TupeloError
 from tupelo.space.dual_api import (
+    async_one,
     like,
     many,
     many_like,
@@ -76,12 +62,29 @@ DISPLAYED = 5
 
 
 class SpaceLike(Protocol):
-    """A space of any kind, for threads.
+    """A space of any kind, for threads. The operations have these parameters:
 
-    The parameters of all operations are defined here. A kind of space derives from this class and
-    implements the methods with an underscore, whose results the operations return; in the async API
-    these are awaitable.
+    | parameter | meaning |
+    | --- | --- |
+    | `entry` | a tuple, or an instance of a dataclass |
+    | `template` | selects entries: a tuple of values, types and parts such as `ANY`, a dataclass |
+    | `wait` | seconds to wait for a match: None for ever, 0 not at all |
+    | `lease` | lifetime in seconds: None for ever |
+    | `txn` | the transaction that the operation is part of |
+    | `order` | an `Order`: which of several matches comes first |
+    | `limit` | the maximum number of matches |
+    | `if_exists` | wait only while the end of an open transaction could provide a match |
+    | `scope` | a `Scope`: the hosts and agents to search |
+    | `coverage` | a `Coverage()`, which the operation fills with the hosts that it has reached |
+    | `about` | a list to which the operation adds an `About` for each returned entry |
+    | `at` | an index, for orders with positions |
+    | `to` | the agent that an entry is for |
+    | `delay` | seconds until a written entry becomes visible |
+    | `handback` | a value that the notices of a subscription return as their `handback` |
     """
+
+    # A kind of space derives from this class and implements the methods with an underscore, whose
+    # results the operations return; in the async API these are awaitable.
 
     _get: Callable[..., Any]
     """(template, take, wait, many, limit, txn, order, if_exists, scope, coverage, about): a match
@@ -332,7 +335,7 @@ class SpaceLike(Protocol):
         ...
 
     def session(self, *, lease: float | None = None) -> SessionLike:
-        """Open a session, which returns each entry at most once."""
+        """Open a session, which returns each entry at most once. It ends with its `lease`."""
         ...
 
     def subscribe(
@@ -400,11 +403,11 @@ class SpaceLike(Protocol):
         return self._react(template, function, once, existing, scope)
 
     def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]:
-        """The changes after position `since`, oldest first."""
+        """The changes after position `since`, oldest first, at most `limit`."""
         ...
 
     def trim(self, *, before: int) -> None:
-        """Delete the changes before a position from the log. Entries are not affected."""
+        """Delete the changes `before` this position from the log. Entries are not affected."""
         ...
 
     def compact(self) -> None:
@@ -622,27 +625,60 @@ class AsyncSpaceLike(Protocol):
     _write_all: Callable[..., Coroutine[Any, Any, list[AsyncLease]]]
     _subscribe: Callable[..., Opening[AsyncSubscriptionLike]]
     _react: Callable[..., Awaitable[ReactionLike]]
-    _get_fast: Callable[[Any, bool], Any]
-    _write_fast: Callable[[object], None]
 
     @property
     def name(self) -> str: ...
 
-    @like(SpaceLike.write)
-    def write(self) -> Coroutine[Any, Any, AsyncLease]:
-        return self._write()
+    def write(
+        self,
+        entry: object,
+        *,
+        lease: float | None = None,
+        txn: Any = None,
+        at: Any = None,
+        wait: float | None = 0,
+        to: str | None = None,
+        delay: float | None = None,
+    ) -> Coroutine[Any, Any, AsyncLease]:
+        return self._write(entry, lease, txn, at, wait, to, delay)
 
     @like(SpaceLike.write_all)
     def write_all(self) -> Coroutine[Any, Any, list[AsyncLease]]:
         return self._write_all()
 
-    @one_like(SpaceLike.read)
-    def read(self) -> Any:
-        return self._get()
+    @async_one
+    def read(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+        about: list[About] | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        return self._get(
+            template, False, wait, False, 1, txn, order, if_exists, scope, coverage, about
+        )
 
-    @one_like(SpaceLike.take)
-    def take(self) -> Any:
-        return self._get()
+    @async_one
+    def take(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+        about: list[About] | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        return self._get(
+            template, True, wait, False, 1, txn, order, if_exists, scope, coverage, about
+        )
 
     @many_like(SpaceLike.read_all)
     def read_all(self) -> Any:
