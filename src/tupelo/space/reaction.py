@@ -82,6 +82,9 @@ class Step:
         """Entries that added reactions have yet to process."""
         self.listeners: list[Callable[[bool], object]] = []
 
+    def __repr__(self) -> str:
+        return f"<Step of a reaction, {len(self.added)} reactions added>"
+
     def write(self, entry: object, *, lease: float | None = None) -> None:
         """Write an entry."""
         self._core.write_all([freeze(entry)], check_lease(lease), self._txn)
