@@ -463,7 +463,9 @@ class Artist:
             self.history.destroying.add(ended)
             self.history.note(f"{self.name} has destroyed the view or session {ended}")
             await one.destroy()
-            self.history.destroyed.add(ended)
+            # A host in memory that is leaving may have said goodbye to the others before.
+            if self.member.durable or not self.life.leaving:
+                self.history.destroyed.add(ended)
 
     async def adopt(self) -> None:
         """Adopt the events of a host that is down. Each host is adopted at most once."""
