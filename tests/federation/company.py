@@ -162,6 +162,13 @@ class ChildHost:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def megabytes(self) -> int:
+        """Its resident memory."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) // 1024
+
     def order(self, verb: str, *args: Any) -> int:
         """Begin something; its number, by which `answer` knows it."""
         assert self._process.stdin is not None
