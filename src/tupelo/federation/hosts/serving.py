@@ -18,14 +18,13 @@ from tupelo.errors import (
     AnswerTooLarge,
     BadArgument,
     BadFrame,
-    CannotSend,
     LimitReached,
     SpaceClosed,
     TransactionEnded,
     TupeloError,
     WrongPassword,
 )
-from tupelo.federation.hosts.client_resources import ClientResources
+from tupelo.federation.hosts.client_resources import ClientResources, require_few
 from tupelo.federation.hosts.stored import StoredCall, StoredDelivery, StoredServing
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
@@ -717,14 +716,8 @@ class ClientServer:
 
     async def _require_few(self, hosted: HostedSpace, message: wire.Get, query: Query) -> None:
         """Raise CannotSend if more entries match than one request may take."""
-        most = query.limit
-        if message.take and message.many and (most is None or most > wire.BULK_MAX):
-            txn = self.resources.transaction(hosted, message.txn)
-            if await hosted.port.count_in_slices(query.template, txn) > wire.BULK_MAX:
-                raise CannotSend(
-                    f"more than {wire.BULK_MAX:,} entries match, and so many can be taken at a "
-                    "time; ask for fewer with limit="
-                )
+        txn = self.resources.transaction(hosted, message.txn)
+        await require_few(message, partial(hosted.port.count_in_slices, query.template, txn))
 
     async def _get_anywhere(self, hosted: HostedSpace, message: wire.Get, query: Query) -> Any:
         call = message.call
