@@ -452,7 +452,7 @@ def test_what_comes_out_is_a_change_for_those_that_were_put_off(capi, active, la
     capi.add_aspect(active, Point.PRE_TAKE, Patient())
     capi.write(active, 0, None, Calls("wait_at_the_gate", (5,)))
     call = later(capi.take, active, None, None, ActiveSelector())
-    until(lambda: active.changes._awaited)
+    until(lambda: active.changes.waiting)
     gate.set()
     assert call.result()[0].result == 5
 

@@ -60,7 +60,6 @@ from tupelo.values.parts import ANY, OneOf
 from tupelo.values.template import Template
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.aspect_pipeline import AspectPipeline
     from tupelo.models.xvsm.capi import AnyCapi, Capi
     from tupelo.models.xvsm.container import Container
     from tupelo.models.xvsm.site import RemoteContainer
@@ -274,7 +273,7 @@ class ActiveCoordinator(Coordinator):
         return self._aio
 
     async def begin(
-        self, capi: AspectPipeline, made: list[tuple[Any, Any]], txn: SharedTransaction | None
+        self, capi: AnyCapi, made: list[tuple[Any, Any]], txn: SharedTransaction | None
     ) -> list[Lease]:
         """Write the work for these entries. Cancelling the lease of an entry before its work begins
         removes it."""

@@ -37,7 +37,7 @@ from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.entry import thaw
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.aspect_pipeline import AspectPipeline
+    from tupelo.models.xvsm.capi import AnyCapi
 
 logger = logging.getLogger("tupelo")
 
@@ -95,7 +95,7 @@ class Notification(ListenerQueue):
 
     def __init__(
         self,
-        capi: AspectPipeline,
+        capi: AnyCapi,
         container: Container,
         listener: Listener,
         times: int | None,
