@@ -53,6 +53,7 @@ from tupelo.federation.brokers.standing import read_reply
 from tupelo.federation.brokers.tables import EncodedPattern, check_length
 from tupelo.federation.client.services import ServedDoor, ServiceMethod, check_client, plain
 from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, RemoteSpaceLike
+from tupelo.federation.groups.group import GroupPart
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
@@ -438,7 +439,7 @@ class Export(NamedTuple):
     host: HostDoor
 
 
-class ExportRegistry(SilentExtension):
+class ExportRegistry(SilentExtension, GroupPart):
     """The exported objects of one name at a host, and the calls that it makes and runs. It is a
     part of the group; a call survives a change of the group if both its hosts stay members."""
 
@@ -551,12 +552,6 @@ class ExportRegistry(SilentExtension):
             member = membership.members.get(call.target)
             if member is None or member.incarnation != life:
                 call.lost("it has left", in_doubt=True)
-
-    async def settle(self, membership: Membership) -> None:
-        """Nothing to do: calls go on."""
-
-    def heard(self, neighbour: str, source: str, message: Any) -> None:
-        """Nothing: all messages are calls."""
 
     def cut(self, hosts: frozenset[str]) -> None:
         for call, _ in self._awaited.values():

@@ -320,7 +320,7 @@ def test_an_agent_is_loaded_at_another_host_that_knows_its_class(play):
         ada = await do(a.agent("ada"))
         mine = await shared("board", ada)
         location = await do(a.load_at(b.location, cls, 3))
-        assert a.server.find(location.id) == b.location
+        assert a.server.directory.host_of(location.id) == b.location.id
         assert await do(mine.in_(("done", str), **PATIENCE)) == ("done", location.id)
         assert sorted(await do(mine.rdg(ITEM, location))) == [("item", n) for n in range(3)]
         await do(c.agent("cleo"))
@@ -329,7 +329,7 @@ def test_an_agent_is_loaded_at_another_host_that_knows_its_class(play):
         assert await do(mine.in_(("done", str), **PATIENCE)) == ("done", named.id)
         life = b.lives[named.id]
         await do(life.agent.end())
-        await stage.until(lambda: a.server.find(named.id) is None, "it has ended")
+        await stage.until(lambda: a.server.directory.host_of(named.id) is None, "it has ended")
 
     play(scene)
 

@@ -1046,7 +1046,7 @@ def test_an_agent_that_is_loaded_elsewhere_is_made_once_whatever_link_is_lost(fa
             return "in doubt" if error.in_doubt else "refused"
         except LoadFailed:
             return "refused"
-        assert a.host.server.find(location.id) in (HostLocation("b"), None)
+        assert a.host.server.directory.host_of(location.id) in ("b", None)
         return "loaded"
 
     def play_load(frames: int) -> bool:

@@ -39,7 +39,7 @@ from tupelo.errors import (
     TupeloError,
     UnknownHost,
 )
-from tupelo.federation.groups.group import group_of
+from tupelo.federation.groups.group import GroupPart, group_of
 from tupelo.federation.groups.membership import Membership, MembershipId
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication.feeds import Broadcast, Feed, FeedCursor
@@ -588,7 +588,7 @@ class TokenAt:
     life: str | None = None
 
 
-class Tokens:
+class Tokens(GroupPart):
     """The tokens of a feed at one host. Its part in the group is named after the feed."""
 
     def __init__(
@@ -800,12 +800,6 @@ class Tokens:
             token.look()
         self.broadcast.ring()
         asyncio.get_running_loop().call_soon(self._remind)
-
-    async def settle(self, membership: Membership) -> None:
-        pass
-
-    def cut(self, hosts: frozenset[str]) -> None:
-        pass
 
     def _may(self, neighbour: str, source: str) -> bool:
         """Whether a host takes part in the feed, and so may use its tokens."""

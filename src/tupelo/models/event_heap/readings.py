@@ -19,7 +19,7 @@ from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.session import Seen, SessionState
-from tupelo.space.tasks import timeout_at
+from tupelo.space.tasks import Tasks, timeout_at
 from tupelo.values.entry import Entry
 from tupelo.values.template import Template
 
@@ -234,7 +234,7 @@ class Shared:
         self._told = self._record.losses  # of so many
         self._closed = False
         self._scopes: set[asyncio.Timeout] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         replica.uses.use(session, self.close)
 
     def note(self, record: Record) -> None:
@@ -358,9 +358,7 @@ class Shared:
         return found
 
     def unsee(self, entries: list[Entry]) -> None:
-        task = asyncio.ensure_future(self._unsee(entries))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._unsee(entries))
 
     async def _unsee(self, entries: list[Entry]) -> None:
         with suppress(TupeloError):

@@ -19,7 +19,7 @@ from tupelo.federation.replication.streams import host_of
 from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap.ordering import Place
 from tupelo.space.query import deadline_of
-from tupelo.space.tasks import timeout_at
+from tupelo.space.tasks import Tasks, timeout_at
 from tupelo.values.entry import Entry
 from tupelo.values.template import Template
 
@@ -40,7 +40,7 @@ class Removing:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._removed: dict[str, int] = {}  # request → number
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks = Tasks()
 
     async def remove(
         self, template: Template, wait: float | None, *, known: bool = True
@@ -98,9 +98,7 @@ class Removing:
         try:
             return twin if await asyncio.shield(removing) else None
         except asyncio.CancelledError:
-            task = asyncio.ensure_future(self._put_back(removing, twin))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._put_back(removing, twin))
             raise
 
     async def _put_back(self, removing: asyncio.Task[bool], entry: Entry) -> None:

@@ -12,7 +12,6 @@ likewise.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,7 +32,7 @@ from tupelo.errors import (
     TupeloError,
     UnknownHost,
 )
-from tupelo.federation.groups.group import group_of
+from tupelo.federation.groups.group import GroupPart, group_of
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.peer import SilentExtension
@@ -57,7 +56,7 @@ from tupelo.models.event_heap.removing import Removing
 from tupelo.models.event_heap.seen import Base, SharedRecord
 from tupelo.models.event_heap.uses import UsageLeases
 from tupelo.space.query import Query
-from tupelo.space.tasks import TaskSignal, when_room
+from tupelo.space.tasks import Tasks, TaskSignal, when_room
 from tupelo.space.waiting import Items, WriteOutcome
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.kind import kind_of
@@ -91,7 +90,7 @@ class Heaps(SilentExtension):
         self.core = core
         self.factory = Factory(self)
         self._due: dict[HostedSpace, dict[Entry, None]] = {}  # to be removed when there is room
-        self._removing: set[asyncio.Task[None]] = set()
+        self._removing = Tasks()
         core.extensions[CHANNEL] = self
 
     def replica(self, name: str, patience: float) -> Replica:
@@ -128,9 +127,7 @@ class Heaps(SilentExtension):
             _remove(space, entries)
         except DiskFull:
             self._due[space] = dict.fromkeys(entries)
-            task = asyncio.ensure_future(self._remove_when_room(space))
-            self._removing.add(task)
-            task.add_done_callback(self._removing.discard)
+            self._removing.start(self._remove_when_room(space))
 
     async def _remove_when_room(self, space: HostedSpace) -> None:
         async def remove() -> None:
@@ -146,8 +143,7 @@ class Heaps(SilentExtension):
         self.factory.close()
         for replica in list(self.replicas.values()):
             replica.close()
-        for task in self._removing:
-            task.cancel()
+        self._removing.cancel()
 
 
 class WrittenEvents(NamedTuple):
@@ -157,7 +153,7 @@ class WrittenEvents(NamedTuple):
     position: int
 
 
-class Replica:
+class Replica(GroupPart):
     """One host's part of a heap. `anew`: create the next generation if the heap was destroyed."""
 
     folded_after = 1_000
@@ -523,12 +519,6 @@ class Replica:
             self.uses.install(membership)
             self.orders.look()
             self.broadcast.ring()
-
-    async def settle(self, membership: Membership) -> None:
-        pass
-
-    def cut(self, hosts: frozenset[str]) -> None:
-        pass
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
         raise BadFrame("a heap has no notices")

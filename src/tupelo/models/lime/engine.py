@@ -201,13 +201,10 @@ class TupleEngine(Protocol):
         ...
 
 
-class EngineFactory(Protocol):
-    """Makes the engine of one tuple space."""
-
-    def __call__(self, name: str, agent: str | None, clock: Clock) -> TupleEngine:
-        """The engine for the space of this name: the private space of this agent, or, for None, the
-        one that all agents of the host share. Leases (`Entry.expires`) are times of the clock."""
-        ...
+EngineFactory = Callable[[str, str | None, Clock], TupleEngine]
+"""(name, agent, clock): makes the engine for the space of this name: the private space of this
+agent, or, for None, the one that all agents of the host share. Leases (`Entry.expires`) are times
+of the clock."""
 
 
 class SpaceEngine:

@@ -175,14 +175,14 @@ class Host:
         """Take part in the group of the hosts that this host reaches, as it does from the start,
         after `disengage`."""
         require_outside_step()
-        await self._door.on_loop(self.server.engage())
+        await self._door.on_loop(self.server.group.join())
 
     @dual_api
     async def disengage(self) -> None:
         """Leave the group: operations that are running end first, and no host sees half of the
         change. The agents of this host only see each other until `engage`."""
         require_outside_step()
-        await self._door.on_loop(self.server.disengage())
+        await self._door.on_loop(self.server.group.leave())
 
     # Agents
 

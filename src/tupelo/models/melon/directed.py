@@ -33,7 +33,7 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Copies
 from tupelo.models.melon.private import Numbered, PrivateRecords, TakenNumbers
 from tupelo.models.melon.sealed import Letter, Letters, Receipt, Sealed, read_item
-from tupelo.space.tasks import TaskSignal, when_room
+from tupelo.space.tasks import Tasks, TaskSignal, when_room
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
 
@@ -179,7 +179,7 @@ class DirectedMessages:
         self._in_hand: dict[tuple[str, int], list[Letter]] = {}
         # Confirmed: the position at which the record of each is durable, None without a record.
         self._confirmed: dict[Letter, int | None] = {}
-        self._settling: set[asyncio.Task[None]] = set()
+        self._settling = Tasks()
         self._silent: WeakSet[Peer] = WeakSet()  # peers that have not told what they have
         self._broadcast = Broadcast()
         copies = copies or Copies()
@@ -391,9 +391,7 @@ class DirectedMessages:
         self._confirmed.update(dict.fromkeys(letters))
         with suppress(DiskFull, SpaceClosed, JournalFailed):  # The task repeats it, or a restart.
             self._record()
-        task = asyncio.ensure_future(self._give_receipts(letters))
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+        self._settling.start(self._give_receipts(letters))
 
     def _record(self) -> int:
         """Record the confirmed letters that have no record yet. Returns the position at which the
@@ -424,5 +422,5 @@ class DirectedMessages:
     async def settle(self) -> None:
         """Wait until all confirmed letters are recorded; called before the host leaves."""
         await asyncio.sleep(0)
-        if self._settling:
-            await asyncio.wait(self._settling, timeout=self._core.answer_seconds)
+        if settling := list(self._settling):
+            await asyncio.wait(settling, timeout=self._core.answer_seconds)
