@@ -509,14 +509,14 @@ def test_a_heap_elsewhere_gets_nothing_and_ends_nothing(house: House, guest: tup
     assert heap.get_all() == [] and heap.hosts == []
     view = house.view.id
     for voice, questions in {
-        replica.voice: (
+        replica.sender: (
             ["remove", house.heap._replica.feed.source, 1, "request"],
             ["order", view, 0],
             ["clone", view],
             ["put", view],
             ["destroy"],
         ),
-        replica.tokens._voice: (
+        replica.tokens.sender: (
             ["take", f"view {view}", 0, 0, [0, home, None]],
             ["take", f"session {house.session}", 0, None, [0, home, None]],
             ["stays"],

@@ -237,9 +237,9 @@ def test_what_is_no_call_is_refused_and_harms_nobody(row: Row) -> None:
     for args in (b"", b"\xc1", b"\x07", b"\x91" * 100_000):
         invoke = module.InvokeRequest("call", remote._target.object, "area", args)
         with pytest.raises(BadFrame, match="a call cannot be read"):
-            row.hosts[0]._await(registry._voice.ask(remote.host, invoke))
+            row.hosts[0]._await(registry.sender.ask(remote.host, invoke))
     # Nor does an answer matter that nobody waits for.
-    row.hosts[0]._await(registry._voice.ask(remote.host, module.CallDone("some call")))
+    row.hosts[0]._await(registry.sender.ask(remote.host, module.CallDone("some call")))
     assert remote.invoke("area") == 1
 
 

@@ -453,7 +453,7 @@ class ExportRegistry(SilentExtension, GroupPart):
         # Calls of this host, by id, with the incarnation of the host that was called.
         self._awaited: dict[str, tuple[InboundCall, str]] = {}
         self._running = 0
-        self._voice = self._group.part(f"rpc calls {name}", self, asked=InvokeRequest | CallDone)
+        self.sender = self._group.part(f"rpc calls {name}", self, asked=InvokeRequest | CallDone)
         core.extensions[f"rpc calls {name}"] = self
 
     async def call(
@@ -481,7 +481,7 @@ class ExportRegistry(SilentExtension, GroupPart):
         self._awaited[invoke.call] = call, member.incarnation
         try:
             async with self._group.operating():
-                await self._voice.ask(target.host, invoke)
+                await self.sender.ask(target.host, invoke)
             done: CallDone = await call.answer
             return done
         except (PeerLost, UnknownHost) as error:
@@ -507,11 +507,11 @@ class ExportRegistry(SilentExtension, GroupPart):
         if self._running >= CALLS_MAX:
             raise LimitReached("calls under way at this host", CALLS_MAX)
         self._running += 1
-        life = self._group.membership.members[source].incarnation
-        export.host.run_apart(partial(self._run, export, message, args, source, life))
+        incarnation = self._group.membership.members[source].incarnation
+        export.host.run_apart(partial(self._run, export, message, args, source, incarnation))
 
     async def _run(
-        self, export: Export, invoke: InvokeRequest, args: list[Any], source: str, life: str
+        self, export: Export, invoke: InvokeRequest, args: list[Any], source: str, incarnation: str
     ) -> None:
         """Run a method and send its result; with a blocking host on a thread, not on the loop."""
         title = f"{type(export.thing).__name__}.{invoke.method}"
@@ -527,18 +527,18 @@ class ExportRegistry(SilentExtension, GroupPart):
             except TupeloError as error:
                 text = f"{title} was done, but its result cannot be sent: {error}"
                 done = _failed(invoke.call, AnswerTooLarge(text))
-        await export.host.on_loop(self._answer(done, source, life))
+        await export.host.on_loop(self._answer(done, source, incarnation))
 
-    async def _answer(self, done: CallDone, source: str, life: str) -> None:
+    async def _answer(self, done: CallDone, source: str, incarnation: str) -> None:
         """Send a result to the caller's host, as soon as it is in reach; drop it if that host has
         left or was restarted."""
         self._running -= 1
         with suppress(HostClosed):
             membership = self._group.membership
-            while (member := membership.members.get(source)) and member.incarnation == life:
+            while (member := membership.members.get(source)) and member.incarnation == incarnation:
                 try:
                     async with self._group.operating():
-                        await self._voice.ask(source, done)
+                        await self.sender.ask(source, done)
                     return
                 except (PeerLost, UnknownHost):
                     await self._group.changed(membership)
@@ -548,9 +548,9 @@ class ExportRegistry(SilentExtension, GroupPart):
         """Nothing: exported objects are found by a collect."""
 
     def install(self, membership: Membership) -> None:
-        for call, life in self._awaited.values():
+        for call, incarnation in self._awaited.values():
             member = membership.members.get(call.target)
-            if member is None or member.incarnation != life:
+            if member is None or member.incarnation != incarnation:
                 call.lost("it has left", in_doubt=True)
 
     def cut(self, hosts: frozenset[str]) -> None:

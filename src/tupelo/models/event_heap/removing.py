@@ -30,7 +30,7 @@ FIRST_MATCHES = 16
 """Matches that are tried first, before all are looked up."""
 REMEMBERED_MAX = 10_000
 """Most requests that a source remembers."""
-MEETING_SECONDS = 2.0
+JOIN_SECONDS = 2.0
 """Time that the group may need to learn of a host whose events are here."""
 
 
@@ -49,9 +49,9 @@ class Removing:
         NotAllowed if their hosts refuse."""
         loop, clock = asyncio.get_running_loop(), self._replica.core.clock
         deadline = deadline_of(clock, wait)
-        met = loop.time() + MEETING_SECONDS
+        join_deadline = loop.time() + JOIN_SECONDS
         while True:
-            rings = self._replica.broadcast.rings
+            count = self._replica.broadcast.count
             away: set[str] = set()
             refusals: list[NotAllowed] = []
             for entry in self._matches(template, known):
@@ -59,12 +59,14 @@ class Removing:
                 removed = place and await self._remove_for(entry, place, away, refusals)
                 if removed:
                     return removed
-            meeting = bool(away) and self._is_meeting and loop.time() < met
+            joining = bool(away) and self._is_joining and loop.time() < join_deadline
             try:  # Patience ends between questions: what was removed must not be lost.
-                async with asyncio.timeout_at(met) if meeting else timeout_at(clock, deadline):
-                    await self._replica.broadcast.wait(rings)
+                async with (
+                    asyncio.timeout_at(join_deadline) if joining else timeout_at(clock, deadline)
+                ):
+                    await self._replica.broadcast.wait(count)
             except TimeoutError:
-                if meeting:
+                if joining:
                     continue
                 if away:
                     names = self._replica.names
@@ -81,7 +83,7 @@ class Removing:
             yield from [entry for entry in found if entry not in few]
 
     @property
-    def _is_meeting(self) -> bool:
+    def _is_joining(self) -> bool:
         """Whether a connected host is not in the membership yet."""
         members = self._replica.membership.members
         return any(
@@ -93,12 +95,12 @@ class Removing:
         self, entry: Entry, place: Place, away: set[str], refusals: list[NotAllowed]
     ) -> Entry | None:
         """Remove an event for a requester. If the requester is cancelled, the event is put back."""
-        twin = copy(entry)  # An entry that has ended does not say any more until when it lived.
+        copied = copy(entry)  # Its expiry is lost when the entry is removed.
         removing = asyncio.ensure_future(self._remove(place, away, refusals))
         try:
-            return twin if await asyncio.shield(removing) else None
+            return copied if await asyncio.shield(removing) else None
         except asyncio.CancelledError:
-            self._tasks.start(self._put_back(removing, twin))
+            self._tasks.start(self._put_back(removing, copied))
             raise
 
     async def _put_back(self, removing: asyncio.Task[bool], entry: Entry) -> None:
@@ -130,7 +132,7 @@ class Removing:
                 raise
             away.add(host)
             return False
-        if removed is None:  # It has a source of that name no more: another life.
+        if removed is None:  # That host was restarted, and has another source.
             away.add(host)
         return removed is True
 
@@ -138,19 +140,19 @@ class Removing:
         """Ask a host, and ask again if the group changes before the answer. If the host is gone, or
         has restarted, the outcome is in doubt."""
         replica = self._replica
-        life = replica.life_of(host)
+        incarnation = replica.incarnation_of(host)
         doubt: PeerLost | None = None
         while True:
             membership = replica.membership.id
             try:
-                return await replica.voice.ask(host, question)
+                return await replica.sender.ask(host, question)
             except (PeerLost, UnknownHost) as lost:
                 if isinstance(lost, PeerLost) and lost.in_doubt:
                     doubt = lost
                 elif doubt is None:
                     raise
             await self._next_membership(membership)
-            if replica.life_of(host) != life or replica.membership.id == membership:
+            if replica.incarnation_of(host) != incarnation or replica.membership.id == membership:
                 raise doubt
 
     async def _next_membership(self, membership: MembershipId) -> None:

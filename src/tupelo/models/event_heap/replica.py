@@ -111,7 +111,7 @@ class Heaps(SilentExtension):
         found = self.replicas.get(name)
         if found is not None:
             return found
-        found = self.replicas[name] = Replica(self, name, patience, anew=True)
+        found = self.replicas[name] = Replica(self, name, patience, recreate=True)
         if found.is_new:
             found.clear()  # This host may have been away when the heap was destroyed.
             await found.feed.drawn()  # Until then its copies of the old events can be read.
@@ -154,13 +154,14 @@ class WrittenEvents(NamedTuple):
 
 
 class Replica(GroupPart):
-    """One host's part of a heap. `anew`: create the next generation if the heap was destroyed."""
+    """One host's part of a heap. `recreate`: make the next generation if the heap was
+    destroyed."""
 
     folded_after = 1_000
     """An order is folded after this many places (and as many as it has kept), and what was seen in
     a shared session after this many records."""
 
-    def __init__(self, heaps: Heaps, name: str, patience: float, *, anew: bool = False) -> None:
+    def __init__(self, heaps: Heaps, name: str, patience: float, *, recreate: bool = False) -> None:
         core = heaps.core
         self.name = name
         self.part = f"event heap {name}"
@@ -200,10 +201,10 @@ class Replica(GroupPart):
         self.uses = UsageLeases(self)
         self.orders = TotalOrders(self)
         self.removing = Removing(self)
-        self.voice = self.group.part(self.part, self)
+        self.sender = self.group.part(self.part, self)
         self.feed.watchers.append(self._look_at_events)
         self.system.watchers.append(self._look_at_records)
-        self._anew = anew
+        self._recreate = recreate
         self._look_at_events()
         self._look_at_records()
 
@@ -232,7 +233,7 @@ class Replica(GroupPart):
         what, _, id = token.partition(" ")
         return self.shared_record(id) if what == "session" else None
 
-    def life_of(self, host: str) -> str | None:
+    def incarnation_of(self, host: str) -> str | None:
         member = self.membership.members.get(host)
         return None if member is None else member.incarnation
 
@@ -280,7 +281,7 @@ class Replica(GroupPart):
                     self._made = max(self._made, generation)
         if not joined:  # The records say which generation it is.
             self.generation = max(1, self._made)
-            if self._anew and self.destroyed:
+            if self._recreate and self.destroyed:
                 self.is_new = True
                 self.generation = self.gone + 1
         elif self.destroyed and not self.closed:
@@ -295,7 +296,7 @@ class Replica(GroupPart):
             self.close()
         if not self.closed:
             self.orders.look()
-            self.broadcast.ring()
+            self.broadcast.notify()
 
     def _heard_record(self, record: Any) -> None:
         match record:
@@ -436,7 +437,7 @@ class Replica(GroupPart):
         self.require_open()
         for host in self.others:
             with suppress(PeerLost, UnknownHost):
-                await self.voice.ask(host, ["destroy"])
+                await self.sender.ask(host, ["destroy"])
         self.require_open()
         with suppress(HeapDestroyed):  # by the record itself
             await self.record(records.Destroyed(self.generation))
@@ -503,7 +504,7 @@ class Replica(GroupPart):
         readings, self.readings = self.readings, {}
         for end in readings:
             end()
-        self.broadcast.ring()
+        self.broadcast.notify()
 
     # As a part of the group
 
@@ -518,7 +519,7 @@ class Replica(GroupPart):
             self.names.update((one.host, one.name) for one in membership.members.values())
             self.uses.install(membership)
             self.orders.look()
-            self.broadcast.ring()
+            self.broadcast.notify()
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
         raise BadFrame("a heap has no notices")

@@ -56,7 +56,7 @@ def seconds_asked(duration: object, name: str = "lease", *, zero: bool = False) 
     return check_lease(duration, name)
 
 
-class LeaseNotice(Protocol):
+class EventDelivery(Protocol):
     """The delivery of events to a listener: how many were `missed`, and how to stop it."""
 
     missed: int
@@ -74,7 +74,7 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
     """
 
     granted: engine.Leased
-    telling: LeaseNotice | None = None
+    delivery: EventDelivery | None = None
     """The delivery to a listener, if this is the lease of a registration; `cancel` stops it."""
 
     FOREVER: ClassVar[float] = FOREVER
@@ -100,8 +100,8 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def ended_by_cancel(self) -> None:
         """Called after the lease was cancelled, by itself or in a LeaseMap."""
-        if self.telling is not None:
-            self.telling.call_off()
+        if self.delivery is not None:
+            self.delivery.call_off()
 
     def can_batch(self, other: object) -> bool:
         """Whether both are renewed in one step. A LeaseMap accepts leases for which this is
@@ -139,10 +139,10 @@ class AsyncLease(Lease, frozen=True, eq=False):
         self.ended_by_cancel()
 
 
-def lease_of(granted: engine.Leased, telling: LeaseNotice | None = None) -> Lease:
+def lease_of(granted: engine.Leased, delivery: EventDelivery | None = None) -> Lease:
     """A Lease, or AsyncLease, for a lease that a space has granted."""
     kind = AsyncLease if isinstance(granted, engine.AsyncLease) else Lease
-    return kind(granted, telling)
+    return kind(granted, delivery)
 
 
 @dataclass

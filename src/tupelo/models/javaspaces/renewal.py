@@ -632,7 +632,7 @@ class LeaseRenewalSet(Tenant):
                 lease_id=lease_id,
                 expiration=event.lease.expiration,
                 reason=None if event.error is None else str(event.error),
-                beside={"_lease": event.lease, "_error": event.error},
+                local={"_lease": event.lease, "_error": event.error},
             )
 
     def _require_active(self) -> None:
@@ -655,13 +655,13 @@ class SetEvents:
         self,
         kind: type[RemoteEvent],
         source: str,
-        beside: dict[str, Any] | None = None,
+        local: dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
         if self.listening is not None and self.listening.active:
             self.sequence += 1
             event = kind(source, self.event_id, self.sequence, self.listening.handback, **fields)
-            event.__dict__.update(beside or {})
+            event.__dict__.update(local or {})
             self.listening.tell(event)
 
     def stop(self) -> None:

@@ -211,7 +211,7 @@ class Migrations:
             async with self._server.group.operating():
                 await self._send_package(token, runtime, target, package)
                 self._server.forget(state)
-                self._host.lives.pop(state.id, None)
+                self._host.runtimes.pop(state.id, None)
                 runtime.end(caller)
                 await self._send_decision(token)
         except Exception as error:
@@ -367,7 +367,7 @@ class Migrations:
 
     def _start(self, runtime: AgentRuntime) -> None:
         async def arrive() -> None:
-            self._host.lives[runtime.state.id] = runtime
+            self._host.runtimes[runtime.state.id] = runtime
             await runtime.pause("run")  # No listener is called before its spaces are shared again.
             await self._server.arrive(runtime.state)
             runtime.unpause()

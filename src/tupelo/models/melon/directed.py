@@ -203,7 +203,7 @@ class DirectedMessages:
         self._load(sealed)
         self.feed.listeners.append(self.process_arrivals)
         self.gave_way = self.feed.gave_way
-        self.feed.watchers.append(self._broadcast.ring)
+        self.feed.watchers.append(self._broadcast.notify)
         core.extensions.leaving.append(self.settle)
         self.process_arrivals()
 
@@ -283,7 +283,7 @@ class DirectedMessages:
         self._receipts.remove_settled()
         if len(self.letters) > letters:
             self._arrived()
-        self._broadcast.ring()
+        self._broadcast.notify()
 
     def _new_items(self) -> Iterator[tuple[str, int, Entry]]:
         for source, stream in list(self.feed.exchange.streams.items()):
@@ -348,7 +348,7 @@ class DirectedMessages:
                 return True
         return False
 
-    def is_sooner(self, letter: Letter, host: str, arrival: int) -> bool:
+    def is_earlier(self, letter: Letter, host: str, arrival: int) -> bool:
         """Whether this letter was stored at this host before the message with this arrival."""
         if letter.host != host:
             return False

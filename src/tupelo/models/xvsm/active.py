@@ -367,7 +367,7 @@ class ActiveCoordinator(Coordinator):
         container = self._container()
         return Capi(container.owner), container
 
-    async def hand_out(self, names: list[str], wait: float | None) -> HandedOut | None:
+    async def assign(self, names: list[str], wait: float | None) -> AssignedTask | None:
         """A task for a helper that computes these functions; None if there is none before the
         timeout."""
         work = self._work()
@@ -383,7 +383,7 @@ class ActiveCoordinator(Coordinator):
         if not found:
             port.abort(txn.core_state)
             return None
-        return HandedOut(self, txn, thaw(found[0].shape, found[0].fields, stand_ins=True))
+        return AssignedTask(self, txn, thaw(found[0].shape, found[0].fields, stand_ins=True))
 
     def _finish(self, name: str) -> None:
         """Write the finished entry to the container, and remove its work, in one transaction."""
@@ -441,7 +441,7 @@ class ActiveCoordinator(Coordinator):
         return (*stored[:width], payload) if width else payload
 
 
-class HandedOut:
+class AssignedTask:
     """A task that a helper elsewhere computes. A transaction holds it until there is a result."""
 
     def __init__(self, coordinator: ActiveCoordinator, txn: WorkTransaction, job: Any) -> None:

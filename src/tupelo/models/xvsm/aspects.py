@@ -148,12 +148,12 @@ class Request:
 
     def copy(self) -> Request:
         """A copy for one attempt, so that changes by aspects do not last."""
-        twin = copy(self)
+        copied = copy(self)
         for one in fields(self):
             value = getattr(self, one.name)
             if isinstance(value, (list, dict)):
-                setattr(twin, one.name, value.copy())
-        return twin
+                setattr(copied, one.name, value.copy())
+        return copied
 
 
 class Aspect:

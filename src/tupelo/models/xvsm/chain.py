@@ -260,7 +260,9 @@ class ChainQuery:
         return None
 
 
-def ask(width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]) -> ChainQuery:
+def chain_query(
+    width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]
+) -> ChainQuery:
     """The query of these selectors. Until a selector limits the number of entries, the content
     conditions of the following ones can be part of the template."""
     kept: dict[int, Any] = {}

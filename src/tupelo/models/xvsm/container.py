@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import BadArgument, BadSelector, DuplicateKey
 from tupelo.models.xvsm.aspects import ChangeSignal, Interceptors
-from tupelo.models.xvsm.chain import ChainQuery, ask, template_for
+from tupelo.models.xvsm.chain import ChainQuery, chain_query, template_for
 from tupelo.models.xvsm.coordinators import (
     AnyCoordinator,
     Coordinator,
@@ -326,7 +326,7 @@ class Container:
         """The query of these selectors."""
         check_selectors(selectors)
         pairs = [(self.coordinator_of(s), s) for s in selectors or (AnySelector(),)]
-        return ask(self.width, self.arity, pairs)
+        return chain_query(self.width, self.arity, pairs)
 
     @property
     def arity(self) -> int | None:

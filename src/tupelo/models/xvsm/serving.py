@@ -44,7 +44,7 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire as links
 from tupelo.federation.links.reception import SPACES_MAX
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
-from tupelo.models.xvsm.active import HandedOut, active_of
+from tupelo.models.xvsm.active import AssignedTask, active_of
 from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.capi import AsyncCapi, seconds
 from tupelo.models.xvsm.chain import ChainQuery
@@ -137,7 +137,7 @@ class SiteClient:
         self.gone = False
         self.transactions: dict[str, SharedTransaction] = {}
         self.watches: dict[int, Notification] = {}
-        self.tasks: dict[int, HandedOut] = {}
+        self.tasks: dict[int, AssignedTask] = {}
         self.written: dict[tuple[str, bool, int], CoreEntry] = {}
         self._written_max = WRITTEN_MAX
         self._settling: set[asyncio.Future[object]] = set()
@@ -484,7 +484,7 @@ class SiteService:
         functions = listed(names)
         if not 0 < len(functions) <= FUNCTIONS_MAX or {*map(type, functions)} != {str}:
             raise BadArgument("functions", f"1 to {FUNCTIONS_MAX} names", functions)
-        task = await active_of(container).hand_out(functions, seconds(wait))
+        task = await active_of(container).assign(functions, seconds(wait))
         if task is None:
             return None
         if client.gone:
@@ -544,7 +544,7 @@ class SiteService:
         client = call.client
         client.require_room()
         points = check_operations(tuple(listed(operations)), every_removal)
-        watch = Notification(call.capi, container, _nobody, None, every_removal)
+        watch = Notification(call.capi, container, _ignore_report, None, every_removal)
         await call.capi._notify(watch, points, calls=False)
         self._count += 1
         client.watches[self._count] = watch
@@ -691,7 +691,7 @@ def _pack(report: NotificationReport, bytes_max: int) -> bytes | None:
     return content if len(content) <= bytes_max else None
 
 
-def _nobody(*report: Any) -> None:
+def _ignore_report(*report: Any) -> None:
     """The listener of a notification whose reports the client fetches."""
 
 
