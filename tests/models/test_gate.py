@@ -493,7 +493,7 @@ def test_an_agent_of_lime_gets_nothing(house: House, guest: tupelo.Host) -> None
 def is_refused(guest: tupelo.Host, voice: Any, home: str, question: list[Any]) -> bool:
     """Is it refused? If the group changes meanwhile it is asked again."""
     try:
-        answer = guest._await(voice.ask(home, question))
+        answer = guest.now(voice.ask(home, question))
     except NotAllowed:
         return True
     except (PeerLost, UnknownHost):
@@ -504,13 +504,13 @@ def is_refused(guest: tupelo.Host, voice: Any, home: str, question: list[Any]) -
 def test_a_heap_elsewhere_gets_nothing_and_ends_nothing(house: House, guest: tupelo.Host) -> None:
     home = house.host.id
     heap = EventHeap(guest, "kept")
-    replica = heap._replica
+    replica = heap.replica
     until_true(lambda: home in replica.others, "the hosts of the heap know each other")
     assert heap.get_all() == [] and heap.hosts == []
     view = house.view.id
     for voice, questions in {
         replica.sender: (
-            ["remove", house.heap._replica.feed.source, 1, "request"],
+            ["remove", house.heap.replica.feed.source, 1, "request"],
             ["order", view, 0],
             ["clone", view],
             ["put", view],
@@ -570,11 +570,11 @@ def test_who_may_write_and_not_take_does_not_destroy_a_heap() -> None:
     ):
         home.space("room", access=Access(take=()))
         mine, its = EventHeap(home, "room"), EventHeap(guest, "room")
-        until_true(lambda: its._replica.others and mine.hosts, "they are partners")
+        until_true(lambda: its.replica.others and mine.hosts, "they are partners")
         mine.put(Event("tea"))
         assert its.wait(wait=10) == Event("tea")
         guest.core.spaces["tupelo.system.room"].space.write(Destroyed(1))
-        until_true(lambda: its._replica.closed, "it is destroyed there")
+        until_true(lambda: its.replica.closed, "it is destroyed there")
         EventHeap.create(guest, "room").put(Event("coffee"))
         assert mine.wait(Event("coffee"), wait=10) == Event("coffee")
         assert mine.snoop(Event("tea")) == Event("tea")

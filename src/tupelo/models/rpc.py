@@ -451,8 +451,8 @@ class ExportRegistry(SilentExtension, GroupPart):
         self._name = name
         self._group = self.broker.group
         # Calls of this host, by id, with the incarnation of the host that was called.
-        self._awaited: dict[str, tuple[InboundCall, str]] = {}
-        self._running = 0
+        self.awaited: dict[str, tuple[InboundCall, str]] = {}
+        self.running = 0
         self.sender = self._group.part(f"rpc calls {name}", self, asked=InvokeRequest | CallDone)
         core.extensions[f"rpc calls {name}"] = self
 
@@ -478,7 +478,7 @@ class ExportRegistry(SilentExtension, GroupPart):
         if member is None:
             raise PeerLost(f"the host {target.host!r}", during, "nothing was done")
         call = InboundCall(f"the host {member.name!r}", during, target.host)
-        self._awaited[invoke.call] = call, member.incarnation
+        self.awaited[invoke.call] = call, member.incarnation
         try:
             async with self._group.operating():
                 await self.sender.ask(target.host, invoke)
@@ -489,11 +489,11 @@ class ExportRegistry(SilentExtension, GroupPart):
             reason = "" if in_doubt else "nothing was done"
             raise PeerLost(call.peer, during, reason, in_doubt=in_doubt) from error
         finally:
-            del self._awaited[invoke.call]
+            del self.awaited[invoke.call]
 
     async def asked(self, neighbour: str, source: str, message: InvokeRequest | CallDone) -> None:
         if isinstance(message, CallDone):
-            call, _ = self._awaited.get(message.call, (None, ""))
+            call, _ = self.awaited.get(message.call, (None, ""))
             if call is not None and call.target == source:
                 call.answered(message)
             return
@@ -504,9 +504,9 @@ class ExportRegistry(SilentExtension, GroupPart):
             owner = "this object" if export is None else type(export.thing).__name__
             raise NotExported(f"{owner}.{message.method}" if export else owner)
         args = [read_any(one) for one in _read(message.args, list[Any])]
-        if self._running >= CALLS_MAX:
+        if self.running >= CALLS_MAX:
             raise LimitReached("calls under way at this host", CALLS_MAX)
-        self._running += 1
+        self.running += 1
         incarnation = self._group.membership.members[source].incarnation
         export.host.run_apart(partial(self._run, export, message, args, source, incarnation))
 
@@ -532,7 +532,7 @@ class ExportRegistry(SilentExtension, GroupPart):
     async def _answer(self, done: CallDone, source: str, incarnation: str) -> None:
         """Send a result to the caller's host, as soon as it is in reach; drop it if that host has
         left or was restarted."""
-        self._running -= 1
+        self.running -= 1
         with suppress(HostClosed):
             membership = self._group.membership
             while (member := membership.members.get(source)) and member.incarnation == incarnation:
@@ -548,18 +548,18 @@ class ExportRegistry(SilentExtension, GroupPart):
         """Nothing: exported objects are found by a collect."""
 
     def install(self, membership: Membership) -> None:
-        for call, incarnation in self._awaited.values():
+        for call, incarnation in self.awaited.values():
             member = membership.members.get(call.target)
             if member is None or member.incarnation != incarnation:
                 call.lost("it has left", in_doubt=True)
 
     def cut(self, hosts: frozenset[str]) -> None:
-        for call, _ in self._awaited.values():
+        for call, _ in self.awaited.values():
             if call.target in hosts:
                 call.lost("out of reach", in_doubt=True)
 
     async def stop(self) -> None:
-        for call, _ in self._awaited.values():
+        for call, _ in self.awaited.values():
             text = f"the host was closed during {call.during}: it may have been done or not"
             call.failed(HostClosed(text))
 

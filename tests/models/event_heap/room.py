@@ -56,7 +56,7 @@ class Room:
 
     async def alike(self, names: str) -> None:
         def are_alike() -> bool:
-            replicas = [self[name].heap._replica for name in names]
+            replicas = [self[name].heap.replica for name in names]
             feeds = [replica.feed for replica in replicas], [one.system for one in replicas]
             return all(one.is_drawn for pair in feeds for one in pair) and all(
                 _marks(one) == _marks(pair[0]) for pair in feeds for one in pair

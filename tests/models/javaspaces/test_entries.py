@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.conftest import PATIENCE_SECONDS, Call, until_true
+from tests.models.classes import forget, learn
 from tests.models.javaspaces.doors import (
     TIMEOUT,
     Listener,
@@ -152,17 +153,15 @@ def foreign(monkeypatch):
     class Foreign(SimpleEntry):
         secret: Any = None
 
-    name = kind.name_of(Foreign)
-
     class Known:
         entry: Any = Foreign(1, "foreign", True, 7)
         nested: Any = Shape("holder", [Foreign(1)])
 
         def forget(self) -> None:
-            monkeypatch.delitem(kind._class_of_name, name)
+            forget(monkeypatch, Foreign)
 
         def learn(self) -> None:
-            monkeypatch.setitem(kind._class_of_name, name, Foreign)
+            learn(monkeypatch, Foreign)
 
     return Known()
 

@@ -48,6 +48,7 @@ from tupelo.models.javaspaces import (
     Lease,
     TransactionManager,
 )
+from tupelo.space.port import port_of
 
 ENTRY = SimpleEntry(1, "one", True)
 OTHER = SimpleEntry(2, "two", False)
@@ -1035,7 +1036,7 @@ def test_a_decision_is_on_the_disk_before_anyone_is_told(clock, tmp_path):
         commit = member.commit
 
         def told(commit: Any = commit) -> None:
-            saved = log._port._engine.saved
+            saved = port_of(log)._engine.saved
             assert saved is not None
             durable.append(not saved._pending)
             commit()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import core_of
 from tests.laws.talk import refused
 from tupelo.errors import (
     AspectFailed,
@@ -210,7 +211,7 @@ def test_a_failing_aspect_corrupts_nothing(capi, queue, name, when):
     with pytest.raises(AspectFailed, match=f"{point} raised ZeroDivisionError"):
         OPERATIONS[name](capi, queue)
     assert values(capi, queue) == [1]
-    assert not queue.space._port._core.transactions
+    assert not core_of(queue.space).transactions
 
 
 def test_what_an_aspect_raised_is_the_cause(capi, queue):

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.conftest import PATIENCE_SECONDS
+from tests.conftest import PATIENCE_SECONDS, core_of
 from tests.laws.talk import refused
 from tupelo.errors import (
     AspectFailed,
@@ -568,7 +568,7 @@ def test_what_is_put_off_is_tried_again_when_an_entry_comes_by_another_door(
         until(lambda: queue.changes.waiting)
         queue.space.write((number,))
     assert call.result() == [(1,)]
-    assert not list(queue.space._port._core.subscriptions.watchers)
+    assert not list(core_of(queue.space).subscriptions.watchers)
 
 
 def test_who_is_put_off_after_taking_does_not_wake_itself(capi, queue, later, until, clock):
