@@ -330,7 +330,7 @@ class World:
         self.manager = self.make_manager(
             self.folder / "log", clock=self.clock, vote_seconds=VOTE_SECONDS
         )
-        log = self.manager._log_space
+        log = self.manager.log
         self.log_engine = port_of(log)._engine
         flush = partial(self.flush, self.log_engine.flush)
         log._flush = flush
@@ -541,7 +541,7 @@ class World:
 
     def check_rest(self) -> None:
         """Nothing is left over: no promise, no decision, no lock, no entry too many or too few."""
-        log = self.manager._log_space.read_all()
+        log = self.manager.log.read_all()
         assert [entry[0] for entry in log] == ["manager"], f"decisions are left: {log}"
         assert not self.manager._live, f"transactions are left: {self.manager._live}"
         for member in self.members:

@@ -274,7 +274,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
                 self._processes = ProcessPoolExecutor(mp_context=context)
             try:
                 return self._processes.submit(compute)
-            except BrokenProcessPool:  # A child has died; the next one starts afresh.
+            except BrokenProcessPool:  # A child has died: start new ones.
                 self._processes = None
                 return self._start(compute)
         # A thread for each, not a pool: live tuples may wait for one another in the space.

@@ -244,11 +244,11 @@ def test_entries_of_another_version_of_a_class_are_passed_over(javaspace, monkey
         size: int = field(kw_only=True)
 
     monkeypatch.setitem(kind._given_name, NewJob, old_name)
-    monkeypatch.setitem(kind._class_of_name, old_name, NewJob)
+    learn(monkeypatch, NewJob)
     javaspace.write(NewJob("new", size=3))
     template = Entry()
     assert drain(javaspace, template) == [NewJob("new", size=3)]
-    monkeypatch.setitem(kind._class_of_name, old_name, Job)
+    learn(monkeypatch, Job)
     assert drain(javaspace, template) == [Job("old")]
 
 

@@ -1,4 +1,5 @@
-"""The total orders of a heap at one host: who adds to them, and how they survive their owner.
+"""The total orders of a heap at one host: which host adds to them, and how they
+survive the loss of that host.
 
 The order of a view is a list of places, told by records of the host that owned the view at the
 time. The owner is the host that holds the view's token; it places every event that it gets. A host

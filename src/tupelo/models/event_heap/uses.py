@@ -114,7 +114,7 @@ class UsageLeases:
             self._timers[id] = loop.call_later(max(lease, least), self._run_out, id)
 
     def _run_out(self, id: str) -> None:
-        self._review(id, NEW_SECONDS)  # Others may have the token, or it may come here.
+        self._review(id, NEW_SECONDS)  # Once more later: the token may be elsewhere now.
         self._tasks.start(self._end_unused(id))
 
     async def _end_unused(self, id: str) -> None:

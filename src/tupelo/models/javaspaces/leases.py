@@ -38,7 +38,7 @@ from tupelo.values.lease import LeasePolicy, check_lease
 FOREVER = math.inf
 ANY_LEASE = -1
 """A lease of the length that the grantor prefers."""
-_NO_TIME = math.ulp(0.0)  # Added to any moment, it gives that moment.
+_NO_TIME = math.ulp(0.0)  # Above 0, and yet it changes no moment to which it is added.
 
 
 def seconds_asked(duration: object, name: str = "lease", *, zero: bool = False) -> float | None:
@@ -326,7 +326,7 @@ class Tenant:
 
     def __init__(self, tenancy: Tenancy, granted: engine.Lease) -> None:
         self.granted = granted  # the lease of the entry
-        self.left = False  # Its end was handled, or the service has ended it itself.
+        self.left = False  # Its end was handled.
         self.alarm_at = FOREVER
         self.cancel_alarm: Callable[[], None] = lambda: None
         self._tenancy = tenancy

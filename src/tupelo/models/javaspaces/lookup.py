@@ -225,7 +225,7 @@ class ServiceEvent(RemoteEvent):
     @property
     def after(self) -> Description | None:
         """The data of the service in this process after the event; None if it was removed."""
-        return self.__dict__.get("_after")  # not a field: it stays here
+        return self.__dict__.get("_after")  # not a field: it is not sent
 
     @property
     def item(self) -> ServiceItem | None:

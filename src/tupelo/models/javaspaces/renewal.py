@@ -344,7 +344,7 @@ class LeaseRenewalManager(ClosingHandle):
 def _tell(listener: Any, managed: _Managed, error: Exception | None) -> None:
     if listener is None:
         if error is not None:
-            logger.warning("a lease could not be renewed, and nobody listens: %s", error)
+            logger.warning("a lease could not be renewed, and there is no listener: %s", error)
         return
     try:
         listener(LeaseRenewalEvent(managed.lease, managed.expiration, error))

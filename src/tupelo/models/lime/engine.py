@@ -95,7 +95,7 @@ class TupleEngine(Protocol):
     A tuple is an `Entry`, known by its origin and number. While it is in the engine, all methods
     return the same Entry object for it; `gone` is set when it leaves. An entry whose `expires` has
     passed is gone. A method that changes something returns a position, which LIME flushes before it
-    tells anybody of the change; it is 0 if there is nothing to flush.
+    reports the change; it is 0 if there is nothing to flush.
     """
 
     @property

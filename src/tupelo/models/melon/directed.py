@@ -389,7 +389,9 @@ class DirectedMessages:
         disk."""
         letters = [copy for one in taken for copy in self._in_hand.pop(one.key, [])]
         self._confirmed.update(dict.fromkeys(letters))
-        with suppress(DiskFull, SpaceClosed, JournalFailed):  # The task repeats it, or a restart.
+        with suppress(
+            DiskFull, SpaceClosed, JournalFailed
+        ):  # It is repeated by the task, or after a restart.
             self._record()
         self._settling.start(self._give_receipts(letters))
 

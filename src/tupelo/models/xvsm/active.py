@@ -8,7 +8,7 @@ The work consists of entries in a space beside the container. A worker takes an 
 transaction that lasts until its result is written. So a worker that dies loses nothing, work in a
 folder survives the program, and hosts can share it. Functions are stored by name: they must be
 found in a loaded module, and nothing else is ever run. Work whose classes are unknown in this
-program is set aside until they are known, and somebody looks for results.
+program is set aside until they are known, and a program looks for results.
 
 Programs elsewhere share the tasks by their capacity (`site.Helper`): each takes a task when one of
 its workers is free. `evaluate` and `finalize` run in this program.
@@ -72,10 +72,10 @@ WorkPlace = Callable[[], "tuple[Capi, Container | RemoteContainer]"]
 """Returns the Capi and the container for which a task is computed."""
 
 _TASK = ("task", str, int, str, tuple)  # id, number, function, arguments
-_RESULT = ("result", str, int, bool, object)  # id, number, whether it went well, what it gave
+_RESULT = ("result", str, int, bool, object)  # id, number, whether it succeeded, result or error
 _FINISH = ("finish", str)  # id
 _LOOK = ("look",)  # Work that was set aside may be possible now.
-_FRONT = 4  # fields of "active" and "waiting" (id, as it is to be kept, its place) before the keys
+_FRONT = 4  # fields of "active" and "waiting" before the keys: kind, id, stored entry, place
 _KEYS = 6  # where the keys begin, beyond the fields of all others
 
 _here = threading.local()

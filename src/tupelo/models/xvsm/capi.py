@@ -800,7 +800,7 @@ class AnyCapi(Closing):
             short = None if entries else question.not_met()
             if short is None:
                 return len(entries)
-            # Would it succeed without the locks of others?
+            # Are there enough entries if the locks of others are ignored?
             locked = port.find(query.replace(take=False, committed=True))
         if locked:
             text = f"{short}: other transactions hold what it needs"

@@ -272,7 +272,7 @@ def chain_query(
     for coordinator, selector in pairs:
         value, templates = coordinator.content(selector)
         if value is None and coordinator.optional and not coordinator.keeps:
-            value = True  # that it knows the entry
+            value = True  # The entry was written for it.
         own = {} if value is None else {coordinator.position or 0: value}
         left: Template | None = None
         if ahead and not (own.keys() & kept.keys()):
