@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from tupelo.errors import BadArgument, TupeloError, WrongPassword, without_password
+from tupelo.errors import BadArgument, SpaceInUse, TupeloError, WrongPassword, without_password
 
 FAILED = 1
 """Exit code of a command that could not do its work; the reason is on stderr. Wrong usage is 2."""
@@ -137,9 +137,12 @@ _OTHER_NAMES = {"url": "SPACE", "path": "LOG", "asOf": "--as-of"}
 def in_words(error: Exception, names: Mapping[str, str] | None = None) -> str:
     """The text of an error; the argument of a function is named as the option of the command."""
     if isinstance(error, BadArgument):
-        said = re.sub(", or None( for ever)?", "", str(error).partition("= ")[2])
+        forever = ", or -1 for ever" if error.argument == "wait" else ""
+        said = re.sub(", or None( for ever)?", forever, str(error).partition("= ")[2])
         name = (names or {}).get(error.argument) or _option_of(error.argument)
         return f"{name} {said}"
+    if isinstance(error, SpaceInUse):
+        return f"{error}: stop that program, or, if it is a host, name the space by its URL"
     if isinstance(error, WrongPassword):
         if "TUPELO_PASSWORD" in os.environ:
             return f"{error}: correct TUPELO_PASSWORD"

@@ -85,6 +85,9 @@ class Step:
         """Entries that added reactions have yet to process."""
         self.listeners: list[Callable[[bool], object]] = []
 
+    def __repr__(self) -> str:
+        return f"<Step of a reaction, {len(self.added)} reactions added>"
+
     def write(self, entry: object, *, lease: float | None = None) -> None:
         """Write an entry."""
         self._core.write_all([freeze(entry)], check_lease(lease), self._txn)
@@ -368,8 +371,12 @@ class WeakReaction(OpenedHandle):
         self._once = once
         self._error: Exception | None = None
 
+    def __repr__(self) -> str:
+        return f"<Reaction of {self._space.name!r}, {'active' if self.active else 'ended'}>"
+
     @property
     def active(self) -> bool:
+        """Whether the reaction still reacts."""
         active: bool = self._listening.active
         return active
 
@@ -380,6 +387,7 @@ class WeakReaction(OpenedHandle):
 
     @dual_api
     async def cancel(self) -> None:
+        """End the reaction."""
         await maybe_await(self._listening.close())
 
     async def run(self) -> None:

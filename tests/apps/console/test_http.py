@@ -229,6 +229,7 @@ def test_a_transaction_holds_and_gives_back(http, host):
     assert http.ok(f"{JOBS}/take", {"txn": txn}) == {"entry": ["job", 1]}
     [held] = http.ok(JOBS)["open_transactions"]
     assert (held["taken"], held["name"], held["state"]) == (1, "console", "active")
+    assert held["holds"] == ["('job', 1)"]
     assert space.count() == 0
     assert http.ok(f"/api/transactions/{txn}/abort", {}) == {"state": "aborted"}
     assert space.count() == 1

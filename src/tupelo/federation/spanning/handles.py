@@ -357,6 +357,9 @@ class FederatedSession(_FederatedHandle, SessionLike):
         self._leased = SpanningLease(space._port, "session", lease, self._end)
         space._handles.add(self)
 
+    def __repr__(self) -> str:
+        return f"<Session of {self._space.name!r}, {len(self._record)} entries seen>"
+
     @dual_api
     async def _read(
         self,
@@ -445,6 +448,9 @@ class FederatedNotices(_FederatedHandle):
         space._handles.add(self)
         if callback is not None:
             space._host.run_apart(partial(self._call, callback))
+
+    def __repr__(self) -> str:
+        return f"<Subscription of {self._space.name!r}, {'active' if self.active else 'ended'}>"
 
     async def _call(self, callback: Callable[[Notice], object]) -> None:
         try:

@@ -123,6 +123,10 @@ class AnyCapi(Closing):
             self.embedded = Embedded(path, clock, random)
         self._context: dict[str, Any] = {}
 
+    def __repr__(self) -> str:
+        where = self.sites.address_of(None)
+        return f"<{type(self).__name__} {'of this program' if where is None else f'at {where}'}>"
+
     # The space itself
 
     @dual_api
