@@ -331,8 +331,7 @@ class EventHeap(Reads):
         return self._door
 
     @property
-    def replica(self) -> Replica:
-        """The part of this host in the heap, for its loop only. A client has none."""
+    def _replica(self) -> Replica:
         return self._local.served.replica
 
     @property
@@ -340,7 +339,7 @@ class EventHeap(Reads):
         """The ids of the connected hosts that have this heap; for a client, those of its host
         (awaited in the async API)."""
         if isinstance(self._door, LocalDoor):
-            return self.replica.feed.partners
+            return self._replica.feed.partners
         work = partial(self._door.call, "hosts")
         return work() if self.is_async else run_sync(work)
 
@@ -527,7 +526,7 @@ class Bridge(Closing):
         """Number of events copied."""
         self._heap = a
         self._tasks: list[asyncio.Task[None]] = []
-        pairs = [(a.replica, b.replica), (b.replica, a.replica)]
+        pairs = [(a._replica, b._replica), (b._replica, a._replica)]
         a._local.host.now(self._start(pairs if both else pairs[:1], event_template(template)))
 
     def __repr__(self) -> str:

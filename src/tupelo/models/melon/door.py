@@ -77,8 +77,7 @@ class Melon(Closing):
         return self
 
     @property
-    def message_store(self) -> MessageStore:
-        """The messages at this host, for its loop only. A client has none."""
+    def _message_store(self) -> MessageStore:
         assert isinstance(self._door, LocalDoor)
         return self._door.served.message_store
 
@@ -95,7 +94,7 @@ class Melon(Closing):
         if to is not None:
             if isinstance(self._door, ServedDoor):
                 raise BadArgument("to", NO_KEYS, to)
-            await self._door.host.on_loop(self.message_store.direct(message, to, pin))
+            await self._door.host.on_loop(self._message_store.direct(message, to, pin))
             return
         _check_message(message)
         if pin:
@@ -103,7 +102,7 @@ class Melon(Closing):
         elif isinstance(self._door, ServedDoor):
             await maybe_await(self._door.space.write(message))
         else:
-            await self._written(self.message_store.stored, message)
+            await self._written(self._message_store.stored, message)
 
     @dual_api
     async def write(self, message: object, *, pin: bool = False) -> None:
@@ -116,8 +115,8 @@ class Melon(Closing):
         if pin or isinstance(self._door, ServedDoor):
             await self._door.tell("write", freeze(message), pin)
         else:
-            self.message_store.check_copied(size)
-            await self._written(self.message_store.written, message)
+            self._message_store.check_copied(size)
+            await self._written(self._message_store.written, message)
 
     async def _written(self, hosted: HostedSpace, message: object) -> None:
         """Write on the calling thread, without the host's loop."""
@@ -195,13 +194,13 @@ class Melon(Closing):
         a client."""
         if isinstance(self._door, ServedDoor):
             return None
-        identity = self.message_store.directed.identity
+        identity = self._message_store.directed.identity
         return None if identity is None else identity.key
 
     @property
     def refused(self) -> int:
         """How many messages arrived that were directed to this host and could not be decrypted."""
-        return 0 if isinstance(self._door, ServedDoor) else self.message_store.directed.refused
+        return 0 if isinstance(self._door, ServedDoor) else self._message_store.directed.refused
 
     @dual_api
     async def close(self) -> None:
