@@ -152,12 +152,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         self: TupleSpace[Async], space: AsyncSpaceLike, *, eval_on: EvalOn = ...
     ) -> None: ...
 
-    def __init__(
-        self,
-        space: AnySpace | str = "linda",
-        *,
-        eval_on: EvalOn = "threads",
-    ) -> None:
+    def __init__(self, space: AnySpace | str = "linda", *, eval_on: EvalOn = "threads") -> None:
         if eval_on not in ("threads", "processes"):
             raise BadArgument("eval_on", '"threads" or "processes"', eval_on)
         if not isinstance(space, str) and not is_space(space):
@@ -332,11 +327,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
             offered = encode_any(fields, "fields")
             name = self.space.name
             answered = await invoke(
-                self.space,
-                *("linda", "exchange", offered),
-                about=name,
-                wait=wait,
-                handed_over=True,
+                self.space, *("linda", "exchange", offered), about=name, wait=wait, handed_over=True
             )
             return None if answered is None else tuple(read_any(answered))
         offers = _offers_of(port_of(self.space))

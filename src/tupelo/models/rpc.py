@@ -191,10 +191,7 @@ class RemoteGroup:
     search."""
 
     def __init__(
-        self,
-        door: LocalDoor[Calls] | ServedDoor,
-        objects: list[RemoteObject],
-        lost: frozenset[str],
+        self, door: LocalDoor[Calls] | ServedDoor, objects: list[RemoteObject], lost: frozenset[str]
     ) -> None:
         self.is_async = door.is_async
         self.objects = objects

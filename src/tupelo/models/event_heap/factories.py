@@ -16,14 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tupelo.errors import (
-    BadArgument,
-    DiskFull,
-    JournalFailed,
-    NotAllowed,
-    SpaceClosed,
-    TupeloError,
-)
+from tupelo.errors import BadArgument, DiskFull, JournalFailed, NotAllowed, SpaceClosed, TupeloError
 from tupelo.models.event_heap.records import SessionMade
 from tupelo.models.event_heap.seen import read_seen
 from tupelo.models.event_heap.uses import check_unused

@@ -37,12 +37,7 @@ from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.peer import SilentExtension
 from tupelo.federation.identity.access import NOBODY
-from tupelo.federation.replication.feeds import (
-    Broadcast,
-    Feed,
-    FeedCursor,
-    replication_of,
-)
+from tupelo.federation.replication.feeds import Broadcast, Feed, FeedCursor, replication_of
 from tupelo.federation.replication.placement import CopyAll
 from tupelo.federation.replication.streams import host_of
 from tupelo.federation.replication.tokens import TokenAt, Tokens, TokenState

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, cast
@@ -328,8 +327,12 @@ class Tenant:
     """Something that a service has leased, represented by an entry in the service's space. The
     entry may be replaced while the lease goes on."""
 
-    def __init__(self, tenancy: Tenancy, granted: engine.Lease) -> None:
+    def __init__(
+        self, tenancy: Tenancy, granted: engine.Lease, on_end: Callable[[], object]
+    ) -> None:
         self.granted = granted  # the lease of the entry
+        self.lease_ended = on_end
+        """Frees the resources of the tenant, and removes the entry if it is there. Called once."""
         self.left = False  # Its end was handled.
         self.alarm_at = FOREVER
         self.cancel_alarm: Callable[[], None] = lambda: None
@@ -362,10 +365,6 @@ class Tenant:
 
     def renewed(self) -> None:
         """Called after an attempt to renew the lease."""
-
-    @abstractmethod
-    def lease_ended(self) -> None:
-        """Free the resources of the tenant, and remove the entry if it is there. Called once."""
 
 
 class Tenancy:

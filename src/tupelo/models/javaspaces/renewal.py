@@ -467,7 +467,6 @@ class LeaseRenewalSet(Tenant):
 
     def __init__(self, set_id: str, service: LeaseRenewalService, granted: engine.Lease) -> None:
         self.id = set_id
-        self._service = service
         self._clock = clock = service.clock
         self._retry = service.retry
         self._lock = threading.RLock()
@@ -482,10 +481,7 @@ class LeaseRenewalSet(Tenant):
             notify=partial(self._ended, lost=True),
             expiration_reached=partial(self._ended, lost=False),
         )
-        super().__init__(service.tenancy, granted)
-
-    def lease_ended(self) -> None:
-        self._service.set_ended(self)
+        super().__init__(service.tenancy, granted, partial(service.set_ended, self))
 
     @property
     def leases(self) -> list[Lease]:

@@ -142,11 +142,7 @@ class HostBroker(SilentExtension):
         core.extensions[self._channel] = self
         self.group = group_of(core)
         self._broker = Broker(
-            self.group,
-            self._channel,
-            application,
-            prune=prune,
-            asks_again=application.asks_again,
+            self.group, self._channel, application, prune=prune, asks_again=application.asks_again
         )
         self._joining = asyncio.ensure_future(self.group.renew())
         self._joining.add_done_callback(lambda task: task.cancelled() or task.exception())

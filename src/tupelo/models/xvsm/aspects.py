@@ -93,11 +93,7 @@ LOCAL_POINTS = tuple(Point)[:16]
 containers."""
 GLOBAL_POINTS = tuple(Point)[16:]
 """The points of the space itself."""
-FINAL_POINTS = (
-    Point.POST_TRANSACTION_COMMIT,
-    Point.POST_TRANSACTION_ROLLBACK,
-    Point.POST_SHUTDOWN,
-)
+FINAL_POINTS = (Point.POST_TRANSACTION_COMMIT, Point.POST_TRANSACTION_ROLLBACK, Point.POST_SHUTDOWN)
 """Points after which nothing can be undone."""
 
 _numbers = numbers()

@@ -395,10 +395,7 @@ class AnyCapi(Closing):
         """The number of entries that a read or, with `operation="take"`, a take would return; it
         takes and locks nothing, and waits as the operation would. EntryLocked if only the locks of
         other transactions prevent it; CountNotMet if there are too few entries."""
-        values = {
-            "isolation": check_isolation(isolation),
-            "operation": check_tested(operation),
-        }
+        values = {"isolation": check_isolation(isolation), "operation": check_tested(operation)}
         return await self._operate(
             "test", self._test, cref, timeout, tx, selectors=list(selectors), values=values
         )

@@ -208,12 +208,7 @@ class ChainQuery:
         return template_for(width, None, kept, payloads)
 
     def query(
-        self,
-        port: Port,
-        take: bool,
-        wait: float | None,
-        txn: SharedTransaction | None,
-        **how: bool,
+        self, port: Port, take: bool, wait: float | None, txn: SharedTransaction | None, **how: bool
     ) -> Query:
         """The query for the space of a container. `how` are further fields of the Query, such as
         `committed` and `test`."""
@@ -227,12 +222,7 @@ class ChainQuery:
         return query.replace(**how) if how else query
 
     def queries(
-        self,
-        port: Port,
-        take: bool,
-        wait: float | None,
-        txn: SharedTransaction | None,
-        **how: bool,
+        self, port: Port, take: bool, wait: float | None, txn: SharedTransaction | None, **how: bool
     ) -> Iterator[Query]:
         """The queries to make one after the other until one has a result; `how` as in `query`."""
         if self.one and self.first is not None and how.keys() <= {"known"}:

@@ -51,12 +51,7 @@ from tupelo.models.xvsm.chain import ChainQuery
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import ContainerRow, Embedded, error_of_closed
 from tupelo.models.xvsm.notifications import Notification, NotificationReport, check_operations
-from tupelo.models.xvsm.selectors import (
-    REPEATABLE_READ,
-    IsolationLevel,
-    LindaSelector,
-    Selector,
-)
+from tupelo.models.xvsm.selectors import REPEATABLE_READ, IsolationLevel, LindaSelector, Selector
 from tupelo.models.xvsm.wire import (
     FROM_WIRE,
     GATE,
