@@ -364,7 +364,7 @@ class Port:
             if not core.plain:
                 return NotImplemented
             entry = core.store.first_fast(template, take)
-            if (core.delayed or core.books is not None) and take and isinstance(entry, Entry):
+            if take and (core.books is not None or core.delayed) and isinstance(entry, Entry):
                 core.received(entry)
             if entry is None and signal is not None:
                 waiter = core.waiting.park(Query(template, take, None), signal())
