@@ -163,7 +163,7 @@ def place(request):
 @pytest.fixture
 def fair(place, loop_thread):
     door, kind = place
-    fair = Fair(loop_thread if door == "async" else None, KINDS[kind].where == "afar")
+    fair = Fair(loop_thread if door == "async" else None, KINDS[kind].where == "remote")
     yield fair
     fair.close_all()
 

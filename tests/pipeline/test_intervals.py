@@ -36,5 +36,6 @@ def test_19_of_20_intervals_contain_the_mean():
     rng, hits = Random(5), 0
     for _ in range(4_000):
         _, low, high = interval([rng.gauss(7, 2) for _ in range(4)])
+        assert low is not None and high is not None
         hits += low <= 7 <= high
     assert hits / 4_000 == pytest.approx(0.95, abs=0.01)

@@ -69,6 +69,8 @@ from tupelo.values.kind import entry
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
 
+__all__ = ["EvalError", "LiveTuple", "TupleSpace", "live"]
+
 Fields = tuple[Any, ...]
 
 
@@ -169,7 +171,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
 
     @dual_api
     async def out(self, fields: Fields) -> None:
-        """Add a tuple."""
+        """Add a tuple with these `fields`."""
         await maybe_await(self.space.write(fields))
 
     @either_one
@@ -222,7 +224,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
 
     @dual_api
     async def copy_collect(self, destination: TupleSpace[Any], template: object) -> int:
-        """Copy all matching tuples to another space; return how many."""
+        """Copy all matching tuples to the `destination`, another space; return how many."""
         target = self._door(destination)
         found = await maybe_await(self.space.read_all(template))
         await maybe_await(target.space.write_all(found))
@@ -245,9 +247,9 @@ class TupleSpace(Closing, OnDoor[DoorT]):
     # Live tuples
 
     def eval(self, fields: Fields) -> LiveTuple:
-        """Compute the fields made by `live`, each on its own thread or in a process, and then `out`
-        the tuple. Returns at once. If a field fails, an EvalError is written instead, and
-        `result()` of the LiveTuple raises EvalFailed.
+        """Compute those of the `fields` that were made by `live`, each on its own thread or in a
+        process, and then `out` the tuple. Returns at once. If a field fails, an EvalError is
+        written instead, and `result()` of the LiveTuple raises EvalFailed.
         """
         if type(fields) is not tuple:
             raise BadArgument("fields", "a tuple, with live fields", fields)
@@ -313,10 +315,10 @@ class TupleSpace(Closing, OnDoor[DoorT]):
 
     @dual_api
     async def exchange(self, fields: Fields, *, wait: float | None = None) -> Fields | None:
-        """Offer a tuple, and get a tuple of the same types that another program offers: both are
-        swapped in one step. None if there is no such offer within `wait` seconds; then this offer
-        is withdrawn. A client exchanges with clients of the same host, and with programs there that
-        use `.here`.
+        """Offer a tuple with these `fields`, and get a tuple of the same types that another program
+        offers: both are swapped in one step. None if there is no such offer within `wait` seconds;
+        then this offer is withdrawn. A client exchanges with clients of the same host, and with
+        programs there that use `.here`.
         """
         if type(fields) is not tuple:
             raise BadArgument("fields", "a tuple", fields)

@@ -120,7 +120,7 @@ class Rpc(Closing):
     async def export(
         self, thing: object, *, name: str = "", methods: Iterable[str] | None = None
     ) -> None:
-        """Let other programs call the public methods of an object, or only these `methods`. It is
+        """Let other programs call the public methods of a `thing`, or only these `methods`. It is
         found by its class or a base class, and by its `name`, if one is given.
 
         Each call runs on a thread of its own. With an async host, a coroutine runs as a task, and
@@ -133,7 +133,7 @@ class Rpc(Closing):
 
     @dual_api
     async def withdraw(self, thing: object) -> bool:
-        """End the export of an object; False if it was not exported. Running calls go on."""
+        """End the export of a `thing`; False if it was not exported. Running calls continue."""
         door = self._local()
         gone: bool = await door.run(door.served.recall, thing)
         return gone
@@ -147,8 +147,8 @@ class Rpc(Closing):
     async def find(
         self, cls: type | str, name: str | None = None, *, wait: float | None = None
     ) -> RemoteObject | None:
-        """Find an object of this class or a subclass, with this `name` if one is given; also those
-        of this host. Waits for at most `wait` seconds; None if there is none in time."""
+        """Find an object of the class `cls` or a subclass, with this `name` if one is given; also
+        those of this host. Waits for at most `wait` seconds; None if there is none in time."""
         check_wait(wait)
         title, pattern = _asked(cls, name)
         id = await self._door.call("collect", pattern, "single", "any", 1)
@@ -162,8 +162,8 @@ class Rpc(Closing):
 
     @dual_api
     async def find_all(self, cls: type | str, name: str | None = None) -> RemoteGroup:
-        """All objects of this class or a subclass, at all hosts that can be reached now; with this
-        `name`, if one is given."""
+        """All objects of the class `cls` or a subclass, at all hosts that can be reached now; with
+        this `name`, if one is given."""
         title, pattern = _asked(cls, name)
         found = await self._door.call("probe", pattern, "all", wait=None)
         objects = [one for reply in found.replies for one in self._objects(title, reply).items]

@@ -58,8 +58,11 @@ class Room:
         def are_alike() -> bool:
             replicas = [self[name].heap._replica for name in names]
             feeds = [replica.feed for replica in replicas], [one.system for one in replicas]
-            return all(one.is_drawn for pair in feeds for one in pair) and all(
-                _marks(one) == _marks(pair[0]) for pair in feeds for one in pair
+            unsettled = [self[name].citizen.core.federation.all_unsettled() for name in names]
+            return (
+                not any(unsettled)
+                and all(one.is_drawn for pair in feeds for one in pair)
+                and all(_marks(one) == _marks(pair[0]) for pair in feeds for one in pair)
             )
 
         await self.town.until(are_alike, f"alike at {names}")

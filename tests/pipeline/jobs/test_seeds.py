@@ -10,14 +10,16 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import tupelo
 from tests.pipeline.jobs.recorded import Row, table_of
 from tests.pipeline.jobs.test_contacts import met
-from tests.pipeline.jobs.test_jobs import CliRunner, Logs, app, at
+from tests.pipeline.jobs.test_jobs import Logs, at
 from tupelo.errors import BadArgument
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline import jobs
+from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.intervals import interval
 
 RUNS = (("loss=0", 1), ("loss=0", 2), ("loss=0", 4), ("loss=1", 1))
@@ -85,7 +87,10 @@ def latency_in(rows: list[Row]) -> Figures:
 
 def delivery_in(rows: list[Row]) -> Figures:
     readers = len(reads_in(rows)) / 29
-    of_news = {("jobs", "(str, int)", "written"): 29, ("jobs", "(str, int)", "readers"): readers}
+    of_news: Figures = {
+        ("jobs", "(str, int)", "written"): 29,
+        ("jobs", "(str, int)", "readers"): readers,
+    }
     return of_news | {("jobs", "(int)", "written"): 1, ("jobs", "(int)", "readers"): 0}
 
 
@@ -94,7 +99,7 @@ def spread_in(rows: list[Row]) -> Figures:
     for n, _, seconds in reads_in(rows):
         first[n] = min(seconds, first.get(n, seconds))
     found = {"entries": 29, "ratio": len(first) / 29, "mean": mean(first.values())}
-    of_news = {("jobs", "news", "1", "0", name): value for name, value in found.items()}
+    of_news: Figures = {("jobs", "news", "1", "0", name): value for name, value in found.items()}
     other = ("jobs", "(int)", "1", "0")
     return of_news | {(*other, "entries"): 1, (*other, "ratio"): 0, (*other, "mean"): None}
 
@@ -111,7 +116,7 @@ def spread_in(rows: list[Row]) -> Figures:
 )
 def test_figures_over_seeds(spark, job, plain):
     runs = [(setting, seed, run_of(10 * seed + len(setting))) for setting, seed in RUNS]
-    tables = (jobs.Run(*name, table_of(spark, rows)) for *name, rows in runs)
+    tables = (jobs.Run(name, seed, table_of(spark, rows)) for name, seed, rows in runs)
     expected: dict[Any, dict[int, float]] = defaultdict(dict)
     for setting, seed, rows in runs:
         for key, value in plain(rows).items():

@@ -402,7 +402,8 @@ class Replica:
         """The matches that are here, in the order in which they came, at most `limit`. UnknownType
         if `known` and one is of a class that this program does not know."""
         self.require_open()
-        query = Query(template, many=True, limit=limit, known=known)
+        only = self.removing.is_left if self.removing.reserved else None
+        query = Query(template, many=True, limit=limit, known=known, only=only)
         return self.feed.copies.port.get_now(query)[0]
 
     async def adopt(self, host: str) -> None:

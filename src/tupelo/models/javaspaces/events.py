@@ -198,6 +198,9 @@ class RemoteEventIterator:
     _wait: float | None
     is_async: bool = False
 
+    def __repr__(self) -> str:
+        return f"<RemoteEventIterator, waiting {self._wait} s for an event>"
+
     @dual_api
     async def next(self, timeout: float | None = 0) -> RemoteEvent | None:
         """Remove the oldest event from the mailbox and return it; None if there was none within

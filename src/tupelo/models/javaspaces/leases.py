@@ -310,6 +310,10 @@ class PolicyByKind:
                 raise BadArgument(kind, "a policy such as FixedLeasePeriodPolicy(60)", policy)
         self.policies = {kind.replace("_", " "): policy for kind, policy in policies.items()}
 
+    def __repr__(self) -> str:
+        given = (f"{kind.replace(' ', '_')}={policy}" for kind, policy in self.policies.items())
+        return f"PolicyByKind({', '.join(given)})"
+
     def __call__(self, kind: str, asked: float | None) -> float | None:
         policy = self.policies.get(kind)
         return asked if policy is None else policy(kind, asked)

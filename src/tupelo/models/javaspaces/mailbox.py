@@ -125,6 +125,9 @@ class EventMailbox(ClosingHandle):
         self._closed = False
         self._load()
 
+    def __repr__(self) -> str:
+        return f"<EventMailbox in {self.space!r}, {len(self._registrations)} registrations>"
+
     @property
     def clock(self) -> Clock:
         """The clock that ends its leases."""

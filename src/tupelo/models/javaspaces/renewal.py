@@ -163,6 +163,9 @@ class LeaseRenewalManager(ClosingHandle):
         self._managed: dict[Lease, _Managed] = {}
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"<LeaseRenewalManager of {len(self._managed)} leases>"
+
     def renew_until(
         self,
         lease: Lease,
@@ -420,6 +423,9 @@ class LeaseRenewalService(ClosingHandle):
         self._lock = threading.RLock()
         self.tenancy = Tenancy(self.space, self._lock)
         self._sets: dict[str, LeaseRenewalSet] = {}
+
+    def __repr__(self) -> str:
+        return f"<LeaseRenewalService with {len(self._sets)} sets>"
 
     def create_lease_renewal_set(self, lease: float = FOREVER) -> LeaseRenewalSet:
         """A new, empty set. The leases in it are renewed while its own lease lasts."""

@@ -214,6 +214,9 @@ class MatchSet:
         self._matches = matches
         self._last: FrozenEntry | None = None
 
+    def __repr__(self) -> str:
+        return repr(self._matches)
+
     @dual_api
     async def next(self) -> Any:
         """The next entry, or None at the end."""

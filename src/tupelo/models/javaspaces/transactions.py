@@ -445,6 +445,9 @@ class TransactionManager:
         self._outcomes: OrderedDict[str, SharedState] = OrderedDict()
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}, {len(self._live)} open transactions>"
+
     # For clients
 
     def create(self, lease: float = FOREVER, parent: Transaction | None = None) -> Created:

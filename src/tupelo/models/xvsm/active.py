@@ -482,6 +482,9 @@ class ActiveSpace:
         self._door: Any = container.aio if capi.is_async else container.space
         self.is_async = capi.is_async
 
+    def __repr__(self) -> str:
+        return f"<ActiveSpace of {self._container!r}>"
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._door, name)
 

@@ -67,6 +67,10 @@ TRY_ONCE = 0
 class AnyCapi(AspectPipeline, Closing):
     """The operations of Capi and AsyncCapi."""
 
+    def __repr__(self) -> str:
+        where = self.sites.address_of(None)
+        return f"<{type(self).__name__} {'of this program' if where is None else f'at {where}'}>"
+
     # The space itself
 
     @dual_api

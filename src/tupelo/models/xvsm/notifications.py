@@ -113,6 +113,9 @@ class Notification(ListenerQueue):
         self._lock = threading.Lock()
         self._changed = ChangeSignal(capi.embedded.clock)
 
+    def __repr__(self) -> str:
+        return f"<Notification of {self.container!r}>"
+
     def start(self, calls: bool = True) -> None:
         """Start calling the listener, unless an aspect has skipped the registration. Without
         `calls`, the reports are fetched by `next_report`."""
@@ -130,12 +133,15 @@ class Notification(ListenerQueue):
     # As an aspect
 
     def post_read(self, request: Request) -> None:
+        """Report the result of the operation."""
         self._after(request, request.result)
 
     def post_take(self, request: Request) -> None:
+        """Report the result of the operation."""
         self._after(request, request.result)
 
     def post_write(self, request: Request) -> None:
+        """Report the entries of the operation."""
         if self.container.active is None:
             self._after(request, request.entries)
 
@@ -144,9 +150,11 @@ class Notification(ListenerQueue):
         self._add("write", [entry])
 
     def post_shift(self, request: Request) -> None:
+        """Report the entries of the operation."""
         self._after(request, request.entries)
 
     def post_destroy(self, request: Request) -> None:
+        """Report the destroyed entries of the operation."""
         if self._memory is None:
             self._after(request, request.values.get("destroyed", []))
 

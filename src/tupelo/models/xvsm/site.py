@@ -481,6 +481,9 @@ class Helper(Closing):
         sites.endings[self._close] = None
         self._workers.hire()
 
+    def __repr__(self) -> str:
+        return f"<Helper of {self.container!r}, {self.done} results>"
+
     @property
     def active(self) -> bool:
         """Whether the helper still takes tasks."""

@@ -195,11 +195,13 @@ class RemoteService(RemoteLandlord, Closing):
     # As the landlord of its leases
 
     async def renew_lease_async(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
+        """Called by a lease of the service: renew it there."""
         if seconds is None or seconds == engine.ANY_LEASE:
             seconds = FOREVER if seconds is None else ANY_LEASE
         thing.granted_for(*await self.ask("renew", thing, seconds))
 
     async def cancel_lease_async(self, thing: RemoteLeaseHolder) -> None:
+        """Called by a lease of the service: cancel it there."""
         if thing.ended:
             raise LeaseLost("it is gone; there is nothing to cancel")
         # Not repeated: the second attempt would raise LeaseLost.
@@ -495,6 +497,7 @@ class RemoteMailboxRegistration(RemoteLeaseHolder):
         await self.refuse(sources_of(events))
 
     async def refuse(self, unwanted: list[tuple[str, int]]) -> None:
+        """`add_unknown_events` for pairs of source and id."""
         await self.ask("refuse", [list(one) for one in unwanted])
 
     @dual_api

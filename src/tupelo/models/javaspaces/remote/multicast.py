@@ -126,6 +126,10 @@ class LookupDiscovery(ClosingHandle):
             self._zeroconf, SERVICE_TYPE, handlers=[self._on_change]
         )
 
+    def __repr__(self) -> str:
+        groups = "any group" if self._groups is None else ", ".join(sorted(self._groups))
+        return f"<LookupDiscovery of {groups}, {len(self._found)} found>"
+
     @property
     def found(self) -> list[FoundLookup]:
         """The lookup services that are known now."""
