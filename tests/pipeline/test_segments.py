@@ -429,6 +429,8 @@ def change_manifest(archive: Path, change: Callable[[Any], object]) -> None:
         ),
         (lambda said: said.update(space="other"), CorruptSegment),
         (lambda said: said.update(host="you"), CorruptSegment),
+        (lambda said: said["segments"][0].update(kinds={"written": 999}), CorruptSegment),
+        (lambda said: said["segments"][0]["kinds"].update(read=0), CorruptSegment),
         (lambda said: _reach(said, 2**60), CorruptSegment),
     ],
 )
@@ -460,6 +462,15 @@ def test_a_segment_of_another_log_is_told(sealed, archive, tmp_path):
 def test_a_manifest_that_is_no_json_is_told(sealed, archive):
     (archive / "host=me/space=jobs" / MANIFEST).write_text("{")
     with pytest.raises(CorruptSegment, match=MANIFEST):
+        Archive(archive).logs()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_manifest_that_is_no_file_is_not_opened(sealed, archive, make):
+    place = archive / "host=me/space=jobs" / MANIFEST
+    place.unlink()
+    make(place)
+    with pytest.raises(CorruptSegment, match="it is not a file"):
         Archive(archive).logs()
 
 

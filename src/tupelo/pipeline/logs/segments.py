@@ -86,11 +86,12 @@ def folder_of(archive: Path, host: str, space: str) -> Path:
 
 def load(folder: Path) -> Manifest | None:
     path = folder / MANIFEST
-    try:
-        encoded = path.read_bytes()
-    except FileNotFoundError:
-        return None
     with damage_of(path):
+        if not path.exists():
+            return None
+        if not path.is_file():  # To read a pipe or a device might never end.
+            raise CorruptSegment(str(path), "it is not a file")
+        encoded = path.read_bytes()
         version = msgspec.json.decode(encoded, type=_Versioned).schema
         if not 1 <= version <= SCHEMA_VERSION:
             raise WrongSchema(str(path), version, SCHEMA_VERSION)
@@ -103,6 +104,9 @@ def load(folder: Path) -> Manifest | None:
     for segment in manifest.segments:
         if not _FILE.fullmatch(segment.file) or Path(segment.file).stem != segment.range:
             raise CorruptSegment(str(path), f"{segment.file!r} is not the name of a segment of it")
+        counts = segment.kinds.values()
+        if sum(counts) != segment.rows or any(count < 1 for count in counts):
+            raise CorruptSegment(str(path), f"the kinds of {segment.file} are not {segment.rows}")
         if segment.first != expected or segment.rows != segment.last - segment.first + 1:
             raise CorruptSegment(str(path), f"{segment.file} does not begin at {expected}")
         expected = segment.last + 1
