@@ -20,13 +20,13 @@ from tupelo.pipeline.source.locations import LogPart, bounds_of
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from tupelo.pipeline.source.locations import LogLike
+    from tupelo.pipeline.logs.log import Log
 
 ROWS_PER_COMMIT = 1_000_000
 _SCHEMA = pa.schema([field.with_metadata({"comment": MEANINGS[field.name]}) for field in CHANGES])
 
 
-def export(log: LogLike, to: Path) -> int:
+def export(log: Log, to: Path) -> int:
     """Add the changes of this log that the table does not have yet. Returns their number.
 
     Raises PipelineError if the table has another log of this name or cannot be written, LogTrimmed
@@ -81,7 +81,7 @@ def _table(to: Path) -> DeltaTable | None:
     return table
 
 
-def _begin(table: DeltaTable | None, app: str, log: LogLike, first: int) -> int:
+def _begin(table: DeltaTable | None, app: str, log: Log, first: int) -> int:
     """The first position that the table does not have."""
     upto = None if table is None else table.transaction_version(app)
     if table is None or upto is None:

@@ -15,8 +15,8 @@ from tupelo.errors import BadArgument, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.database import PostgresLog
 from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.schema import TIME, check_columns
-from tupelo.pipeline.source.locations import LogLike
 from tupelo.pipeline.source.options import Moment
 from tupelo.values.change import ENDINGS
 
@@ -29,7 +29,7 @@ _NEAR = 4_096
 
 
 def living(
-    log: LogLike, moment: Moment, columns: Sequence[str], entry: Declared | None
+    log: Log, moment: Moment, columns: Sequence[str], entry: Declared | None
 ) -> Iterator[pa.RecordBatch]:
     """The entries at a moment: the rows of their writing, with the leases that they had then."""
     columns = check_columns(columns, entry)
@@ -56,7 +56,7 @@ def living(
             yield from alive.of(batch, columns)
 
 
-def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) -> None:
+def _check_known(log: Log, moment: int | datetime, first: int, last: int) -> None:
     """Raise LogTrimmed if the log begins too late. Its file has the entries that existed when the
     log begins, but not since when: a time must be within the log."""
     message = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
@@ -74,7 +74,7 @@ def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) ->
 
 
 def _before(
-    log: LogLike, first: int, columns: Sequence[str], entry: Declared | None
+    log: Log, first: int, columns: Sequence[str], entry: Declared | None
 ) -> Iterator[pa.RecordBatch]:
     """The entries that were written before the log begins and existed then, from the file."""
     if first > 1 and isinstance(log, _WITH_THE_PAST):
