@@ -298,7 +298,7 @@ def test_a_page_without_anything():
     none = Shown("The logs", logs().rows.slice(0, 0))
     page = Page(page_of({}, [], none, [section_of(JOBS["audit"], empty)], NOON))
     assert page.verdict == "Sound: no fault in 0 changes in 0 logs."
-    assert "These logs have no data for this section." in page.text and not page.images
+    assert "None was found." in page.text and not page.images
 
 
 def test_what_is_in_a_log_is_only_text_in_the_page():

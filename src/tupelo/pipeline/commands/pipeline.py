@@ -154,6 +154,17 @@ class PipelineCommand:
                 raise BadArgument("space", expected, ",".join(missing or parsed.spaces))
         return found, parsed
 
+    def say(self, text: str) -> None:
+        """Print a line about the result, apart from rows for another program."""
+        wide = Console(highlight=False, soft_wrap=True, stderr=self.how is not Format.TABLE)
+        wide.print(text, markup=False)
+
+    def conclude(self, faults: dict[str, int], sound: str) -> None:
+        """Raise AuditFailed if there are faults; otherwise say that there are none."""
+        if any(faults.values()):
+            raise AuditFailed({name: count for name, count in faults.items() if count})
+        self.say(sound)
+
     def _file(self, name: str) -> Path | None:
         file = None if self._to is None else self._to / f"{name}.parquet"
         if file is not None and file.exists():
@@ -414,24 +425,20 @@ def audit(
         names = names_of(found if table.num_rows else [])
         command.give("audit", names.beside(table))
         counts = Counter(table.column("fault").to_pylist())
-        faults = {name: counts[name] for name in FAULTS if counts[name]}
+        faults = {name: counts[name] for name in FAULTS}
     else:
         seen, faults = _audit_on_spark(command, drained, skew)
-    console = Console(highlight=False, soft_wrap=True, stderr=command.how is not Format.TABLE)
-    console.print(
+    command.say(
         f"{seen['entries']} entries: {seen['living']} are there still, and"
-        f" {seen['in_doubt']} are in doubt",
-        markup=False,
+        f" {seen['in_doubt']} are in doubt"
     )
-    if faults:
-        raise AuditFailed(faults)
-    console.print("no fault was found", markup=False)
+    command.conclude(faults, "no fault was found")
 
 
 def _audit_on_spark(
     command: PipelineCommand, drained: bool, skew: float
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """The number of entries, and the number of faults of each kind."""
+    """The number of entries, and the number of each fault."""
     from pyspark.sql import Observation
 
     from tupelo.pipeline import jobs
@@ -443,7 +450,7 @@ def _audit_on_spark(
         return found.observe(faults, *jobs.tally())
 
     command.answer("audit", run)
-    return entries.get, {name: count for name, count in faults.get.items() if count}
+    return entries.get, faults.get
 
 
 def throughput(
@@ -475,18 +482,16 @@ def conformance(
     from tupelo.pipeline import jobs
 
     broken = Observation("broken")
-    tally = [f.count(f.when(f.col("law") == name, 1)).alias(name) for name in jobs.LAWS]
     if law and not {*law} <= jobs.LAWS.keys():  # before Spark is started
         raise BadArgument("law", f"some of {', '.join(jobs.LAWS)}", ", ".join(law))
 
     def run(changes: DataFrame) -> DataFrame:
         found = jobs.conformance(changes, laws=law or None, skew_seconds=skew)
+        tally = [f.count(f.when(f.col("law") == name, 1)).alias(name) for name in jobs.LAWS]
         return found.observe(broken, *tally)
 
     command.answer("conformance", run)
-    counts = {name: count for name, count in broken.get.items() if count}
-    if counts:
-        raise AuditFailed(counts)
+    command.conclude(broken.get, "no violation was found")
 
 
 @_command("space", "to", "limit", "how", "master")

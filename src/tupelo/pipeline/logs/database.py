@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tupelo.errors import CannotReach, LogTrimmed, PeerLost, PipelineError
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.log import Log, in_batches
-from tupelo.pipeline.schema import CHANGES, Raw, build, check_columns, needed_for
+from tupelo.pipeline.schema import CHANGES, Raw, build, needed_for
 from tupelo.space.dual_api import run_sync
 from tupelo.values.codec import BadBytes
 
@@ -96,13 +96,7 @@ class PostgresLog(Log):
 
             yield from in_batches(read, first, last, ROWS // 256, ROWS)
 
-    def before(
-        self, columns: Sequence[str] | None = None, entry: Declared | None = None
-    ) -> pa.RecordBatch:
-        """The entries that were written before the log begins and existed then: the rows of their
-        writing."""
-        columns = check_columns(columns, entry)
-
+    def before(self, columns: Sequence[str], entry: Declared | None) -> pa.RecordBatch:
         async def select(space: PostgresSpace, link: Any) -> Raw:
             where = "FROM tupelo.arrived WHERE space = %(space)s AND kind = 'written'"
             raw = _select(space, link, needed_for(columns) | {"position"}, where)

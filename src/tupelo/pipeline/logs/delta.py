@@ -56,7 +56,7 @@ def export(log: Log, to: Path) -> int:
                 ),
             )
         except (DeltaError, OSError) as error:
-            raise PipelineError(f"{to} cannot be written: {error}") from error
+            raise PipelineError(f"{to} cannot be written: {_in_a_line(error)}") from error
         table = _table(to)
     return max(0, last - begin + 1)
 
@@ -75,10 +75,15 @@ def _table(to: Path) -> DeltaTable | None:
         table = DeltaTable(str(to))
         missing = {"host", "space", "position"} - {field.name for field in table.schema().fields}
     except (DeltaError, OSError) as error:
-        raise PipelineError(f"{to} cannot be read: {error}") from error
+        raise PipelineError(f"{to} cannot be read: {_in_a_line(error)}") from error
     if missing:
         raise BadArgument("to", "a Delta table of changes, or a new folder", str(to))
     return table
+
+
+def _in_a_line(error: Exception) -> str:
+    """Without the stack of the program in Rust, which may follow."""
+    return str(error).partition("\n")[0]
 
 
 def _begin(table: DeltaTable | None, app: str, log: Log, first: int) -> int:

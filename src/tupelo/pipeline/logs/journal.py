@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tupelo.errors import DamagedFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.log import Log, in_batches
-from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, check_columns, fill, needed_for
+from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, fill, needed_for
 from tupelo.store.format import AGENT_NAME, DELAYED, KINDS, WRITTEN, check_header, is_damage
 from tupelo.store.tail import bounds_in
 from tupelo.values.codec import BadBytes
@@ -63,12 +63,8 @@ class JournalLog(Log):
         read = partial(self._batch, columns=columns, entry=entry)
         return in_batches(read, first, last, ROWS // 64, ROWS)
 
-    def before(
-        self, columns: Sequence[str] | None = None, entry: Declared | None = None
-    ) -> pa.RecordBatch:
-        """The entries that were written before the log begins and existed then: the rows of their
-        writing. The file keeps them as long as they live or a later change about them is kept."""
-        columns = check_columns(columns, entry)
+    def before(self, columns: Sequence[str], entry: Declared | None) -> pa.RecordBatch:
+        """The file keeps them as long as they live or a later change about them is kept."""
         needed = needed_for(columns) | {"position"}
 
         def select(db: sqlite3.Connection) -> Raw:

@@ -43,6 +43,11 @@ class Log:
     ) -> Iterator[pa.RecordBatch]:
         raise NotImplementedError
 
+    def before(self, columns: Sequence[str], entry: Declared | None) -> pa.RecordBatch | None:
+        """The entries that were written before the log begins and existed then: the rows of their
+        writing. None if the log does not know them."""
+        return None
+
 
 def in_batches(
     read: Callable[[int, int], pa.RecordBatch], first: int, last: int, rows: int, rows_max: int

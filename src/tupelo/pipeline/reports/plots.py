@@ -312,9 +312,15 @@ def _make_log(axes: Axes, which: Literal["x", "y"], values: Sequence[float]) -> 
 
 def _label_numbers(axis: Any, whole: bool = False) -> None:
     """Few numbers, so that long ones stay apart; 200k and 3M instead of many zeros."""
-    many = _ticker.EngFormatter(sep="")
     axis.set_major_locator(_ticker.MaxNLocator(6, integer=whole, steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(lambda value, _: many(value) if value >= 10_000 else f"{value:g}")
+    axis.set_major_formatter(lambda value, _: _shortest(value))
+
+
+def _shortest(value: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= max(size, 1e4):
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
 
 
 def _show_times(axes: Axes) -> None:
