@@ -87,7 +87,7 @@ $(VENV_STAMP):
 
 $(RUN_STAMP): pyproject.toml constraints.txt | $(VENV_STAMP)
 	@echo "Installing Tupelo into $(VENV)"
-	@$(PIP_INSTALL) -e ".[cli,hosts,console,pipeline$$(command -v java >/dev/null || echo ,java)]"
+	@$(PIP_INSTALL) -e ".[cli,hosts,console,pipeline,patterns$$(command -v java >/dev/null || echo ,java)]"
 	@touch "$@"
 
 $(DEV_STAMP): pyproject.toml constraints.txt | $(VENV_STAMP)

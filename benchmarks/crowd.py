@@ -1,7 +1,5 @@
 """A crowd: many clients of one host, each with many calls in flight, and newcomers among them.
 
-`python -m benchmarks.crowd [--clients 1000] [--in-flight 64] [--seconds 20] [--durable]`
-
 Each call in flight writes an entry of its own and takes it again, without a pause. Host, clients
 and newcomers are processes of their own. Every half second a newcomer connects, writes, takes and
 leaves; one that has not done so within a minute has failed.
@@ -9,18 +7,17 @@ leaves; one that has not done so within a minute has failed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import tempfile
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
 import uvloop
 
 from benchmarks.elsewhere import SPACE, Elsewhere
+from benchmarks.measure import Findings, Settings, Table
 from tupelo import aio
 from tupelo.errors import TupeloError
 
@@ -124,70 +121,64 @@ async def _run_newcomers(pipe: Connection, url: str, seconds: float) -> None:
     await asyncio.to_thread(pipe.recv)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Many clients of one host.")
-    parser.add_argument("--clients", type=int, default=CLIENTS)
-    parser.add_argument("--in-flight", type=int, default=IN_FLIGHT)
-    parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--durable", action="store_true")
-    given = parser.parse_args()
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory()) if given.durable else None
-        host = stack.enter_context(Elsewhere(run_host, folder))
-        url = f"tupelo://{host.said()}/{SPACE}"
-        newcomers = stack.enter_context(Elsewhere(run_newcomers, url, given.seconds))
-        crowds = [
-            stack.enter_context(
-                Elsewhere(
-                    run_clients,
-                    url,
-                    given.clients // PROCESSES,
-                    given.in_flight,
-                    given.seconds,
-                    who,
-                )
-            )
-            for who in range(PROCESSES)
-        ]
-        for one in (newcomers, *crowds):
-            one.said()
-        used = host.cpu_seconds
-        for one in (*crowds, newcomers):
-            one.tell("begin")
-        took, in_time, failed, late = [], 0, [], 0
-        for crowd in crowds:
-            times, count, errors, unfinished = crowd.answered()
-            took += times
-            in_time += count
-            failed += errors
-            late += unfinished
-        connected, served, turned_away = newcomers.answered()
-        used = host.cpu_seconds - used
-        megabytes = host.resident_bytes / 2**20
-        kind = "durable" if given.durable else "in memory"
-        print(f"{given.clients:,} clients with {given.in_flight} in flight, {kind}:")
-        print(
-            f"  {in_time / given.seconds:,.0f} operations/s; "
-            f"median {_ms(took, 0.5)}, p99 {_ms(took, 0.99)}, longest {_ms(took, 1.0)}; "
-            f"failed {len(failed):,}, not ended {late:,}; host {megabytes:,.0f} MiB, "
-            f"{len(took) / used:,.0f} operations per second of its processor"
-        )
-        print(
-            f"  newcomers: {len(served)} of {len(served) + len(turned_away)} served; "
-            f"connect median {_ms(connected, 0.5)}, longest {_ms(connected, 1.0)}; "
-            f"until served median {_ms(served, 0.5)}, longest {_ms(served, 1.0)}"
-        )
-        for error in sorted({*failed, *turned_away})[:5]:
-            print(f"  {error}")
+HEADS = (
+    *("the space", "operations/s", "median, ms", "p99, ms", "longest, ms", "failed"),
+    *("per processor second", "MiB", "newcomers served", "connected, median and longest, ms"),
+)
+
+
+def run(settings: Settings) -> Findings:
+    clients, seconds = settings.size(CLIENTS), SECONDS / settings.cut
+    rows = []
+    for where in ("in memory", "durable"):
+        with ExitStack() as stack:
+            folder = stack.enter_context(TemporaryDirectory()) if where == "durable" else None
+            rows.append((where, *_figures(stack, folder, clients, seconds)))
+    table = Table(
+        f"{clients:,} clients of one host, each with {IN_FLIGHT} calls in flight",
+        HEADS,
+        rows,
+        f"For {seconds:.0f} s, once; operations that failed or did not end within "
+        f"{DRAIN_SECONDS:.0f} s more count as failed. Operations per processor second are of the "
+        "host's process.",
+    )
+    return Findings(tables=[table])
+
+
+def _figures(stack: ExitStack, folder: str | None, clients: int, seconds: float) -> tuple[str, ...]:
+    host = stack.enter_context(Elsewhere(run_host, folder))
+    url = f"tupelo://{host.said()}/{SPACE}"
+    newcomers = stack.enter_context(Elsewhere(run_newcomers, url, seconds))
+    each = clients // PROCESSES
+    crowds = [
+        stack.enter_context(Elsewhere(run_clients, url, each, IN_FLIGHT, seconds, who))
+        for who in range(PROCESSES)
+    ]
+    for one in (newcomers, *crowds):
+        one.said()
+    used = host.cpu_seconds
+    for one in (*crowds, newcomers):
+        one.tell("begin")
+    took: list[float] = []
+    in_time = failed = 0
+    for crowd in crowds:
+        times, count, errors, unfinished = crowd.answered()
+        took += times
+        in_time += count
+        failed += len(errors) + unfinished
+    connected, served, turned_away = newcomers.answered()
+    used = host.cpu_seconds - used
+    return (
+        f"{in_time / seconds:,.0f}",
+        *(_ms(took, share) for share in (0.5, 0.99, 1.0)),
+        f"{failed:,}",
+        f"{len(took) / used:,.0f}",
+        f"{host.resident_bytes / 2**20:,.0f}",
+        f"{len(served)} of {len(served) + len(turned_away)}",
+        f"{_ms(connected, 0.5)}, {_ms(connected, 1.0)}",
+    )
 
 
 def _ms(seconds: list[float], share: float) -> str:
-    if not seconds:
-        return "-"
     ordered = sorted(seconds)
-    found = median(ordered) if share == 0.5 else ordered[int(share * (len(ordered) - 1))]
-    return f"{found * 1e3:,.0f} ms"
-
-
-if __name__ == "__main__":
-    main()
+    return f"{ordered[int(share * (len(ordered) - 1))] * 1e3:,.0f}" if ordered else "–"

@@ -15,7 +15,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.measure import Line, Settings, Target, compare, require
+from benchmarks.measure import Findings, Line, Plot, Settings, Table, Target, compare, require
+from benchmarks.thesis import HEADS, timing_cells
 from tupelo import ANY, Space
 from tupelo.models.javaspaces import Entry, JavaSpace
 from tupelo.models.xvsm import (
@@ -78,7 +79,7 @@ class Row:
     take_ms: float
 
 
-def run(settings: Settings) -> list[Line]:
+def run(settings: Settings) -> Findings:
     lines = [
         line
         for door, space, bound in (
@@ -88,10 +89,16 @@ def run(settings: Settings) -> list[Line]:
         )
         for line in _beside(door, space, bound, settings)
     ]
-    return [*lines, *_flat(JAVASPACE, settings), _snapshot(settings)]
+    lines += [*_flat(JAVASPACE, settings), _snapshot(settings)]
+    rows = _rows(settings)
+    cells = [
+        (row.door, *timing_cells(row.n, row.write_ms, row.read_ms, row.take_ms)) for row in rows
+    ]
+    table = Table("The thesis' benchmark 8.2, through the doors", ("door", *HEADS), cells)
+    return Findings(lines, [table], Plot("write, read and take over n, door by door", plot, rows))
 
 
-def table(settings: Settings) -> list[Row]:
+def _rows(settings: Settings) -> list[Row]:
     """The figures of 8.2 for each door, up to 50,000 entries as there, then 500,000."""
     rounds = max(3, settings.rounds // 3)
     sizes = [n for n in SIZES if n <= settings.size(SIZES[-1])]

@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.field import TEMPLATE, Camp, Field, Traffic, grouped, on_sockets, reading
-from benchmarks.measure import Settings, Table, require
+from benchmarks.measure import Findings, Settings, Table, require
 from tupelo import aio
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.loop import run as run_virtually
@@ -49,8 +49,8 @@ MEETINGS = (
 )
 
 
-def tables(settings: Settings) -> list[Table]:
-    return [_meetings(settings), _reactions(settings)]
+def run(settings: Settings) -> Findings:
+    return Findings(tables=[_meetings(settings), _reactions(settings)])
 
 
 # Hosts that engage

@@ -22,7 +22,7 @@ import uvloop
 from matplotlib.figure import Figure
 
 from benchmarks.elsewhere import PATIENCE_SECONDS, Elsewhere
-from benchmarks.measure import Settings, Table, require
+from benchmarks.measure import Findings, Plot, Settings, Table, require
 from tupelo import ANY, aio
 from tupelo.models.event_heap import Event, EventHeap, View
 
@@ -69,9 +69,12 @@ class Row:
     lone_most_ms: float
 
 
-def run(settings: Settings) -> tuple[list[Table], list[Row]]:
+def run(settings: Settings) -> Findings:
     rows = [row for hosts in HOSTS for row in _rows(hosts, settings)]
-    return [_table(rows, settings), uvloop.run(_hand_overs(settings))], rows
+    return Findings(
+        tables=[_table(rows, settings), uvloop.run(_hand_overs(settings))],
+        plot=Plot("a view of total order", plot, rows),
+    )
 
 
 def _table(rows: list[Row], settings: Settings) -> Table:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from random import Random
 from statistics import median, quantiles
 from time import perf_counter
@@ -19,20 +18,17 @@ import uvloop
 
 import tupelo
 from benchmarks.elsewhere import SPACE, Elsewhere, job, run_hosts, run_waiters
-from benchmarks.measure import Line, Settings, Table, Target, require
+from benchmarks.field import CountedHosts, Traffic
+from benchmarks.measure import Findings, Line, Settings, Table, Target, require
 from tupelo import Coverage, aio
-from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import RunningHost
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.loop import run as run_virtually
-from tupelo.lab.network import VirtualNetwork
-from tupelo.space.clock import LoopClock
 
 SIZES = (2, 5, 20)
 COUNTED = 50
 CLIENTS, EACH = 100, 100
 NOBODY = ("nobody writes this", int, str)
-SECONDS_A_DAY = 86_400.0
 
 SPANNING_HEADS = (
     "operation",
@@ -49,23 +45,14 @@ Verb = Literal["read", "take"]
 VERBS: tuple[Verb, ...] = ("read", "take")
 
 
-def run(settings: Settings) -> list[Line]:
-    return [_writes_past_waiters(settings)]
-
-
-def tables(settings: Settings) -> list[Table]:
-    return [_spanning(settings), _coming_and_going(settings), _waiting(settings)]
+def run(settings: Settings) -> Findings:
+    return Findings(
+        [_writes_past_waiters(settings)],
+        [_spanning(settings), _coming_and_going(settings), _waiting(settings)],
+    )
 
 
 # Operations that span hosts
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """The messages and bytes of one operation."""
-
-    messages: float
-    bytes: float
 
 
 def _spanning(settings: Settings) -> Table:
@@ -155,50 +142,27 @@ def _counting(hosts: int) -> Any:
 
 async def _count(loop: VirtualLoop, hosts: int) -> dict[Verb, Traffic]:
     """Messages and bytes of an operation, without heartbeats."""
-    network, clock, rng = VirtualNetwork(loop), LoopClock(loop), Random(1)
-
-    def new_id() -> str:
-        return f"{rng.getrandbits(128):032x}"
-
-    cores: list[HostCore] = []
-    for name in [f"host-{i}" for i in range(hosts)]:
-        core = HostCore(
-            name,
-            host_id=new_id(),
-            network=network.place(name),
-            clock=clock,
-            rng=rng,
-            new_id=new_id,
-            listen=f"{name}:7700",
-            peers=[other.address for other in cores],
-            heartbeat=SECONDS_A_DAY,
-        )
-        await core.start()
-        cores.append(core)
-    spaces = [RunningHost(core).space(SPACE) for core in cores]
-    while any(len(core.peers) < hosts - 1 for core in cores):
+    field = CountedHosts(loop)
+    for number in range(hosts):
+        await field.start_host(range(number))
+    spaces = [RunningHost(core).space(SPACE) for core in field.cores]
+    while any(len(core.peers) < hosts - 1 for core in field.cores):
         await asyncio.sleep(1)
     for i in range(COUNTED):
         await spaces[1 + i % (hosts - 1)].write(job(i))
     await asyncio.sleep(1)
-    traffic = {verb: await _count_each(network, getattr(spaces[0], verb)) for verb in VERBS}
+    traffic: dict[Verb, Traffic] = {}
+    for verb in VERBS:
+        _, sent = await field.counted(_find_each(getattr(spaces[0], verb)))
+        traffic[verb] = Traffic(sent.messages / COUNTED, sent.bytes / COUNTED)
     require(await spaces[0].count() == 0, "all should be taken")
-    for core in cores:
-        await core.stop()
+    await field.stop()
     return traffic
 
 
-async def _count_each(network: VirtualNetwork, verb: Callable[..., Any]) -> Traffic:
-    def sent() -> tuple[int, int]:
-        all_sent = network.sent.values()
-        return sum(one.frames for one in all_sent), sum(one.bytes for one in all_sent)
-
-    messages, size = sent()
+async def _find_each(verb: Callable[..., Any]) -> None:
     for i in range(COUNTED):
         require(await verb((job(i)[0], int, str), wait=0) == job(i), "it should be found")
-    await asyncio.sleep(1)  # until what was said last has been answered
-    more_messages, more_size = sent()
-    return Traffic((more_messages - messages) / COUNTED, (more_size - size) / COUNTED)
 
 
 # Coming and going

@@ -82,22 +82,22 @@ async def grouped(camps: Iterable[Camp], members: int) -> None:
             pass
 
 
-class Field:
-    """Hosts in the lab, without heartbeats. `delay` is the minimum and maximum delay of a message,
-    in seconds."""
+class CountedHosts:
+    """Hosts on the lab's network, without heartbeats. `delay` is the minimum and maximum delay of a
+    message, in seconds."""
 
     def __init__(self, loop: VirtualLoop, delay: tuple[float, float] = (0.001, 0.010)) -> None:
         self.network = VirtualNetwork(loop, delay=delay)
-        self.camps: list[Camp] = []
+        self.cores: list[HostCore] = []
         self._clock = LoopClock(loop)
         self._rng = Random(loop.seed)
 
     def _new_id(self) -> str:
         return f"{self._rng.getrandbits(128):032x}"
 
-    async def add(self, peers: Iterable[int], **how: Any) -> Camp:
+    async def start_host(self, peers: Iterable[int], **options: Any) -> HostCore:
         """Start a host that dials the hosts of these numbers."""
-        name = f"host-{len(self.camps)}"
+        name = f"host-{len(self.cores)}"
         core = HostCore(
             name,
             host_id=self._new_id(),
@@ -106,21 +106,17 @@ class Field:
             rng=self._rng,
             new_id=self._new_id,
             listen=f"{name}:7700",
-            peers=[self.camps[peer].core.address for peer in peers],
+            peers=[self.cores[peer].address for peer in peers],
             heartbeat=SECONDS_A_DAY,
-            commit_in_place=True,
+            **options,
         )
         await core.start()
-        camp = Camp(core, **how)
-        self.camps.append(camp)
-        await camp.start()
-        return camp
+        self.cores.append(core)
+        return core
 
     async def stop(self) -> None:
-        for camp in self.camps:
-            await camp.server.stop()
-        for camp in self.camps:
-            await camp.core.stop()
+        for core in self.cores:
+            await core.stop()
 
     async def counted(self, work: Awaitable[T]) -> tuple[T, Traffic]:
         """The traffic of this operation, until nothing more is sent."""
@@ -133,6 +129,26 @@ class Field:
     def _sent(self) -> tuple[int, int]:
         sent = self.network.sent.values()
         return sum(one.frames for one in sent), sum(one.bytes for one in sent)
+
+
+class Field(CountedHosts):
+    """Such hosts with LIME, and an agent at each."""
+
+    def __init__(self, loop: VirtualLoop, delay: tuple[float, float] = (0.001, 0.010)) -> None:
+        super().__init__(loop, delay)
+        self.camps: list[Camp] = []
+
+    async def add(self, peers: Iterable[int], **how: Any) -> Camp:
+        """Start a host with LIME that dials the hosts of these numbers."""
+        camp = Camp(await self.start_host(peers, commit_in_place=True), **how)
+        self.camps.append(camp)
+        await camp.start()
+        return camp
+
+    async def stop(self) -> None:
+        for camp in self.camps:
+            await camp.server.stop()
+        await super().stop()
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ import uvloop
 
 from benchmarks.elsewhere import Elsewhere
 from benchmarks.field import Camp, reading
-from benchmarks.measure import Settings, Table, require
+from benchmarks.measure import Findings, Settings, Table, require
 from tupelo import aio
 
 HOSTS = 50
@@ -27,7 +27,7 @@ HELD_MS_MAX = 20.0
 """The target for the 99th percentile."""
 
 
-def table(settings: Settings) -> Table:
+def run(settings: Settings) -> Findings:
     hosts = max(3, settings.size(HOSTS))
     rounds = max(3, settings.rounds // 3)
     with ExitStack() as stack:
@@ -54,7 +54,7 @@ def table(settings: Settings) -> Table:
                 halted.append(held)
             for member in members:
                 member.ask(("grouped", hosts))
-    return Table(
+    table = Table(
         f"A local out at one of {hosts} hosts, on one core for all of them",
         ("while", "outs", "p50, ms", f"p99, ms (≤ {HELD_MS_MAX:.0f})", "most, ms", "held, ms"),
         [
@@ -66,6 +66,7 @@ def table(settings: Settings) -> Table:
         "host. Every host is a process, and all processes share one core. Held is how long "
         "operations that span hosts had to wait there, at most.",
     )
+    return Findings(tables=[table])
 
 
 def _figures(seconds: list[float]) -> tuple[str, ...]:

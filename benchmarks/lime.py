@@ -18,9 +18,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks import engagement, joining
 from benchmarks.field import QUIET_SECONDS, TEMPLATE, Camp, Field, Traffic, grouped, reading
-from benchmarks.measure import Settings, Table, require
+from benchmarks.measure import Findings, Plot, Settings, Table, require
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.loop import run as run_virtually
 from tupelo.models.lime.reactions import ReactionCall
@@ -64,13 +63,10 @@ class Row:
     sent: dict[str, Traffic]
 
 
-def traffic(settings: Settings) -> list[Row]:
-    return [row for links in TREES for n in SIZES for row in _rows(links, n, settings)]
-
-
-def tables(settings: Settings, rows: list[Row]) -> list[Table]:
-    traffic = [_table(links, rows, settings) for links in TREES]
-    return [*traffic, *engagement.tables(settings), joining.table(settings)]
+def run(settings: Settings) -> Findings:
+    rows = [row for links in TREES for n in SIZES for row in _rows(links, n, settings)]
+    tables = [_table(links, rows, settings) for links in TREES]
+    return Findings(tables=tables, plot=Plot("messages of LIME's operations", plot, rows))
 
 
 def _table(links: str, rows: list[Row], settings: Settings) -> Table:

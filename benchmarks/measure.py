@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 ROUNDS_MIN = 5
 ROUNDS = 9
@@ -130,7 +131,25 @@ class Table:
     title: str
     heads: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    how: str
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure to draw: `draw` writes the data into an image file."""
+
+    title: str
+    draw: Callable[[Any, Path], None]
+    data: Any
+
+
+@dataclass
+class Findings:
+    """What a section has measured."""
+
+    lines: list[Line] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    plot: Plot | None = None
 
 
 class NotEqualWork(Exception):

@@ -25,7 +25,7 @@ import uvloop
 from matplotlib.figure import Figure
 
 from benchmarks.elsewhere import PATIENCE_SECONDS, Elsewhere
-from benchmarks.measure import Settings, Table, require
+from benchmarks.measure import Findings, Plot, Settings, Table, require
 from benchmarks.tracking import SparseBitSet
 from tupelo import Identity, Trust, aio
 from tupelo.models.melon import Melon
@@ -64,9 +64,12 @@ class Row:
     age_p95: float
 
 
-def run(settings: Settings) -> tuple[list[Table], list[Row]]:
+def run(settings: Settings) -> Findings:
     rows = [row for readers in READERS for row in _rows(readers, settings)]
-    return [_table(rows, settings), _overhead_table(settings)], rows
+    return Findings(
+        tables=[_table(rows, settings), _overhead_table(settings)],
+        plot=Plot("messages from one host to its readers", plot, rows),
+    )
 
 
 def _table(rows: list[Row], settings: Settings) -> Table:

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from benchmarks.measure import Line, Settings, Table, Target
+from benchmarks.measure import Findings, Line, Settings, Table, Target
 from benchmarks.pipeline import (
     A_SECOND,
     AGENTS,
@@ -48,7 +48,7 @@ KEPT = OUT / "changes"
 PRESENCE_SHARE = 100
 
 
-def run(settings: Settings) -> tuple[list[Line], list[Table]]:
+def run(settings: Settings) -> Findings:
     from tupelo.pipeline import session
 
     small, large = (settings.size(size) for size in SIZES)
@@ -90,7 +90,7 @@ def run(settings: Settings) -> tuple[list[Line], list[Table]]:
         *("processor, s", "processor, s", "ratio", "load"),
     )
     how = f"Memory of the JVM, the driver and the workers, at most: {peak / 1e6:,.0f} MB."
-    return lines, [Table(title, heads, rows, how)]
+    return Findings(lines, [Table(title, heads, rows, how)])
 
 
 def make(archive: Path, count: int) -> None:

@@ -6,35 +6,19 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich import table as rich_table
 from rich.console import Console
 
-from benchmarks import doors, thesis
-from benchmarks.measure import Line, Settings, Table
+from benchmarks.measure import Findings, Line, Settings, Table
 
 OUT = Path(__file__).parent / "out"
 WIDTH_PIPED = 150
-
-Cells = list[tuple[str, ...]]
-Plots = dict[str, tuple[Callable[[Any, Path], None], Any]]
-"""By the name of a benchmark: the function that draws its figure, and the data."""
-PLOT_TITLES = {
-    "lime": "messages of LIME's operations",
-    "melon": "messages from one host to its readers",
-    "unread": "the size of a record of what was read",
-    "event_heap": "a view of total order",
-}
-
 LINE_HEADS = ("what was compared", "ours", "theirs", "ratio", "target", "reached")
-THESIS_HEADS = ("n", "write n, ms", "read 1, ms", "take n, ms", "write/s", "take/s")
-
-DOOR_HEADS = ("door", "n", "write n, ms", "read 1, ms", "take n, ms", "write/s", "take/s")
 
 
 def circumstances_of(settings: Settings, load_before: float) -> str:
@@ -47,77 +31,56 @@ def circumstances_of(settings: Settings, load_before: float) -> str:
     )
 
 
-def show(
-    lines: list[Line],
-    rows: list[thesis.Row],
-    door_rows: list[doors.Row],
-    tables: list[Table],
-    circumstances: str,
-) -> None:
+def show(found: dict[str, Findings], circumstances: str) -> None:
+    """Print all tables."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH_PIPED)
-    if lines:
-        console.print(_table(circumstances, LINE_HEADS, _line_cells(lines)))
-    if rows:
-        title = "The thesis' benchmark 6.4, through tupelo.Space"
-        console.print(_table(title, THESIS_HEADS, _thesis_cells(rows)))
-    if door_rows:
-        title = "The thesis' benchmark 8.2, through the doors"
-        console.print(_table(title, DOOR_HEADS, _door_cells(door_rows)))
-    for table in tables:
-        console.print(_table(table.title, table.heads, table.rows), table.how, "")
+    for table in _tables(found, circumstances):
+        shown = rich_table.Table(title=table.title)
+        for place, head in enumerate(table.heads):
+            left = head == "reached" or (place == 0 and not table.rows[0][0][0].isdigit())
+            shown.add_column(head, justify="left" if left else "right")
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(shown, table.how, "")
 
 
-def keep(
-    lines: list[Line],
-    rows: list[thesis.Row],
-    door_rows: list[doors.Row],
-    plots: Plots,
-    tables: list[Table],
-    circumstances: str,
-) -> None:
+def keep(found: dict[str, Findings], circumstances: str) -> None:
+    """Write results.json, results.md and the plots."""
     OUT.mkdir(exist_ok=True)
+    lines = chain.from_iterable(findings.lines for findings in found.values())
+    plots = {name: findings.plot for name, findings in found.items() if findings.plot}
     results = {
         "circumstances": circumstances,
         "lines": [{**asdict(line), "ratio": line.ratio, "reached": line.reached} for line in lines],
-        "thesis": [asdict(row) for row in rows],
-        "doors": [asdict(row) for row in door_rows],
-        "plots": msgspec.to_builtins({name: rows for name, (_, rows) in plots.items()}),
-        "tables": [asdict(table) for table in tables],
+        "plots": msgspec.to_builtins({name: plot.data for name, plot in plots.items()}),
+        "tables": [asdict(table) for findings in found.values() for table in findings.tables],
     }
     (OUT / "results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    parts = ["# Benchmarks", circumstances + "."]
-    if lines:
-        parts.append(_markdown(LINE_HEADS, _line_cells(lines)))
-    if rows:
-        thesis.plot(rows, OUT / "thesis.png")
-        parts.append("## The thesis' benchmark 6.4")
-        parts.append(_markdown(THESIS_HEADS, _thesis_cells(rows)))
-        parts.append("![write, read and take over n](thesis.png)")
-    if door_rows:
-        doors.plot(door_rows, OUT / "doors.png")
-        parts.append("## The thesis' benchmark 8.2")
-        parts.append(_markdown(DOOR_HEADS, _door_cells(door_rows)))
-        parts.append("![write, read and take over n, door by door](doors.png)")
-    for name, (plot, data) in plots.items():
-        plot(data, OUT / f"{name}.png")
-        parts.append(f"![{PLOT_TITLES[name]}]({name}.png)")
-    for table in tables:
-        parts += [f"## {table.title}", table.how, _markdown(table.heads, table.rows)]
-    (OUT / "results.md").write_text("\n\n".join(parts) + "\n")
+    parts = ["# Benchmarks"]
+    for table in _tables(found, circumstances):
+        parts += [f"## {table.title}", table.how, _markdown(table)]
+    for name, plot in plots.items():
+        plot.draw(plot.data, OUT / f"{name}.png")
+        parts.append(f"![{plot.title}]({name}.png)")
+    (OUT / "results.md").write_text("\n\n".join(filter(None, parts)) + "\n")
 
 
-def _line_cells(lines: list[Line]) -> Cells:
-    return [
-        (
-            f"{line.what} / {line.against}",
-            _figure(line.ours, line.unit),
-            "–" if line.theirs is None else _figure(line.theirs, line.unit),
-            "–" if line.ratio is None else _number(line.ratio),
-            _target(line),
-            _verdict(line),
-        )
-        for line in lines
-    ]
+def _tables(found: dict[str, Findings], circumstances: str) -> list[Table]:
+    """One table of all lines with a target, and the tables of the sections."""
+    cells = [_cells(line) for findings in found.values() for line in findings.lines]
+    lines = [Table(circumstances, LINE_HEADS, cells)] if cells else []
+    return lines + [table for findings in found.values() for table in findings.tables]
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    return (
+        f"{line.what} / {line.against}",
+        _figure(line.ours, line.unit),
+        "–" if line.theirs is None else _figure(line.theirs, line.unit),
+        "–" if line.ratio is None else _number(line.ratio),
+        _target(line),
+        _verdict(line),
+    )
 
 
 def _target(line: Line) -> str:
@@ -134,25 +97,6 @@ def _verdict(line: Line) -> str:
     return f"not reached: {_number(line.measured)} of {_number(line.target.bound)}"
 
 
-def _timing_cells(row: thesis.Row | doors.Row) -> tuple[str, ...]:
-    return (
-        f"{row.n:,}",
-        f"{row.write_ms:,.2f}",
-        f"{row.read_ms:.4f}",
-        f"{row.take_ms:,.2f}",
-        f"{row.n / row.write_ms * 1e3:,.0f}",
-        f"{row.n / row.take_ms * 1e3:,.0f}",
-    )
-
-
-def _thesis_cells(rows: list[thesis.Row]) -> Cells:
-    return [_timing_cells(row) for row in rows]
-
-
-def _door_cells(rows: list[doors.Row]) -> Cells:
-    return [(row.door, *_timing_cells(row)) for row in rows]
-
-
 def _figure(value: float, unit: str) -> str:
     return f"{_number(value)}{unit}" if unit.startswith("/") else f"{_number(value)} {unit}"
 
@@ -161,16 +105,6 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _table(title: str, heads: tuple[str, ...], cells: Cells) -> rich_table.Table:
-    table = rich_table.Table(title=title)
-    for place, head in enumerate(heads):
-        left = head == "reached" or (place == 0 and not cells[0][0].isdigit())
-        table.add_column(head, justify="left" if left else "right")
-    for row in cells:
-        table.add_row(*row)
-    return table
-
-
-def _markdown(heads: tuple[str, ...], cells: Cells) -> str:
-    rule = tuple("---" for _ in heads)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, rule, *cells))
+def _markdown(table: Table) -> str:
+    rule = tuple("---" for _ in table.heads)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (table.heads, rule, *table.rows))

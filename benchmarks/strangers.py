@@ -1,7 +1,5 @@
 """A flood of altered frames: what it leaves in a host, and whether a client notices.
 
-`python -m benchmarks.strangers [--frames 1000000] [--seed 7]`
-
 Half of the lines begin with a Hello that was altered, half are let in and send altered messages
 then. A line ends with its first frame that cannot be understood; what was sent after it is thrown
 away unread, as it should be. The host is a process of its own; meanwhile a client with a heartbeat
@@ -10,7 +8,6 @@ of a second writes and takes, and does not dial again if it loses its link.
 
 from __future__ import annotations
 
-import argparse
 import random
 import socket
 import threading
@@ -21,6 +18,7 @@ from uuid import uuid4
 
 import tupelo
 from benchmarks.elsewhere import SPACE, Elsewhere, run_hosts
+from benchmarks.measure import Findings, Line, Settings, Table, Target
 from tupelo.errors import LinkError
 from tupelo.federation.links import wire
 from tupelo.federation.links.tcp import PLAIN, PREAMBLE
@@ -29,7 +27,7 @@ from tupelo.values.entry import shape_of
 from tupelo.values.kind import kind_named
 from tupelo.values.template_encoding import template_to_wire
 
-FRAMES = 1_000_000
+FRAMES, SEED = 1_000_000, 7
 FRAMES_A_LINE = 25
 ALTERED = 50_000
 """How many different frames are sent, beside the Hello of each connection."""
@@ -118,37 +116,44 @@ def _altered(rng: random.Random, content: bytes) -> bytes:
     return bytes(changed)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A flood of altered frames.")
-    parser.add_argument("--frames", type=int, default=FRAMES)
-    parser.add_argument("--seed", type=int, default=7)
-    arguments = parser.parse_args()
-    rng = random.Random(arguments.seed)
+def run(settings: Settings) -> Findings:
+    rng = random.Random(SEED)
+    frames, warm_up = settings.size(FRAMES), settings.size(WARM_UP)
     with Elsewhere(run_hosts, ["host"]) as host:
         (address,) = host.said()
         client = Client(f"tupelo://{address}/{SPACE}")
         fresh = host.resident_bytes
-        flood(address, WARM_UP, rng)
+        flood(address, warm_up, rng)
         before = host.resident_bytes
         start = perf_counter()
-        lines = flood(address, arguments.frames, rng)
+        lines = flood(address, frames, rng)
         seconds = perf_counter() - start
         after = host.resident_bytes
         client.stop()
-        print(f"{arguments.frames:,} altered frames over {lines:,} lines in {seconds:.0f} s")
-        print(
-            f"resident: {fresh / MEBI:.1f} MiB fresh, {before / MEBI:.1f} MiB after the first "
-            f"{WARM_UP:,}, {after / MEBI:.1f} MiB in the end"
+    memory = [
+        Line(
+            f"memory of a host after {frames:,} altered frames",
+            against,
+            "MiB",
+            Target("≤", RATIO_MAX),
+            [after / MEBI],
+            [other / MEBI],
         )
-        for what, ratio in (("fresh", after / fresh), ("warm", after / before)):
-            print(f"ratio to {what}: {ratio:.3f} (at most {RATIO_MAX})")
-        times = sorted(client.seconds)
-        print(
-            f"the client: {'lost its link: ' + client.lost if client.lost else 'kept its link'}; "
-            f"{len(times):,} rounds, median {median(times) * 1e3:.1f} ms, "
-            f"longest {times[-1] * 1e3:.0f} ms"
-        )
-
-
-if __name__ == "__main__":
-    main()
+        for against, other in (("fresh", fresh), (f"after the first {warm_up:,}", before))
+    ]
+    times = [one * 1e3 for one in client.seconds]
+    table = Table(
+        "A client while altered frames come",
+        ("its link", "rounds", "median, ms", "longest, ms"),
+        [
+            (
+                f"lost: {client.lost}" if client.lost else "kept",
+                f"{len(times):,}",
+                f"{median(times):.1f}",
+                f"{max(times):,.0f}",
+            )
+        ],
+        f"A round is a write and a take. {frames:,} frames over {lines:,} connections in "
+        f"{seconds:.0f} s, seed {SEED}.",
+    )
+    return Findings(memory, [table])

@@ -13,7 +13,7 @@ from time import perf_counter
 
 from matplotlib.figure import Figure
 
-from benchmarks.measure import TYPES, Settings, require
+from benchmarks.measure import TYPES, Findings, Plot, Settings, Table, require
 from tupelo import Space
 
 SIZES = (10, 100, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 1_000_000)
@@ -30,9 +30,27 @@ class Row:
     take_ms: float
 
 
-def run(settings: Settings) -> list[Row]:
+HEADS = ("n", "write n, ms", "read 1, ms", "take n, ms", "write/s", "take/s")
+
+
+def run(settings: Settings) -> Findings:
     _once(1_000)  # to warm up
-    return [_row(n, settings.rounds) for n in SIZES if n <= settings.size(SIZES[-1])]
+    rows = [_row(n, settings.rounds) for n in SIZES if n <= settings.size(SIZES[-1])]
+    cells = [timing_cells(row.n, row.write_ms, row.read_ms, row.take_ms) for row in rows]
+    table = Table("The thesis' benchmark 6.4, through tupelo.Space", HEADS, cells)
+    return Findings(tables=[table], plot=Plot("write, read and take over n", plot, rows))
+
+
+def timing_cells(n: int, write_ms: float, read_ms: float, take_ms: float) -> tuple[str, ...]:
+    """The cells of HEADS."""
+    return (
+        f"{n:,}",
+        f"{write_ms:,.2f}",
+        f"{read_ms:.4f}",
+        f"{take_ms:,.2f}",
+        f"{n / write_ms * 1e3:,.0f}",
+        f"{n / take_ms * 1e3:,.0f}",
+    )
 
 
 def _row(n: int, rounds: int) -> Row:

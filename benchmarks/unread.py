@@ -18,7 +18,7 @@ import uvloop
 
 from benchmarks import tracking
 from benchmarks.elsewhere import Elsewhere
-from benchmarks.measure import Line, Settings, Table, Target, require
+from benchmarks.measure import Findings, Line, Plot, Settings, Table, Target, require
 from tupelo import aio
 from tupelo.models.melon import Melon
 
@@ -29,17 +29,15 @@ AT_ONCE = 10_000
 TEMPLATE = ("news", int, str)
 PLACES = ("at the writer's own host", "from another host")
 
-plot = tracking.plot
 
-
-def run(settings: Settings) -> tuple[list[Line], list[Table], tracking.Sizes]:
+def run(settings: Settings) -> Findings:
     reads = uvloop.run(_time_reads(settings))
     lines = [_line(place, reads, settings) for place in PLACES]
     sizes = tracking.measure_sizes(settings)
-    return (
+    return Findings(
         [*lines, *tracking.lines(sizes)],
         [_table(reads, settings), *tracking.tables(sizes, settings)],
-        sizes,
+        Plot("the size of a record of what was read", tracking.plot, sizes),
     )
 
 

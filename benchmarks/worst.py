@@ -20,7 +20,7 @@ import uvloop
 
 import tupelo
 from benchmarks.elsewhere import JOBS, SPACE, STORE_AT_ONCE, Elsewhere, job
-from benchmarks.measure import Settings, Table
+from benchmarks.measure import Findings, Settings, Table
 from tupelo import ANY, Between, Key, Lifo, Not, OneOf, Template, TupeloError, aio
 
 STORED = 200_000
@@ -145,22 +145,16 @@ def _latencies(url: str) -> list[float]:
     return found
 
 
-def tables(settings: Settings, show: Callable[[Row], object] = lambda row: None) -> list[Table]:
-    """The table; each row is printed as soon as it is measured."""
+def run(settings: Settings) -> Findings:
     stored = settings.size(STORED)
     rows: list[Row] = []
-
-    def add(row: Row) -> None:
-        rows.append(row)
-        show(row)
-
     with Elsewhere(run_host) as host:
         url = f"tupelo://{host.said()[0]}/{SPACE}"
         with tupelo.connect(url) as space:
             for start in range(0, stored, STORE_AT_ONCE):
                 space.write_all([job(i) for i in range(start, min(start + STORE_AT_ONCE, stored))])
         host.ask("longest")
-        add(_row("none", _latencies(url), host.ask("longest"), 0, ""))
+        rows.append(_row("none", _latencies(url), host.ask("longest"), 0, ""))
         with Elsewhere(run_load, url) as load:
             for name in REQUESTS:
                 load.tell(name)
@@ -168,22 +162,21 @@ def tables(settings: Settings, show: Callable[[Row], object] = lambda row: None)
                 try:
                     found = _latencies(url)
                 except TupeloError as error:  # its link was lost: the host was away for too long
-                    add((name, type(error).__name__, "", "", "", "", ""))
+                    rows.append((name, type(error).__name__, "", "", "", "", ""))
                     found = []
                 sent, error_name = load.ask("enough")
                 longest = host.ask("longest")
                 if found:
-                    add(_row(name, found, longest, sent, error_name))
-    return [
-        Table(
-            f"Write and take of one client while another asks the worst, {stored:,} entries",
-            ("the other's request", "median", "p99", "max", "longest turn", "measured", "sent"),
-            rows,
-            "benchmarks/worst.py, in milliseconds; the longest turn of the host's loop is in "
-            "processor time. The host, the client that asks and the one that measures are each a "
-            "process of their own on this machine; a request is sent when the last is answered.",
-        )
-    ]
+                    rows.append(_row(name, found, longest, sent, error_name))
+    table = Table(
+        f"Write and take of one client while another sends costly requests, {stored:,} entries",
+        ("the other's request", "median", "p99", "max", "longest turn", "measured", "sent"),
+        rows,
+        "Milliseconds; the longest turn of the host's loop is in processor time. The host, the "
+        "client that requests and the one that measures are each a process of their own on this "
+        "machine; a request is sent when the last is answered.",
+    )
+    return Findings(tables=[table])
 
 
 def _row(name: str, found: list[float], longest: float, sent: int, error: str) -> Row:
@@ -191,11 +184,3 @@ def _row(name: str, found: list[float], longest: float, sent: int, error: str) -
     p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
     figures = [f"{figure:.1f}" for figure in (median(found), p99, ordered[-1], longest)]
     return (name, *figures, str(len(found)), f"{sent} {error}".strip())
-
-
-def _show(row: Row) -> None:
-    print(f"{row[0]:36}", *(f"{cell:>11}" for cell in row[1:]), flush=True)
-
-
-if __name__ == "__main__":
-    tables(Settings(), _show)

@@ -1,7 +1,7 @@
 """The exceptions of docs/SPACES.md: which law does not hold on which kind of space.
 
 A row of the table names laws (tests, or a module for all of its tests), the kinds of space that do
-not keep them, and what happens instead. "afar" or "spanning" means every store of that kind.
+not keep them, and what happens instead. "remote" or "spanning" means every store of that kind.
 """
 
 import re

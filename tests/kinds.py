@@ -37,7 +37,7 @@ from tupelo.space.dual_api import run_sync
 
 PATIENCE_SECONDS = 20.0
 
-Where = Literal["local", "afar", "spanning", "here", "database"]
+Where = Literal["local", "remote", "spanning", "here", "database"]
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ KINDS: dict[str, Kind] = {
     "full": Kind("local", FULL),
     "process": Kind("local", {"durability": "process"}),
     "none": Kind("local", {"durability": "none"}),
-    "memory afar": Kind("afar", MEMORY),  # tupelo.connect(...), over a socket
-    "full afar": Kind("afar", FULL),
+    "memory remote": Kind("remote", MEMORY),  # tupelo.connect(...), over a socket
+    "full remote": Kind("remote", FULL),
     "memory spanning": Kind("spanning", MEMORY),  # host.space(...) of two engaged hosts
     "full spanning": Kind("spanning", FULL),
     "memory here": Kind("here", MEMORY),  # host.space(...).here
@@ -77,7 +77,7 @@ ONCE = {
     "memory+log": "async",
     "process": "blocking",
     "none": "async",
-    "full afar": "async",
+    "full remote": "async",
     "full spanning": "blocking",
     "memory here": "blocking",
 }
@@ -90,7 +90,7 @@ MODEL_PLACES = [
     if KINDS[place[1]].store in (MEMORY, FULL) or KINDS[place[1]].where == "database"
 ]
 """For models: a model uses a space by its protocol, and does not see which journal it has."""
-HOSTED = [place for place in MODEL_PLACES if KINDS[place[1]].where in ("afar", "spanning")]
+HOSTED = [place for place in MODEL_PLACES if KINDS[place[1]].where in ("remote", "spanning")]
 """For models whose entries are at hosts: they stand on a host, or on a client of one."""
 
 
@@ -164,7 +164,7 @@ class SpaceMaker:
         options = {"clock": self._clock, **self.kind.store, **options}
         space = {
             "local": self._open_local,
-            "afar": self._open_afar,
+            "remote": self._open_remote,
             "spanning": self._open_spanning,
             "here": self._open_here,
             "database": self._open_in_database,
@@ -183,7 +183,7 @@ class SpaceMaker:
             return tupelo.Space(name, **options)
         return self._loop.call(tupelo.aio.Space, name, **options)
 
-    def _open_afar(self, name: str, options: dict[str, Any]) -> Any:
+    def _open_remote(self, name: str, options: dict[str, Any]) -> Any:
         host = self._host_elsewhere(self._clock)
         kept = self._host_loop.call(host.make_space, name, **options)
         url = f"tupelo://{host.address}/{name}"

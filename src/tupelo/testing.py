@@ -40,6 +40,9 @@ class VirtualFederation(VirtualWorld[WorldHost]):
             earlier = [member.name for member in self.members]
             self.members.append(WorldHost(self, name, peers=earlier, path=self.folder / name))
 
+    def __repr__(self) -> str:
+        return f"<VirtualFederation of {', '.join(member.name for member in self.members)}>"
+
     def host(self, name: str) -> tupelo.aio.Host:
         """The host of this name, which has started."""
         member = self[name]

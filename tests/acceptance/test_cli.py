@@ -312,7 +312,8 @@ def test_a_file_in_use_gets_one_clear_line(command, jobs, tupelo):
         space.write(("still", "good"))
     assert result.returncode == 1
     assert result.stderr == (
-        f"tupelo: {jobs} is open in another space, here or in another process\n"
+        f"tupelo: {jobs} is open in another space, here or in another process: stop that program,"
+        " or, if it is a host, name the space by its URL\n"
     )
 
 

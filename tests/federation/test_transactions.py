@@ -81,7 +81,7 @@ def cut(host: Host) -> None:
 
     def abort() -> None:
         for serving in list(host.core.servings.values()):
-            serving.talk.link._transport.abort()  # type: ignore[attr-defined]
+            serving.talk.link.abort()
 
     if asyncio._get_running_loop() is host._loop:
         abort()

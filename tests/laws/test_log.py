@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize(
     [
         (door, store)
         for door in ("blocking", "async")
-        for store in ("memory+log", "full", "process", "none", "full afar")
+        for store in ("memory+log", "full", "process", "none", "full remote")
     ],
     indirect=True,
     ids="-".join,

@@ -22,7 +22,7 @@ def nothing(entry: Any, step: Any) -> None:
 
 
 def react_here(space: Any, template: Any, function: Any, **how: Any) -> Any:
-    """A reaction to the entries of this host, which every kind but a space afar has."""
+    """A reaction to the entries of this host, which every kind but a remote space has."""
     return space.react(template, function, scope=HERE, **how)
 
 

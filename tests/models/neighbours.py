@@ -66,7 +66,7 @@ class Neighbourhood:
     def hosts(self, door: str, kind: str) -> dict[str, Any]:
         """The hosts of this kind. Those of clients are of the async door."""
         at = KINDS[kind]
-        key = "async" if at.where == "afar" else door, at.is_durable
+        key = "async" if at.where == "remote" else door, at.is_durable
         if key not in self._hosts:
             hosts: dict[str, Any] = {}
             for name in NAMES:
@@ -107,7 +107,7 @@ class Neighbourhood:
             return self._connect(space_url(f"{name}-{uuid4()}"), door)
         hosts = self.hosts(door, kind)
         spaces = [self._loop.call(hosts[host].space, name) for host in "ab"]
-        if at.where == "afar":
+        if at.where == "remote":
             return self._connect(f"{hosts['a'].url}{name}", door)
         return spaces[0].here if at.where == "here" else spaces[0]
 
@@ -141,7 +141,7 @@ class Neighbour:
     def __init__(self, host: Any, door: str, kind: str, threads: ThreadPoolExecutor) -> None:
         self.host = host
         self.is_async = door == "async"
-        self.is_client = KINDS[kind].where == "afar"
+        self.is_client = KINDS[kind].where == "remote"
         self._threads = threads
         self._opened: list[Any] = []
 

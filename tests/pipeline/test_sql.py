@@ -229,6 +229,24 @@ def test_any_value_can_be_shown(capsys):
     assert "x" * 300 in capsys.readouterr().out
 
 
+def test_a_table_that_is_wider_than_the_terminal_is_shown_by_value(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    show(
+        pa.table({"who": ["a" * 30, None], "number": [1, 2], "what": ["b" * 30] * 2}), Format.TABLE
+    )
+    assert capsys.readouterr().out.split("\n") == [
+        f"who     {'a' * 30}",
+        "number  1",
+        f"what    {'b' * 30}",
+        "",
+        "number  2",
+        f"what    {'b' * 30}",
+        "",
+        "",
+    ]
+
+
 def test_a_long_complaint_in_a_line():
     said = in_a_line("[X.Y] It is bad. SQLSTATE: 42703; line 1 pos 7;\n'Project\n")
     assert said == "It is bad.; line 1 pos 7"

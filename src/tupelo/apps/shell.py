@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from tupelo.errors import BadArgument, TupeloError, WrongPassword, without_password
+from tupelo.errors import BadArgument, SpaceInUse, TupeloError, WrongPassword, without_password
 
 FAILED = 1
 """Exit code of a command that could not do its work; the reason is on stderr. Wrong usage is 2."""
@@ -97,10 +97,17 @@ def print_rows(rows: Sequence[dict[str, Any]], json: bool | None) -> None:
         return
     for titles, group in groupby(rows, tuple):
         lines = [titles, *(tuple("-" if v is None else str(v) for v in r.values()) for r in group)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            print("  ".join(padded).rstrip())
+        print("\n".join(aligned(lines)))
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells as text in columns, numbers to the right. The first line has the titles."""
+    columns = []
+    for column in zip(*lines, strict=True):
+        width = max(map(len, column))
+        is_number = all(re.fullmatch(r"[\d,.]+|-", cell) for cell in column[1:])
+        columns.append([cell.rjust(width) if is_number else cell.ljust(width) for cell in column])
+    return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
 
 
 def say(what: object) -> None:
@@ -137,9 +144,12 @@ _OTHER_NAMES = {"url": "SPACE", "path": "LOG", "asOf": "--as-of"}
 def in_words(error: Exception, names: Mapping[str, str] | None = None) -> str:
     """The text of an error; the argument of a function is named as the option of the command."""
     if isinstance(error, BadArgument):
-        said = re.sub(", or None( for ever)?", "", str(error).partition("= ")[2])
+        forever = ", or -1 for ever" if error.argument == "wait" else ""
+        said = re.sub(", or None( for ever)?", forever, str(error).partition("= ")[2])
         name = (names or {}).get(error.argument) or _option_of(error.argument)
         return f"{name} {said}"
+    if isinstance(error, SpaceInUse):
+        return f"{error}: stop that program, or, if it is a host, name the space by its URL"
     if isinstance(error, WrongPassword):
         if "TUPELO_PASSWORD" in os.environ:
             return f"{error}: correct TUPELO_PASSWORD"

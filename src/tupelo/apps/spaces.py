@@ -378,6 +378,7 @@ def _get(
             found = [] if one is None else [one]
         print_entries(found, json, about)
         if not found:
+            say("No entry matches.")
             explain_no_match(template)
             sys.exit(NO_MATCH)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_urlsafe
+from shutil import which
 from socket import socket
 
 from msgspec.json import decode, encode
@@ -251,7 +252,7 @@ class Tour:
                     self._analyse()
                 self._point_on()
                 if host is not None:
-                    self._stay()
+                    self._stay(host)
         except (TourFailed, TupeloError) as failure:
             self.console.print(f"\nTHE TOUR FAILED: {failure}", style="bold red", markup=False)
             return False
@@ -460,11 +461,13 @@ class Tour:
             "green",
         )
 
-    def _stay(self) -> None:
+    def _stay(self, host: Host) -> None:
         self._say("The console, with the report:")
         self._say(f"  {self.place.console_url}", "bold")
         if self.console.is_terminal:
-            self._say("It stays until Ctrl-C.")
+            command = "tupelo" if which("tupelo") else sys.argv[0]
+            self._say("It stays until Ctrl-C. Meanwhile, in another terminal:")
+            self._say(f"  {command} show {host.url}{workshop.SPACE}", "bold")
             with suppress(KeyboardInterrupt):
                 while True:
                     time.sleep(3600)

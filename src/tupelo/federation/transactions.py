@@ -28,7 +28,7 @@ from tupelo.errors import (
     UnknownTransaction,
 )
 from tupelo.federation.client.channel import Channel
-from tupelo.federation.client.handles import RemoteTransaction
+from tupelo.federation.client.handles import RemoteSpaceTransaction
 from tupelo.federation.client.space import RemoteCapable, RemoteSpace
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.decisions import (
@@ -359,7 +359,7 @@ class BranchElsewhere:
         self.txn_id = ""
         self.lasting = True  # Its host outlives this program, and will ask.
         self.label = f"the space {space.name!r} at {space.peer}"
-        self.txn: RemoteTransaction | None = None
+        self.txn: RemoteSpaceTransaction | None = None
         self._space = space
         self._channel: Channel = space._channel
         self._decider = decider
@@ -374,7 +374,7 @@ class BranchElsewhere:
 
     # Beginning
 
-    async def begun(self, lease: float | None) -> RemoteTransaction:
+    async def begun(self, lease: float | None) -> RemoteSpaceTransaction:
         """The transaction at the host; the first call begins it."""
         async with self._turn:
             if self.txn is None:
@@ -391,7 +391,7 @@ class BranchElsewhere:
             self._channel.tell(wire.End(0, name, self.txn_id, "abort"))
             raise
         self._link = call.serial
-        self.txn = RemoteTransaction(self._space, call.serial, *call.value)
+        self.txn = RemoteSpaceTransaction(self._space, call.serial, *call.value)
         if self._over:  # The transaction has ended meanwhile.
             await self._abort()
 
@@ -560,7 +560,7 @@ class SpanningTransaction(SharedTransaction, RemoteCapable, DatabaseCapable):
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         return self.decider
 
-    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteTransaction:
+    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteSpaceTransaction:
         if space.is_async is not self.is_async:
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         decider = self.decider_for(space)

@@ -383,10 +383,12 @@ class VirtualWorld(Generic[Member]):
         return Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
 
     def clear(self) -> None:
+        """Delete the folders of its hosts."""
         if "folder" in self.__dict__:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def new_id(self) -> str:
+        """An id that is the same in every run of the seed."""
         return f"id{self.loop.number('id')}"
 
     def new_identity(self, name: str) -> SeededIdentity:
@@ -418,10 +420,12 @@ class VirtualWorld(Generic[Member]):
         self.network.note(text)
 
     async def start(self) -> None:
+        """Start all hosts."""
         for member in self.members:
             await member.start()
 
     async def stop(self) -> None:
+        """Stop all hosts."""
         for member in self.members:
             await member.leave()
 

@@ -205,6 +205,9 @@ class World:
         self.heartbeat = heartbeat
         self.folder = None if folder is None else Path(folder)
 
+    def __repr__(self) -> str:
+        return f"<World of {', '.join(self.names)}; seed {self.seed}>"
+
     def run(
         self,
         program: Program | Mapping[str, Program] | None = None,

@@ -69,6 +69,9 @@ class QueueExecutor(Executor):
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
+    def __repr__(self) -> str:
+        return f"<QueueExecutor of {self._queue!r}>"
+
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> QueueFuture[T]:
         """Submit a task with its arguments; `priority` and `delay` are as for the queue."""
         with self._lock:
@@ -135,6 +138,9 @@ class AsyncQueue(Generic[T]):
         check_text("name", name)
         self._space = space
         self._name = name
+
+    def __repr__(self) -> str:
+        return f"<AsyncQueue {self._name!r} in {self._space!r}>"
 
     async def put(self, item: T) -> None:
         """Add an item at the end. Waits while the space is full."""

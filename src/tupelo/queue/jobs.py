@@ -268,7 +268,8 @@ class JobQueue:
         txn: Any = None,
         **options: Any,
     ) -> Job:
-        """Put a job into the queue: a task, by its function or its name, and its arguments.
+        """Put a job into the queue: a task, by its function or its name, with its `arguments` and
+        `options` (its keyword arguments).
 
         Jobs with a higher `priority` are done first. With `delay`, not before so many seconds have
         passed. With `txn`, the job is submitted when the transaction commits. If this program has
@@ -467,7 +468,7 @@ class JobQueue:
         self.finish(FinishedJob(self.name, job.id, error=error), txn)
 
     def finish(self, finished: FinishedJob, txn: Any = None) -> None:
-        """Write the result of a job."""
+        """Write the result of a `finished` job."""
         self.space.write(finished, lease=self.keep_results, txn=txn)
 
     def _repr_html_(self) -> str | None:

@@ -60,7 +60,8 @@ class AsyncClosing:
 
 
 class Space(AsyncClosing, AsyncSpaceLike):
-    """A named set of entries, found by content; or the async API of a `tupelo.Space`."""
+    """A named set of entries, found by content; or the async API of a `tupelo.Space`, which is then
+    given as `name`. The other arguments are those of `tupelo.Space`."""
 
     def __init__(
         self,

@@ -287,12 +287,23 @@ class Reaction:
 class Space(ClosingHandle, SpaceLike):
     """A named set of entries, found by content, in this process: in memory, or durable in a file.
 
-    `wait` is the number of seconds to wait for a match: None for ever, 0 not at all. `lease` is the
-    lifetime in seconds: None for ever. Every operation is thread-safe.
+    Every operation is thread-safe; `SpaceLike` describes the parameters of the operations.
 
-    A damaged file is refused. With `damaged="salvage"` the whole file is checked; if it is damaged,
-    a new file with the undamaged part replaces it. The damaged file and a report of the losses are
-    kept as `FILE.damaged-1` and `FILE.damaged-1.txt`.
+    - `name`: the name of the space; spaces of one process may have the same.
+    - `path`: the file. Without it the space is in memory.
+    - `durability`: "full" (default: an acknowledged change survives a power failure), "process" (it
+      survives a crash of the process) or "none".
+    - `order`: which match comes first, by default the oldest (`Fifo`).
+    - `capacity`: a `Capacity`, the maximum size.
+    - `lease_policy`: `policy(kind, seconds)` returns the lease to grant.
+    - `log_keep`: how many changes the log keeps, or "all". A space in memory has no log by default.
+    - `log_reads`: whether reads are changes too.
+    - `reactions_max`: the maximum number of calls of reactions in one step, against livelocks.
+    - `agent`: the id of this program in the log; `clock` and `new_id` replace the system's time and
+      the random ids.
+    - `damaged`: "refuse", or "salvage": the whole file is checked; if it is damaged, a new file
+      with the undamaged part replaces it. The damaged file and a report of the losses are kept as
+      `FILE.damaged-1` and `FILE.damaged-1.txt`.
     """
 
     def __init__(

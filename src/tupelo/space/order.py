@@ -143,7 +143,8 @@ class Random(Order):
 
 
 class Key(Order):
-    """The smallest key first: a field by position or name, or a function of the entry.
+    """The smallest key first, with `reverse` the largest. The key is a field, by position or name,
+    or a function of the entry.
 
     Entries without the key, and those with NaN, come last, in order of arrival. The first matches
     by a field are found by a sorted index; a function is called for every match.

@@ -71,7 +71,7 @@ from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
 from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template import Template, as_template
-from tupelo.values.text import template_text
+from tupelo.values.text import entry_text, template_text
 
 if TYPE_CHECKING:
     import asyncio
@@ -85,6 +85,8 @@ T = TypeVar("T")
 _UNCHANGED = nullcontext()
 _FEW = 16
 """For more entries than this, the room on the disk is checked before they are written."""
+HELD_SHOWN = 5
+"""At most so many entries of one transaction are listed in a summary."""
 
 
 class TransactionHandle:
@@ -149,7 +151,8 @@ class WaiterSummary(NamedTuple):
 
 
 class TransactionSummary(NamedTuple):
-    """An open transaction: its actor if known, how many entries it holds, and when it expires."""
+    """An open transaction: its actor if known, how many entries it holds, when it expires, and the
+    first of the entries that it has taken."""
 
     id: str
     state: str
@@ -158,6 +161,7 @@ class TransactionSummary(NamedTuple):
     written: int
     read: int
     expires: float | None
+    holds: list[str]
 
 
 class Port:
@@ -360,7 +364,7 @@ class Port:
             if not core.plain:
                 return NotImplemented
             entry = core.store.first_fast(template, take)
-            if (core.delayed or core.books is not None) and take and isinstance(entry, Entry):
+            if take and (core.books is not None or core.delayed) and isinstance(entry, Entry):
                 core.received(entry)
             if entry is None and signal is not None:
                 waiter = core.waiting.park(Query(template, take, None), signal())
@@ -1003,7 +1007,7 @@ class Port:
         core = self._core
         with self._lock:
             return {
-                "transactions": [txn.id for txn in core.transactions],
+                "transactions": [txn.id for txn in core.transactions if txn.holder is None],
                 "deliveries": self.deliveries.under_way(),
                 "subscriptions": list(core.subscriptions.watchers),
                 "waiters": list(core.waiting),
@@ -1037,9 +1041,12 @@ class Port:
                     len(txn.store) + len(txn.delayed),
                     len(txn.read),
                     txn.expires,
+                    [entry_text(one.shape, one.fields) for one in islice(txn.taken, HELD_SHOWN)],
                 )
-                for txn in islice(core.transactions, limit)
-                if txn.holder is None  # else it is a delivery
+                for txn in islice(
+                    (txn for txn in core.transactions if txn.holder is None),  # else a delivery
+                    limit,
+                )
             ]
         return waiters, transactions
 

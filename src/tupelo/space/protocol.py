@@ -4,21 +4,6 @@ A space in memory or in a file (`tupelo.Space`), at a host elsewhere (`tupelo.co
 hosts (`host.space`) and the part at one host (`host.space(...).here`) are all `SpaceLike`, and the
 models use nothing else of a space. An operation that a kind of space cannot do raises a clear
 error; docs/SPACES.md lists these exceptions.
-
-| parameter | meaning |
-| --- | --- |
-| `wait` | seconds to wait: None for ever, 0 not at all |
-| `lease` | seconds that something lives: None for ever |
-| `txn` | the transaction that the operation is part of |
-| `order` | which of several matches comes first |
-| `limit` | how many matches at most |
-| `if_exists` | wait only while a transaction may reveal or release a match |
-| `scope` | which hosts and agents the operation looks at |
-| `coverage` | a `Coverage()` that the operation fills: which hosts it has reached |
-| `about` | a list to which the operation adds an `About` for each entry that it returns |
-| `at` | a place, for orders that have places |
-| `to` | the agent that an entry is for |
-| `delay` | seconds until a written entry becomes visible |
 """
 
 from __future__ import annotations
@@ -77,12 +62,29 @@ DISPLAYED = 5
 
 
 class SpaceLike(Protocol):
-    """A space of any kind, for threads.
+    """A space of any kind, for threads. The operations have these parameters:
 
-    The parameters of all operations are defined here. A kind of space derives from this class and
-    implements the methods with an underscore, whose results the operations return; in the async API
-    these are awaitable.
+    | parameter | meaning |
+    | --- | --- |
+    | `entry` | a tuple, or an instance of a dataclass |
+    | `template` | selects entries: a tuple of values, types and parts such as `ANY`, a dataclass |
+    | `wait` | seconds to wait for a match: None for ever, 0 not at all |
+    | `lease` | lifetime in seconds: None for ever |
+    | `txn` | the transaction that the operation is part of |
+    | `order` | an `Order`: which of several matches comes first |
+    | `limit` | the maximum number of matches |
+    | `if_exists` | wait only while the end of an open transaction could provide a match |
+    | `scope` | a `Scope`: the hosts and agents to search |
+    | `coverage` | a `Coverage()`, which the operation fills with the hosts that it has reached |
+    | `about` | a list to which the operation adds an `About` for each returned entry |
+    | `at` | an index, for orders with positions |
+    | `to` | the agent that an entry is for |
+    | `delay` | seconds until a written entry becomes visible |
+    | `handback` | a value that the notices of a subscription return as their `handback` |
     """
+
+    # A kind of space derives from this class and implements the methods with an underscore, whose
+    # results the operations return; in the async API these are awaitable.
 
     _get: Callable[..., Any]
     """(template, take, wait, many, limit, txn, order, if_exists, scope, coverage, about): a match
@@ -333,7 +335,7 @@ class SpaceLike(Protocol):
         ...
 
     def session(self, *, lease: float | None = None) -> SessionLike:
-        """Open a session, which returns each entry at most once."""
+        """Open a session, which returns each entry at most once. It ends with its `lease`."""
         ...
 
     def subscribe(
@@ -401,11 +403,11 @@ class SpaceLike(Protocol):
         return self._react(template, function, once, existing, scope)
 
     def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]:
-        """The changes after position `since`, oldest first."""
+        """The changes after position `since`, oldest first, at most `limit`."""
         ...
 
     def trim(self, *, before: int) -> None:
-        """Delete the changes before a position from the log. Entries are not affected."""
+        """Delete the changes `before` this position from the log. Entries are not affected."""
         ...
 
     def compact(self) -> None:

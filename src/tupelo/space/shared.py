@@ -146,10 +146,12 @@ class SharedTransaction(Spanning):
 
     @property
     def ended(self) -> bool:
+        """Whether it has been committed or aborted."""
         return self._state not in ("active", "voting")
 
     @property
     def lease(self) -> Lease:
+        """Its lease; the transaction aborts when it ends."""
         return Lease(self, self)
 
     def line(self) -> Iterator[SharedTransaction]:
@@ -365,6 +367,7 @@ class SharedTransaction(Spanning):
         await (in_a_thread(self._commit) if self.may_block else _now(self._commit))
 
     async def abort_async(self) -> None:
+        """`abort`, for coroutines."""
         self._called_off = True
         await (in_a_thread(self._abort) if self.may_block else _now(self._abort))
 
@@ -479,6 +482,7 @@ class SharedTransaction(Spanning):
     # The lease, of which it is its own landlord
 
     def renew_lease(self, thing: object, seconds: float | None) -> None:
+        """Called by its lease: renew it in all spaces."""
         self._end_in_time()
         if self._state != "active":
             raise LeaseLost(f"the transaction is {self._state}; its lease cannot be renewed")
@@ -487,18 +491,22 @@ class SharedTransaction(Spanning):
         self._grant(seconds)
 
     def cancel_lease(self, thing: object) -> None:
+        """Called by its lease: abort."""
         self._end_in_time()
         if self._state != "active":
             raise LeaseLost(f"the transaction is {self._state}; it cannot be cancelled")
         self._abort("its lease was cancelled")
 
     async def renew_lease_async(self, thing: object, seconds: float | None) -> None:
+        """`renew_lease`, for coroutines."""
         self.renew_lease(thing, seconds)
 
     async def cancel_lease_async(self, thing: object) -> None:
+        """`cancel_lease`, for coroutines."""
         await self.abort_async()
 
     def now(self) -> float:
+        """The time of its clock."""
         return self._clock.now()
 
     def _grant(self, seconds: float | None) -> None:

@@ -21,7 +21,7 @@ def test_the_life_of_an_entry_from_write_to_take(http, host):
         host.space("jobs").write(("job", 2))
         with worker.transaction() as txn:
             worker.take(("job", 1), txn=txn)
-        said = http.ok(f"{JOBS}/history", {"template": '("job", int)'})
+    said = http.ok(f"{JOBS}/history", {"template": '("job", int)'})
     assert [one["entry"] for one in said["lives"]] == [["job", 1], ["job", 2]]
     life = said["lives"][0]
     assert [one["kind"] for one in life["events"]] == ["written", "renewed", "taken"]
@@ -40,7 +40,7 @@ def test_rates_and_latencies_are_those_of_the_log():
         clock.advance(1)
         if n >= 9:
             space.take(("job", n - 9))
-    said = history_of(space.changes(), as_template(("job", 7)), lambda agent: "")
+    said = history_of(space.changes(), as_template(("job", 7)))
     [life] = said["lives"]
     assert life["seconds"] == 10
     chart = said["chart"]

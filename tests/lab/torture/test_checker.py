@@ -172,18 +172,19 @@ def test_what_a_reader_of_the_end_sees_is_there():
 
 
 @pytest.mark.parametrize(
-    ("key", "outcome", "lost"),
+    ("key", "outcome", "where", "lost"),
     [
-        ("event-heap:event", "unknown", []),
-        ("event-heap:event", "ok", ["lost"]),
-        ("event-heap:event", "fail", ["lost"]),
-        ("space:job", "unknown", ["lost"]),
+        ("event-heap:event", "unknown", "h2", []),
+        ("event-heap:event", "unknown", "h1", ["lost"]),
+        ("event-heap:event", "ok", "h2", ["lost"]),
+        ("event-heap:event", "fail", "h2", ["lost"]),
+        ("space:job", "unknown", "h2", ["lost"]),
     ],
 )
-def test_a_removal_with_an_unknown_outcome_takes_one_event_with_it(key, outcome, lost):
+def test_a_removal_in_doubt_takes_one_event_of_another_host_with_it(key, outcome, where, lost):
     book = Book()
     book.write("a", key=key)
-    book.take(outcome=outcome, key=key)
+    book.take(outcome=outcome, key=key, where=where)
     assert book.found() == lost
     book.write("b", key=key)
     assert book.found() == ["lost"]

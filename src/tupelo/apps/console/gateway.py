@@ -177,9 +177,6 @@ class Gateway:
         """What has happened in this space, by the newest changes of its log: see `history`."""
         space = await self.space(name)
         latest: int = (await self.inspect("space", name))["position"]
-        host = await self.inspect("host")
-        names = {one["agent"]: one["name"] for one in host["clients"]}
-        names |= {one["id"]: one["name"] for one in [host, *host["peers"]]}
         changes: list[Change] = []
         since = max(0, latest - CHANGES_MAX)
         while len(changes) < CHANGES_MAX:
@@ -188,7 +185,7 @@ class Gateway:
             if len(some) < PAGE_MAX:
                 break
             since = some[-1].position
-        return history_of(changes[:CHANGES_MAX], template, lambda agent: names.get(agent, ""))
+        return history_of(changes[:CHANGES_MAX], template)
 
     def end(self, handle: Any) -> None:
         """Close a session or subscription in the background: its request may be cancelled."""

@@ -4,7 +4,7 @@ latencies of its operations. Only the newest changes are looked at, so the work 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
@@ -46,7 +46,7 @@ class _Life:
             return False
         return template is None or template.admits(self.shape, self.fields)
 
-    def to_json(self, name_of: Callable[[str], str]) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         assert self.fields is not None
         return {
             "entry": fields_to_json(self.shape.kind, self.fields),
@@ -57,7 +57,7 @@ class _Life:
                     "time": one.time,
                     "kind": one.kind,
                     "agent": one.agent,
-                    "name": name_of(one.agent),
+                    "name": one.agent_name,
                     "txn": one.txn,
                     "waited": one.waited,
                     "deliveries": one.deliveries,
@@ -67,9 +67,7 @@ class _Life:
         }
 
 
-def history_of(
-    changes: list[Change], template: Template | None, name_of: Callable[[str], str]
-) -> dict[str, Any]:
+def history_of(changes: list[Change], template: Template | None) -> dict[str, Any]:
     """The history as JSON: the entries that changed last and match, newest first; and the chart of
     all these changes."""
     lives: dict[int, _Life] = {}
@@ -83,7 +81,7 @@ def history_of(
         if len(shown) == LIVES_MAX:
             break
         if life.is_of(template):
-            shown.append(life.to_json(name_of))
+            shown.append(life.to_json())
     return {"changes": len(changes), "lives": shown, "chart": _chart(changes, lives.values())}
 
 

@@ -173,6 +173,7 @@ class InspectionService:
             "taken": txn.taken,
             "written": txn.written,
             "read": txn.read,
+            "holds": txn.holds,
             "expires_in": None if txn.expires is None else round(txn.expires - now, 3),
         }
 

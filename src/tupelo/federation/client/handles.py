@@ -88,9 +88,11 @@ class RemoteLandlord:
                 await self._space.describe_host(self._space.serial)
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None:
+        """Called by a lease: renew it at the host."""
         run_sync(partial(self.renew_lease_async, thing, seconds))
 
     def cancel_lease(self, thing: Any) -> None:
+        """Called by a lease: cancel it at the host."""
         run_sync(partial(self.cancel_lease_async, thing))
 
     def now(self) -> float:
@@ -168,7 +170,7 @@ class ClosableHandle(RemoteHandle):
             await self._ask(wire.Close(0, self._space.name, self.kind, self.id))
 
 
-class RemoteTransaction(RemoteHandle):
+class RemoteSpaceTransaction(RemoteHandle):
     """A transaction at another host. A lost link aborts it, unless it is prepared."""
 
     kind = "transaction"

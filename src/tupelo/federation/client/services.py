@@ -123,13 +123,15 @@ TEMPLATE = ServiceCodec(template_to_wire, template_from_wire, _as_it_is)
 class ServiceMethod(NamedTuple):
     """A method of a served model API. `rule` is the permission that it needs in the space: "read",
     "write", "take", "subscribe", "administer", or ANYTHING. A method that `waits` gets `wait=`; the
-    answer of a method that `hands_over` returns to the host if it does not arrive."""
+    answer of a method that `hands_over` returns to the host if it does not arrive. A method that
+    `reserves` gets `holder=`, the call of the client, for the deliveries that it begins."""
 
     rule: str
     arguments: tuple[ServiceCodec, ...] = ()
     answer: ServiceCodec = plain(Any)
     waits: bool = False
     hands_over: bool = False
+    reserves: bool = False
 
 
 class ServedDoor:

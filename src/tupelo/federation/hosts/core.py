@@ -230,6 +230,8 @@ class HostCore:
     async def start(self, spaces: Mapping[str, Mapping[str, Any]] = NO_SPACES) -> None:
         """Open the spaces in the folder and these, with their options; then listen."""
         self._started = True
+        for hosted in self.spaces.values():  # that were opened before
+            self._recover(hosted)
         for name, options in spaces.items():
             self._open_or_set_aside(name, options)
         for name in self._folder.names() if self._folder else []:
@@ -726,7 +728,14 @@ class HostCore:
         if hello.role == "client":
             return self._admit_client(link, hello, details, who)
         peer = self._new_peer(
-            link, hello.id, hello.name, hello.incarnation, hello.address, who, dialled=False
+            link,
+            hello.id,
+            hello.name,
+            hello.incarnation,
+            hello.address,
+            who,
+            hello.level,
+            dialled=False,
         )
         if not self._may_engage(peer):
             peer.talk.forget()
@@ -930,7 +939,14 @@ class HostCore:
         if who is None and not (link.here and self._trusts_here):
             who = ""
         peer = self._new_peer(
-            link, welcome.id, welcome.name, welcome.incarnation, address, who, dialled=True
+            link,
+            welcome.id,
+            welcome.name,
+            welcome.incarnation,
+            address,
+            who,
+            welcome.level,
+            dialled=True,
         )
         if self._may_engage(peer):
             self._engage(peer, greeting.details)
@@ -949,6 +965,7 @@ class HostCore:
             self.address,
             more=True,
             message_max=self.limits.message_bytes,
+            level=wire.LEVEL,
         )
 
     def _new_peer(
@@ -959,10 +976,11 @@ class HostCore:
         incarnation: str,
         address: str,
         who: str | None,
+        level: int,
         *,
         dialled: bool,
     ) -> Peer:
-        peer = Peer(self, peer_id, name, incarnation, address, who)
+        peer = Peer(self, peer_id, name, incarnation, address, who, level)
         peer.dialled_by = self.id if dialled else peer_id
         peer.talk = Conversation(
             link,

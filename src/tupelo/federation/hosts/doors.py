@@ -386,12 +386,13 @@ class HostDoor:
     async def on_loop(
         self, work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None
     ) -> T:
-        """Run a coroutine on the loop of the host and return its result. If the waiting thread is
-        interrupted while the result is on its way, `undo` is called with it on the loop."""
+        """Run the coroutine `work` on the loop of the host and return its result. If the waiting
+        thread is interrupted while the result is on its way, `undo` is called with it on the
+        loop."""
         raise NotImplementedError
 
     def now(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine that never waits on the loop of the host."""
+        """Run the coroutine `work`, which never waits, on the loop of the host."""
         raise NotImplementedError
 
     def soon(self, function: Callable[..., object], *args: Any) -> bool:
@@ -400,7 +401,7 @@ class HostDoor:
         return self._bridge.soon(function, *args)
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine in a thread, or a task, of its own."""
+        """Run the coroutine function `work` in a thread, or a task, of its own."""
         raise NotImplementedError
 
 
@@ -422,6 +423,7 @@ class Host(blocking.ClosingHandle, HostDoor):
     - `create_spaces=False`: clients can open only spaces that exist.
     - `store`: the URL of a database, postgresql://host/database, in which its spaces are; see
       docs/POSTGRES.md.
+    - `clock`: the clock of its spaces, by default the system's.
     """
 
     is_async = False

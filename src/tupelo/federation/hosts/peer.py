@@ -190,7 +190,7 @@ _OPERATIONS = {"read": "read", "peek": "read", "take": "take"}
 
 class Peer:
     """One engaged host. `who` is its proved identity, as for a client; `holder` is the name under
-    which it holds reservations here."""
+    which it holds reservations here; `level` is the `wire.LEVEL` of the host."""
 
     def __init__(
         self,
@@ -200,11 +200,13 @@ class Peer:
         incarnation: str,
         address: str,
         who: str | None,
+        level: int = 0,
     ) -> None:
         self.id = peer_id
         self.name = name
         self.incarnation = incarnation
         self.address = address
+        self.level = level
         self.holder = Holder("host", peer_id, incarnation, name=name)
         self.spaces: set[str] = set()
         self.agents: set[str] = set()
@@ -599,6 +601,8 @@ class Peer:
 
 def _choosing(message: wire.Ask, hosted: HostedSpace) -> Accept | None:
     unsendable, wanted = hosted.unsendable, None
+    if message.entry is not None:
+        return lambda entry: entry not in unsendable and (entry.origin, entry.n) == message.entry
     if message.seen is not None or message.agent is not None:
         wanted = choosing(_seen(message.seen.seen if message.seen else {}), message.agent)
     if not unsendable.bits:

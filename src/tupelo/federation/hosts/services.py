@@ -28,6 +28,7 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spaces.stored import StoredSpace
 from tupelo.space.query import check_wait
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
@@ -51,6 +52,11 @@ class Caller(Protocol):
     @property
     def session(self) -> str:
         """The id of this link."""
+        ...
+
+    @property
+    def holder(self) -> Holder:
+        """The holder of what the program takes, without the number of its call."""
         ...
 
     @property
@@ -210,7 +216,7 @@ class DoorService(ABC, Generic[D]):
             if len(doors) >= DOORS_MAX:
                 raise BadArgument("doors", f"at most {DOORS_MAX} at a time")
             doors[id] = self.open(hosted)
-        return None if name == "open" else await _called(doors[id], method, args, message)
+        return None if name == "open" else await _called(doors[id], method, args, message, caller)
 
     def left(self, caller: Caller) -> None:
         for door in self._doors.pop(caller.session, {}).values():
@@ -220,14 +226,18 @@ class DoorService(ABC, Generic[D]):
 _ENDS = ServiceMethod(ANYTHING)
 
 
-async def _called(door: Any, method: ServiceMethod, args: list[Any], message: wire.Invoke) -> Any:
+async def _called(
+    door: Any, method: ServiceMethod, args: list[Any], message: wire.Invoke, caller: Caller
+) -> Any:
     if len(args) != len(method.arguments):
         raise no_such_method(message)
     try:
         read = [codec.read(one) for codec, one in zip(method.arguments, args, strict=True)]
     except msgspec.ValidationError as error:
         raise no_such_method(message) from error
-    options = {"wait": message.wait} if method.waits else {}
+    options: dict[str, Any] = {"wait": message.wait} if method.waits else {}
+    if method.reserves:
+        options["holder"] = caller.holder.of_call(message.call)
     answer = await getattr(door, message.method)(*read, **options)
     if isinstance(answer, HandOver):
         answer.value = method.answer.encode(answer.value)

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
@@ -19,14 +18,13 @@ from tupelo.errors import (
     AnswerTooLarge,
     BadArgument,
     BadFrame,
-    CannotSend,
     LimitReached,
     SpaceClosed,
     TransactionEnded,
     TupeloError,
     WrongPassword,
 )
-from tupelo.federation.hosts.client_resources import ClientResources
+from tupelo.federation.hosts.client_resources import ClientResources, require_few
 from tupelo.federation.hosts.stored import StoredCall, StoredDelivery, StoredServing
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
@@ -265,13 +263,16 @@ class ClientDeliveries:
     def confirm(self, call: int) -> None:
         """The entries have reached the client: remove them."""
         delivery = self._held.pop(call, None)
-        if delivery is not None:
-            with suppress(SpaceClosed, TransactionEnded):  # The space took it back before.
-                position = delivery.confirm()
-                self._confirmed.add(call, delivery)
-                hosted = self._space_of(delivery.space)
-                if hosted is not None:
-                    hosted.flush_soon(position)
+        if delivery is None:
+            return
+        try:
+            position = delivery.confirm()
+        except (SpaceClosed, TransactionEnded):  # The space took it back before.
+            return
+        self._confirmed.add(call, delivery)
+        hosted = self._space_of(delivery.space)
+        if hosted is not None:
+            hosted.flush_soon(position)
 
     def give_back(self, call: int) -> None:
         """The entries have not reached the user: return them."""
@@ -512,10 +513,13 @@ class ClientServer:
 
     def serve(self, message: wire.Message) -> None:
         """Handle a message; those about a space in a database have handlers of their own."""
-        if isinstance(message, wire.SpaceCall) and self._host.is_stored(message.space):
-            self.requests.serve(StoredCall(message.call, getattr(message, "wait", 0), message))
-        else:
-            self.requests.serve(message)
+        if (
+            isinstance(message, wire.SpaceCall)
+            and message.space not in self._host.spaces
+            and self._host.is_stored(message.space)
+        ):
+            message = StoredCall(message.call, getattr(message, "wait", 0), message)
+        self.requests.serve(message)
 
     # As a caller
 
@@ -532,7 +536,7 @@ class ClientServer:
     def hosted(self, space: str, operation: str) -> HostedSpace:
         """The space, if this client may do this in it; else NotAllowed or WrongPassword. Refused if
         it is in a database."""
-        found = self.allowed(space, operation)
+        found = self._allowed.get((space, operation)) or self.allowed(space, operation)
         if isinstance(found, StoredSpace):
             raise in_database(space)
         return found
@@ -663,7 +667,8 @@ class ClientServer:
         if message.take:
             self._given.hold(call, hosted.port.reserved_now(entry, query))
         try:
-            self.talk.say(wire.Answer(call, self._encoded(message, [entry])))
+            encoded = self._encoder(message)(entry) if message.whole else encode_fields(entry)
+            self.talk.say(wire.Answer(call, [encoded]))
         except TupeloError:
             self._given.give_back(call)
             raise
@@ -693,7 +698,7 @@ class ClientServer:
         self, hosted: HostedSpace, message: wire.Get, entry: Entry, position: int
     ) -> list[Any]:
         await hosted.flush(position)
-        return self._encoded(message, [entry])
+        return [self._encoder(message)(entry)]
 
     async def _get_slowly(self, hosted: HostedSpace, message: wire.Get, query: Query) -> Any:
         call = message.call
@@ -711,14 +716,8 @@ class ClientServer:
 
     async def _require_few(self, hosted: HostedSpace, message: wire.Get, query: Query) -> None:
         """Raise CannotSend if more entries match than one request may take."""
-        most = query.limit
-        if message.take and message.many and (most is None or most > wire.BULK_MAX):
-            txn = self.resources.transaction(hosted, message.txn)
-            if await hosted.port.count_in_slices(query.template, txn) > wire.BULK_MAX:
-                raise CannotSend(
-                    f"more than {wire.BULK_MAX:,} entries match, and so many can be taken at a "
-                    "time; ask for fewer with limit="
-                )
+        txn = self.resources.transaction(hosted, message.txn)
+        await require_few(message, partial(hosted.port.count_in_slices, query.template, txn))
 
     async def _get_anywhere(self, hosted: HostedSpace, message: wire.Get, query: Query) -> Any:
         call = message.call
@@ -744,9 +743,6 @@ class ClientServer:
 
     def _encoder(self, message: wire.Get) -> Callable[[Entry], Any]:
         return partial(encode_whole, level=self._level) if message.whole else encode_fields
-
-    def _encoded(self, message: wire.Get, entries: list[Entry]) -> list[Any]:
-        return list(map(self._encoder(message), entries))
 
     def confirm(self, message: wire.Confirm) -> None:
         for call in message.calls:

@@ -58,6 +58,10 @@ class Access:
             self._salt = os.urandom(_SALT_BYTES)
             self._hash = _scramble(password, self._salt)
 
+    def __repr__(self) -> str:
+        rules = [f"{operation}={rule}" for operation, rule in self.rules().items()]
+        return f"Access({', '.join([*rules, 'password=...'] if self.protected else rules)})"
+
     @property
     def protected(self) -> bool:
         """Is there a password?"""
@@ -68,8 +72,8 @@ class Access:
         return {operation: sorted(rule) for operation, rule in self._rules.items()}
 
     def matches_password(self, text: str) -> bool:
-        """Is this the password? Always True if there is none. It takes some hundredths of a second
-        on purpose; it is called once for each connection."""
+        """Is this `text` the password? Always True if there is none. It takes some hundredths of a
+        second on purpose; it is called once for each connection."""
         if not self.protected:
             return True
         return isinstance(text, str) and hmac.compare_digest(
@@ -94,13 +98,13 @@ class Access:
             raise refusal
 
     def allows(self, operation: str, who: str | None) -> bool:
-        """May this program do this without showing a password?"""
+        """May `who`, the id of a program, do this without a password?"""
         return not self._hash and _is_in(self._rule(operation), who)
 
     def allows_host(self, operation: str, host_id: str) -> bool:
-        """May the host of this id do this? It need not be engaged, so the host that passes on its
-        request must be allowed the same. A host without an identity counts as a program on this
-        machine, and passwords are not shown."""
+        """May the host with the id `host_id` do this? It need not be engaged, so the host that
+        passes on its request must be allowed the same. A host without an identity counts as a
+        program on this machine, and passwords are not shown."""
         rule = self._rule(operation)
         if self._hash:
             return False

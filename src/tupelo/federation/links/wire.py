@@ -33,10 +33,10 @@ from tupelo.values.scope import Scope
 from tupelo.values.template_encoding import read_wire_extension
 
 VERSION = 2
-LEVEL = 3
+LEVEL = 4
 """What this program understands beyond the first messages of its version; programs that do not
 announce a level have 0. 1: `delay` of Write. 2: `removed` of Subscribe. 3: `create` of Open,
-`template` of ListInHand, and ListDelayed."""
+`template` of ListInHand, and ListDelayed. 4: `entry` of Ask."""
 FRAME_MAX = 16 * 2**20
 """The longest frame that is sent or accepted, in bytes, and the longest message for programs that
 do not accept pieces."""
@@ -81,8 +81,9 @@ class Hello(Message, tag=1):
     the program is identified, so it has no lists. `incarnation` differs for each run of a program;
     `resume` is the session that a client had before its link was lost. If `more` is set, a
     HelloDetails follows. `message_max` is the longest message that the program accepts in pieces,
-    in bytes; 0 if it accepts no pieces, as older versions do not. `level` is the LEVEL of a client:
-    to one that announces none, what it does not expect in entries and changes is not sent. A client
+    in bytes; 0 if it accepts no pieces, as older versions do not. `level` is the LEVEL of the
+    program: to one that announces none, what it does not expect in entries and changes is not sent,
+    and fields of messages that it would ignore are not sent either. A client
     that has proved the key of the host itself may act `on_behalf` of another key, which has been
     proved to it."""
 
@@ -101,8 +102,7 @@ class Hello(Message, tag=1):
 
 class Welcome(Message, tag=2):
     """The answer of the host that was dialled, in at most HELLO_MAX bytes. If `more` is set, a
-    HelloDetails follows. `message_max` is as in Hello. `level` is the LEVEL of the host: a client
-    must not send it fields of messages that it would ignore."""
+    HelloDetails follows. `message_max` is as in Hello. `level` is as in Hello."""
 
     version: int
     id: str
@@ -404,7 +404,8 @@ class Ask(SpaceCall, tag=51):
     with `agent` those of other agents, are left out. If there is no match, the `watch` begins in
     the same moment. Answer: a list of whole entries, or of None for a peek; a None at the end says
     that there are more matches than fit. Taken entries are reserved until the asker sends Settle;
-    with `client` they were taken for a client of the asker, which may outlive it.
+    with `client` they were taken for a client of the asker, which may outlive it. `entry` is the
+    identity of the only entry that is wanted.
 
     With a SessionDelta that is to be kept, the answer is [that list, the Numbers of entries that
     are gone for good], or None if the delta does not continue the copy that is known here: the
@@ -421,6 +422,7 @@ class Ask(SpaceCall, tag=51):
     session: str | None = None
     client: ClientCall | None = None
     name: str = ""
+    entry: tuple[str, int] | None = None
 
 
 class ForgetSession(Message, tag=63):

@@ -301,7 +301,8 @@ class Federation:
         except TimeoutError:
             self._refuse_later(peer, hosted, message.call, answer)
             return None
-        except TupeloError:
+        except TupeloError as error:
+            question.failure = error
             return None
         except BaseException:  # cancelled
             self._refuse_later(peer, hosted, message.call, answer)

@@ -26,6 +26,7 @@ class EngagedPeer(Protocol):
     id: str
     name: str
     incarnation: str
+    level: int
     spaces: set[str]
     agents: set[str]
     talk: Conversation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tupelo.errors import SpaceClosed, TransactionEnded
+from tupelo.errors import SpaceClosed, TransactionEnded, TupeloError
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_order, read_answer
 from tupelo.federation.spaces.hosted import HostedSpace, give_back
@@ -78,7 +78,8 @@ class FederatedQuery:
     """A query over several hosts: over this host if it `includes_here`, and over the peers that it
     `includes`. `agent` limits it to the entries of one agent, `holder` is the taker of entries of
     this host, and `accept` may reject deliveries of other hosts. With `ahead`, a read may return
-    an entry that was fetched some seconds before."""
+    an entry that was fetched some seconds before. `entry` is the identity of the only entry that is
+    wanted, of hosts with `wire.LEVEL` 4. `failure` is the error of the last host that refused."""
 
     def __init__(
         self,
@@ -91,6 +92,7 @@ class FederatedQuery:
         holder: Holder,
         accept: Settling | None = None,
         ahead: bool = False,
+        entry: tuple[str, int] | None = None,
     ) -> None:
         self.hosted = hosted
         self.query = query
@@ -100,6 +102,8 @@ class FederatedQuery:
         self.holder = holder
         self.accept = accept
         self.ahead = ahead
+        self.entry = entry
+        self.failure: TupeloError | None = None
         self.session = query.session
         self.record = _record_of(query.session)
         sent = includes is not no_peer
@@ -182,6 +186,7 @@ class FederatedQuery:
             actor.session if actor else None,
             self.holder.as_client if how == "take" else None,
             actor.name if actor else "",
+            self.entry,
         )
 
     def read_answer(

@@ -174,8 +174,8 @@ class HeapHistory(History[Any]):
         self.adoptions: set[str] = set()
         """The hosts whose events were adopted."""
         self.loose: set[int] = set()
-        """Events that may be there, or be removed, twice: their host came back, or it is unknown
-        whether they were adopted."""
+        """Events that may be there, or be removed, twice: their host came back, it is unknown
+        whether they were adopted, or their remover crashed before it had confirmed them."""
         self.brief: dict[int, tuple[int, str]] = {}
         """The events in the heap BRIEF: the generation of the heap, and the source."""
         self.ended: set[str] = set()
@@ -463,7 +463,9 @@ class Artist:
             self.history.destroying.add(ended)
             self.history.note(f"{self.name} has destroyed the view or session {ended}")
             await one.destroy()
-            self.history.destroyed.add(ended)
+            # A host in memory that is leaving may have said goodbye to the others before.
+            if self.member.durable or not self.life.leaving:
+                self.history.destroyed.add(ended)
 
     async def adopt(self) -> None:
         """Adopt the events of a host that is down. Each host is adopted at most once."""
@@ -528,7 +530,10 @@ class Artist:
         removal.how = "done"
         if found is not None:
             removal.number = found["i"]
-            if self.life.leaving:  # The host may have said goodbye to the others before.
+            put = self.history.puts.get(removal.number)
+            has_ended = put is not None and put.source in self.history.ended
+            # This host, or the source, may have said goodbye to the others before.
+            if self.life.leaving or has_ended:
                 self.history.untold.add(removal.number)
             self.history.note(f"{self.name} removed {removal.number}")
 
@@ -658,8 +663,12 @@ class HeapHost(SimulatedHost):
 
     def ending(self, crashes: bool) -> None:
         """Excuse the loss of events that only this host has, unless they are its own and on its
-        disk; and the return of events that it has removed, if it has told no other host."""
+        disk; and the return of events that it has removed, if it has told no other host, or has not
+        confirmed them to their source."""
         history = self.world.history
+        if crashes and self.core.federation.all_unsettled() and BOARD in self.replicas:
+            reserved = self.replicas[BOARD].removing.reserved.values()
+            history.loose.update(thaw(one.shape, one.fields)["i"] for one in reserved)
         if not self.durable:
             history.ended.add(self.source)
         for removal in history.removals:

@@ -47,8 +47,7 @@ STALE_READS = frozenset({"event-heap", "melon"})
 CONFIRMED_BY_HOSTS = frozenset({"lime"})
 """Models whose hosts confirm deliveries to other hosts for their clients."""
 REMOVED_AT_SOURCE = frozenset({"event-heap"})
-"""Models that remove a value at its source before they answer: if the host is killed in between,
-the taker is told that the outcome is unknown."""
+"""Models whose hosts remove a value before they answer a host that reaches them through others."""
 CONFIRMED_LATE = frozenset({"melon:directed"})
 """Classes of values whose takers confirm them: no value is lost with a killed taker."""
 FLEETING = frozenset({"pubsub:told"})
@@ -176,7 +175,7 @@ class _Case:
                 yield Violation("taken twice", text)
 
     def losses(self) -> Iterator[Violation]:
-        excuses = self.excuses
+        excuses, in_doubt = self.excuses, self.removals_in_doubt
         for value, writing in self.writer.items():
             if (
                 writing.key in FLEETING
@@ -190,6 +189,9 @@ class _Case:
             if excuses[writing.key]:
                 excuses[writing.key] -= 1
                 continue
+            if doubtful := [one for one in in_doubt if _may_have_lost(one, writing)]:
+                in_doubt.remove(doubtful[0])
+                continue
             yield Violation("lost", f"{value}: {writing}")
 
     @cached_property
@@ -197,8 +199,7 @@ class _Case:
         """How many values of each class may be lost with their takers: with a client that was
         killed during a take, unless takers of the class confirm; and, in models whose hosts confirm
         for their clients (decision 0031), with a host that was killed while it fetched a value for
-        its client, or after a client's take had failed there; and, in models that remove at the
-        source before they answer, with a take whose outcome is unknown to its client."""
+        its client, or after a client's take had failed there."""
         found: Counter[str] = Counter()
         for one in self.operations:
             if one.verb == "take" and not one.got:
@@ -206,10 +207,20 @@ class _Case:
                 cut_off = cut_off and one.key not in CONFIRMED_LATE
                 until = one.ended if one.outcome == "ok" else None
                 on_the_way = one.spans and _model(one.key) in CONFIRMED_BY_HOSTS
-                in_doubt = one.outcome == "unknown" and _model(one.key) in REMOVED_AT_SOURCE
-                if cut_off or in_doubt or (on_the_way and self.host_killed(one, until)):
+                if cut_off or (on_the_way and self.host_killed(one, until)):
                     found[one.key] += MANY if one.many else 1
         return found
+
+    @property
+    def removals_in_doubt(self) -> list[ClientOperation]:
+        """Removals with an unknown outcome. Each may have lost one value of another host."""
+        return [
+            one
+            for one in self.operations
+            if one.verb == "take"
+            and one.outcome == "unknown"
+            and _model(one.key) in REMOVED_AT_SOURCE
+        ]
 
     def ghosts(self) -> Iterator[Violation]:
         for value, readers in self.readers_of.items():
@@ -376,6 +387,11 @@ class _Case:
         for one in self.operations:
             if one.outcome == "pending" and not self.killed(one):
                 yield Violation("stuck", str(one))
+
+
+def _may_have_lost(removal: ClientOperation, writing: ClientOperation) -> bool:
+    is_later = removal.ended > writing.began
+    return is_later and removal.key == writing.key and removal.where != writing.where
 
 
 def amount_of(value: str) -> int:

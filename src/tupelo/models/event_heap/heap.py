@@ -352,7 +352,7 @@ class EventHeap(Reads):
 
     @dual_api
     async def put_all(self, events: Iterable[object], *, ttl: float | None = None) -> None:
-        """Put several events: all of them or none."""
+        """Put several events, all of them or none. They end `ttl` seconds later; None never."""
         await self._put(freeze_all(events), ttl)
 
     async def _put(self, items: Items, ttl: float | None) -> None:
@@ -367,6 +367,7 @@ class EventHeap(Reads):
 
     @dual_api
     async def snoop_all(self, template: object = ANY) -> list[Any]:
+        """All matches here, whether they were returned before or not."""
         found: list[Any] = await self._door.call("find", template, None)
         return found
 
@@ -408,7 +409,7 @@ class EventHeap(Reads):
 
     @dual_api
     async def register(self, template: object, callback: Callable[[Any], object]) -> Query:
-        """Call a function for each match that comes from now on."""
+        """Call `callback(event)` for each match that comes from now on."""
         if not callable(callback):
             raise BadArgument("callback", "a function", callback)
         return Query(self, await self._door.call("news", template), template)._forward_to(callback)
@@ -442,7 +443,8 @@ class EventHeap(Reads):
         order for all its users ("total"). It ends for everyone when no host within reach has used
         it for `lease` seconds: 0 ends it with its last user, None never. At least the last
         `horizon` places of a new total view can be replayed, and read by users that are behind;
-        None keeps those of all living events.
+        None keeps those of all living events. `on_clone(ViewCloned)` is called when a clone
+        replaces the view.
         """
         check_wait(wait)
         check_horizon(horizon)
@@ -526,6 +528,9 @@ class Bridge(Closing):
         self._tasks: list[asyncio.Task[None]] = []
         pairs = [(a._replica, b._replica), (b._replica, a._replica)]
         a._local.host.now(self._start(pairs if both else pairs[:1], event_template(template)))
+
+    def __repr__(self) -> str:
+        return f"<Bridge from {self._heap!r}, {self.carried} events copied>"
 
     async def _start(self, pairs: list[tuple[Replica, Replica]], template: Template) -> None:
         for here, there in pairs:

@@ -1,8 +1,14 @@
 """Removal of events. Each event is removed at its source, and nowhere else.
 
-A request has an id, and the source remembers what it has removed for it, so that the request can be
-repeated if the group has changed before the answer. If the requester does not wait any more, the
-removed event is put in the heap again, at the host that has asked.
+A removal for a client, or from a source that this host is connected to, is a delivery: the source
+reserves the event, and removes it when the client or program has it. For a program of the source
+itself the event is removed at once.
+
+A source that is reached through other hosts, or does not know `wire.Ask.entry`, removes the event
+before it answers: if a host dies in between, the event is gone. Such a request has an id, and the
+source remembers what it has removed for it, so that the request can be repeated if the group has
+changed before the answer. If the requester does not wait any more, the event is put in the heap
+again, at the host that has asked.
 """
 
 from __future__ import annotations
@@ -11,27 +17,39 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tupelo.errors import NotAllowed, PeerLost, SourceAway, TupeloError, UnknownHost
 from tupelo.federation.groups.membership import MembershipId
+from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.hosts.services import HandOver
 from tupelo.federation.replication.streams import host_of
+from tupelo.federation.spaces.hosted import confirm, give_back
 from tupelo.federation.spanning.federated import adopt
+from tupelo.federation.spanning.question import FederatedQuery
 from tupelo.models.event_heap.ordering import Place
-from tupelo.space.query import deadline_of
-from tupelo.space.tasks import timeout_at
+from tupelo.space.delivery import Delivery
+from tupelo.space.query import Query, deadline_of
+from tupelo.space.tasks import Tasks, timeout_at
 from tupelo.values.entry import Entry
-from tupelo.values.template import Template
+from tupelo.values.holder import Holder
+from tupelo.values.parts import ANY, OfKind
+from tupelo.values.template import Template, as_template
 
 if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica
 
+ENTRY_LEVEL = 4
+"""The `wire.LEVEL` of hosts that know `wire.Ask.entry`."""
 FIRST_MATCHES = 16
 """Matches that are tried first, before all are looked up."""
 REMEMBERED_MAX = 10_000
 """Most requests that a source remembers."""
-MEETING_SECONDS = 2.0
+JOIN_SECONDS = 2.0
 """Time that the group may need to learn of a host whose events are here."""
+AGAIN_SECONDS = 1.0
+"""A waiting request looks again after so long: a match may have been reserved for another."""
 
 
 class Removing:
@@ -40,31 +58,45 @@ class Removing:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._removed: dict[str, int] = {}  # request → number
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks = Tasks()
+        self.reserved: dict[tuple[str, int], Entry] = {}
+        """The copies of events that clients and programs of this host have removed."""
+
+    def is_left(self, entry: Entry) -> bool:
+        return (entry.origin, entry.n) not in self.reserved
 
     async def remove(
-        self, template: Template, wait: float | None, *, known: bool = True
-    ) -> Entry | None:
-        """Remove and return the oldest match. SourceAway if all matches are out of reach;
-        NotAllowed if their hosts refuse."""
+        self,
+        template: Template,
+        wait: float | None,
+        holder: Holder | None = None,
+        *,
+        known: bool = True,
+    ) -> HandOver | None:
+        """Remove the oldest match: for this call of a client, or for a program of this host.
+        SourceAway if all matches are out of reach; NotAllowed if their hosts refuse."""
         loop, clock = asyncio.get_running_loop(), self._replica.core.clock
         deadline = deadline_of(clock, wait)
-        met = loop.time() + MEETING_SECONDS
+        join_deadline = loop.time() + JOIN_SECONDS
         while True:
-            rings = self._replica.broadcast.rings
+            count = self._replica.broadcast.count
             away: set[str] = set()
             refusals: list[NotAllowed] = []
             for entry in self._matches(template, known):
                 place = self._replica.places.get(entry)
-                removed = place and await self._remove_for(entry, place, away, refusals)
+                removed = place and await self._remove_for(entry, place, holder, away, refusals)
                 if removed:
                     return removed
-            meeting = bool(away) and self._is_meeting and loop.time() < met
+            joining = bool(away) and self._is_joining and loop.time() < join_deadline
+            again = clock.now() + AGAIN_SECONDS
+            until = again if deadline is None else min(deadline, again)
             try:  # Patience ends between questions: what was removed must not be lost.
-                async with asyncio.timeout_at(met) if meeting else timeout_at(clock, deadline):
-                    await self._replica.broadcast.wait(rings)
+                async with (
+                    asyncio.timeout_at(join_deadline) if joining else timeout_at(clock, until)
+                ):
+                    await self._replica.broadcast.wait(count)
             except TimeoutError:
-                if meeting:
+                if joining or until != deadline:
                     continue
                 if away:
                     names = self._replica.names
@@ -81,7 +113,7 @@ class Removing:
             yield from [entry for entry in found if entry not in few]
 
     @property
-    def _is_meeting(self) -> bool:
+    def _is_joining(self) -> bool:
         """Whether a connected host is not in the membership yet."""
         members = self._replica.membership.members
         return any(
@@ -90,28 +122,105 @@ class Removing:
         )
 
     async def _remove_for(
-        self, entry: Entry, place: Place, away: set[str], refusals: list[NotAllowed]
-    ) -> Entry | None:
-        """Remove an event for a requester. If the requester is cancelled, the event is put back."""
-        twin = copy(entry)  # An entry that has ended does not say any more until when it lived.
+        self,
+        entry: Entry,
+        place: Place,
+        holder: Holder | None,
+        away: set[str],
+        refusals: list[NotAllowed],
+    ) -> HandOver | None:
+        """Remove an event for a requester. If the requester is cancelled, the event returns."""
+        source, number = place
+        feed, host = self._replica.feed, host_of(source)
+        if source == feed.source and holder is not None:
+            return await self._reserve(entry, number, holder)
+        peer, partner = self._replica.core.peers.get(host), feed.exchange.partners.get(host)
+        if peer is not None and partner is not None and peer.level >= ENTRY_LEVEL:
+            if partner.source == source:
+                return await self._claim(entry, peer, holder, away, refusals)
+            away.add(host)  # It has lost this source with its memory.
+            return None
+        copied = copy(entry)  # Its expiry is lost when the entry is removed.
         removing = asyncio.ensure_future(self._remove(place, away, refusals))
         try:
-            return twin if await asyncio.shield(removing) else None
+            gone = await asyncio.shield(removing)
         except asyncio.CancelledError:
-            task = asyncio.ensure_future(self._put_back(removing, twin))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._put_back(removing, copied))
             raise
+        return HandOver([copied], None, partial(self._undo, copied)) if gone else None
+
+    # Reserving
+
+    async def _reserve(self, entry: Entry, number: int, holder: Holder) -> HandOver | None:
+        """Reserve an event of this host for a client."""
+        space, original = self._replica.feed.space, self._replica.feed.original(number)
+        if original is None:
+            return None
+        delivery, position = space.port.put_aside([original], holder)
+        if delivery is None:
+            return None
+        try:
+            await space.flush(position)
+        except BaseException:
+            give_back(space, delivery)
+            raise
+        return self._hand_over(entry, delivery)
+
+    async def _claim(
+        self,
+        entry: Entry,
+        peer: Peer,
+        holder: Holder | None,
+        away: set[str],
+        refusals: list[NotAllowed],
+    ) -> HandOver | None:
+        """Ask the source of an event to reserve it."""
+        core, kind = self._replica.core, entry.shape.kind
+        question = FederatedQuery(
+            self._replica.feed.space,
+            Query(as_template(ANY if kind is None else OfKind(kind.name, kind.names)), True),
+            includes_here=False,
+            includes=lambda one: one is peer,
+            agent=None,
+            holder=holder or core.federation.holder_here(),
+            entry=(entry.origin, entry.n),
+        )
+        message = question.ask(peer, core.next_call(), "take", 1, None)
+        delivery = await core.federation.claim(peer, question, message)
+        if delivery is None:
+            if isinstance(question.failure, NotAllowed):
+                refusals.append(question.failure)
+            else:
+                away.add(peer.id)
+        elif delivery.entries:
+            if holder is None:
+                delivery.handed()
+            return self._hand_over(entry, delivery)
+        return None
+
+    def _hand_over(self, entry: Entry, delivery: Delivery) -> HandOver:
+        """Pass a delivery on. From now on the event is not found at this host."""
+        space, identity = self._replica.feed.space, (entry.origin, entry.n)
+        self.reserved = {one: copied for one, copied in self.reserved.items() if not copied.gone}
+        self.reserved[identity] = entry
+
+        def returned() -> None:
+            self.reserved.pop(identity, None)
+            give_back(space, delivery)
+
+        copied = copy(entry)  # The copy may end before it is sent.
+        return HandOver([copied], partial(confirm, space, delivery), returned, delivery.forget)
+
+    # Removing at once
 
     async def _put_back(self, removing: asyncio.Task[bool], entry: Entry) -> None:
         with suppress(TupeloError):
             if await removing:
-                self.undo(entry)
+                self._undo(entry)
 
-    def undo(self, entry: Entry | None) -> None:
+    def _undo(self, entry: Entry) -> None:
         """Put a removed event back in the heap."""
-        if entry is not None:
-            adopt(self._replica.feed.space, [entry])
+        adopt(self._replica.feed.space, [entry])
 
     async def _remove(self, place: Place, away: set[str], refusals: list[NotAllowed]) -> bool:
         source, number = place
@@ -132,7 +241,7 @@ class Removing:
                 raise
             away.add(host)
             return False
-        if removed is None:  # It has a source of that name no more: another life.
+        if removed is None:  # That host was restarted, and has another source.
             away.add(host)
         return removed is True
 
@@ -140,19 +249,19 @@ class Removing:
         """Ask a host, and ask again if the group changes before the answer. If the host is gone, or
         has restarted, the outcome is in doubt."""
         replica = self._replica
-        life = replica.life_of(host)
+        incarnation = replica.incarnation_of(host)
         doubt: PeerLost | None = None
         while True:
             membership = replica.membership.id
             try:
-                return await replica.voice.ask(host, question)
+                return await replica.sender.ask(host, question)
             except (PeerLost, UnknownHost) as lost:
                 if isinstance(lost, PeerLost) and lost.in_doubt:
                     doubt = lost
                 elif doubt is None:
                     raise
             await self._next_membership(membership)
-            if replica.life_of(host) != life or replica.membership.id == membership:
+            if replica.incarnation_of(host) != incarnation or replica.membership.id == membership:
                 raise doubt
 
     async def _next_membership(self, membership: MembershipId) -> None:

@@ -25,6 +25,7 @@ from tupelo.space.query import deadline_of
 from tupelo.space.tasks import timeout_at
 from tupelo.space.waiting import Items
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY
 from tupelo.values.template import Named
@@ -71,10 +72,12 @@ class HostedHeap:
             self.replica.find(event_template(template), limit, known=self._known)
         )
 
-    async def remove(self, template: object, *, wait: float | None) -> HandOver:
+    async def remove(
+        self, template: object, *, wait: float | None, holder: Holder | None = None
+    ) -> HandOver:
         removing = self.replica.removing
-        gone = await removing.remove(event_template(template), wait, known=self._known)
-        return _handed([] if gone is None else [gone], lambda _: removing.undo(gone))
+        removed = await removing.remove(event_template(template), wait, holder, known=self._known)
+        return removed or _handed([], list)
 
     async def adopt(self, host: str) -> None:
         await self.replica.adopt(host)
@@ -265,7 +268,7 @@ METHODS: Mapping[str, ServiceMethod] = {
     "next": ServiceMethod("read", (_ID, _ASKED), ENTRIES, waits=True, hands_over=True),
     "rest": ServiceMethod("read", (_ID, _ASKED), ENTRIES, hands_over=True),
     "find": ServiceMethod("read", (_ASKED, plain(int | None)), ENTRIES),
-    "remove": ServiceMethod("take", (_ASKED,), ENTRIES, waits=True, hands_over=True),
+    "remove": ServiceMethod("take", (_ASKED,), ENTRIES, waits=True, hands_over=True, reserves=True),
     "adopt": ServiceMethod("administer", (plain(str),)),
     "hosts": ServiceMethod("read"),
     "copies": ServiceMethod("read"),

@@ -54,6 +54,7 @@ class Bound:
 
     @property
     def capacity(self) -> Capacity | None:
+        """The bound as the capacity of a space."""
         if self.count is None and self.bytes is None:
             return None
         return Capacity(entries=self.count, size_bytes=self.bytes, evict=self.order)
@@ -250,10 +251,12 @@ class Copies:
 
     @property
     def policy(self) -> CopySome:
+        """How many hosts copy written messages, and the room for copies."""
         return CopySome(self.hosts, self._room)
 
     @property
     def directed_policy(self) -> CopySome:
+        """How many hosts carry directed messages, and the room for them."""
         return CopySome(self.directed or 0, self._room)
 
     @property

@@ -168,8 +168,13 @@ class PubSub(Closing):
         *,
         backlog_max: int = BACKLOG_MAX,
     ) -> Any:
-        """Collect the state of any host, or of all hosts. A probing collect returns Collected;
-        single and persistent ones return Replies, or call `listener(reply)`, as results come."""
+        """Collect the state of hosts that matches the `pattern`; the `extent` is "any" host or
+        "all".
+
+        By its `duration` a collect is "probing": it asks once, and returns Collected; "single": it
+        waits until one host, or each, has answered with a match; or "persistent": it goes on until
+        it is cancelled. The last two return Replies, or call `listener(reply)`; at most
+        `backlog_max` replies wait, then the oldest is dropped."""
         check_word("duration", duration, ("probing", "single", "persistent"))
         check_word("extent", extent, ("any", "all"))
         encoded = self._application.encode_pattern(pattern)
@@ -288,7 +293,7 @@ class Replies(Closing):
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else "open"
-        return f"<Replies, {state}, {self.missed} missed>"
+        return f"<{type(self).__name__}, {state}, {self.missed} missed>"
 
     async def _call(self, listener: Callable[[Any], object]) -> None:
         try:

@@ -12,8 +12,8 @@ one by one and in order: taken, destroyed, shifted out, expired, by any API, or 
 container is destroyed. An entry that a transaction takes leaves with the commit; an entry that a
 client elsewhere takes leaves when the client has received it.
 
-An entry for an ActiveCoordinator is reported as written when its work is done: before that, nobody
-can find it.
+An entry for an ActiveCoordinator is reported as written when its work is done: before that, it
+cannot be found.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.entry import thaw
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.aspect_pipeline import AspectPipeline
+    from tupelo.models.xvsm.capi import AnyCapi
 
 logger = logging.getLogger("tupelo")
 
@@ -95,7 +95,7 @@ class Notification(ListenerQueue):
 
     def __init__(
         self,
-        capi: AspectPipeline,
+        capi: AnyCapi,
         container: Container,
         listener: Listener,
         times: int | None,
@@ -112,6 +112,9 @@ class Notification(ListenerQueue):
         self._backlog: deque[NotificationReport] = deque()
         self._lock = threading.Lock()
         self._changed = ChangeSignal(capi.embedded.clock)
+
+    def __repr__(self) -> str:
+        return f"<Notification of {self.container!r}>"
 
     def start(self, calls: bool = True) -> None:
         """Start calling the listener, unless an aspect has skipped the registration. Without
@@ -130,12 +133,15 @@ class Notification(ListenerQueue):
     # As an aspect
 
     def post_read(self, request: Request) -> None:
+        """Report the result of the operation."""
         self._after(request, request.result)
 
     def post_take(self, request: Request) -> None:
+        """Report the result of the operation."""
         self._after(request, request.result)
 
     def post_write(self, request: Request) -> None:
+        """Report the entries of the operation."""
         if self.container.active is None:
             self._after(request, request.entries)
 
@@ -144,9 +150,11 @@ class Notification(ListenerQueue):
         self._add("write", [entry])
 
     def post_shift(self, request: Request) -> None:
+        """Report the entries of the operation."""
         self._after(request, request.entries)
 
     def post_destroy(self, request: Request) -> None:
+        """Report the destroyed entries of the operation."""
         if self._memory is None:
             self._after(request, request.values.get("destroyed", []))
 

@@ -141,10 +141,24 @@ def _show_table(rows: pa.Table) -> None:
     for row in values(rows):
         table.add_row(*(Text(_printable(text_of(value))) for value in row))
     console = Console()
+    width = console.measure(table, options=console.options.update(max_width=WIDTH_MAX))
     if not console.is_terminal:  # no line width to respect
-        wide = console.options.update(max_width=WIDTH_MAX)
-        console.width = console.measure(table, options=wide).maximum
-    console.print(table)
+        console.width = width.maximum
+    if rows.num_rows and width.minimum > console.width:
+        _show_records(rows, console)
+    else:
+        console.print(table)
+
+
+def _show_records(rows: pa.Table, console: Console) -> None:
+    """Rows with too many columns for the terminal: a line for each value that is not null."""
+    width = max(map(len, rows.column_names))
+    for row in values(rows):
+        for name, value in zip(rows.column_names, row, strict=True):
+            if value is not None:
+                line = f"{name:{width}}  {_printable(text_of(value))}"
+                console.print(Text(line), soft_wrap=True)
+        console.print()
 
 
 def _printable(text: str) -> str:

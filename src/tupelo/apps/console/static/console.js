@@ -286,6 +286,7 @@ function showSpace(name) {
     list(find(".transactions", view), about.open_transactions.map((one) =>
       `${one.id.slice(0, 8)} of ${who(one)}, ${one.state}: ${one.taken} taken, ` +
       `${one.written} written, ${one.read} read` +
+      (one.holds.length ? `, holds ${one.holds.join(", ")}${one.taken > one.holds.length ? ", …" : ""}` : "") +
       (one.expires_in === null ? "" : `, ends in ${one.expires_in.toFixed(0)} s`)));
     find(".access", view).replaceChildren(...Object.entries(about.access).flatMap(([what, who]) =>
       [element("dt", what), element("dd", visible(who.join(", ")) || "nobody")]));
@@ -463,9 +464,14 @@ function showHosts() {
       [peer.latency === null ? "no answer" : `${(peer.latency * 1000).toFixed(1)} ms`, "n"],
       traffic(`${peer.id} sent`, peer.sent), traffic(`${peer.id} received`, peer.received),
       [peer.spaces.length, "n"], [peer.agents, "n"], visible(peer.identity || "–"))));
-    find(".clients", view).replaceChildren(...host.clients.map((one) => row(
-      visible(one.name || one.agent), traffic(`${one.agent} sent`, one.sent),
-      traffic(`${one.agent} received`, one.received), visible(one.identity || "–"))));
+    const seen = new Map(); // A program may have several connections of one name.
+    find(".clients", view).replaceChildren(...host.clients.map((one) => {
+      const nth = (seen.get(one.agent) || 0) + 1;
+      seen.set(one.agent, nth);
+      const at = `${one.agent} ${nth}`;
+      return row(visible(one.name || one.agent), traffic(`${at} sent`, one.sent),
+        traffic(`${at} received`, one.received), visible(one.identity || "–"));
+    }));
     list(find(".news", view), host.news.slice().reverse().map((one) =>
       `${new Date(one.time * 1000).toLocaleTimeString()}: ` + (one.kind === "group" ?
         `the group is now ${one.name || "empty"}` : `${one.name} ${one.kind}`)));

@@ -195,11 +195,13 @@ class RemoteService(RemoteLandlord, Closing):
     # As the landlord of its leases
 
     async def renew_lease_async(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
+        """Called by a lease of the service: renew it there."""
         if seconds is None or seconds == engine.ANY_LEASE:
             seconds = FOREVER if seconds is None else ANY_LEASE
         thing.granted_for(*await self.ask("renew", thing, seconds))
 
     async def cancel_lease_async(self, thing: RemoteLeaseHolder) -> None:
+        """Called by a lease of the service: cancel it there."""
         if thing.ended:
             raise LeaseLost("it is gone; there is nothing to cancel")
         # Not repeated: the second attempt would raise LeaseLost.
@@ -334,7 +336,7 @@ class EventPump:
                 )
                 for one in listed(fetched):
                     self._received, tag, payload = parts(one, 3)
-                    self._bring(tag, payload)
+                    self._pass_on(tag, payload)
         except LeaseLost:
             self._end(None)
         except TupeloError as error:
@@ -349,7 +351,7 @@ class EventPump:
             self._running = bool(self._listeners) and not self._stopped
             return self._running
 
-    def _bring(self, tag: Any, payload: Any) -> None:
+    def _pass_on(self, tag: Any, payload: Any) -> None:
         listening = self._listeners.get(tag)
         if listening is None:
             return
@@ -495,6 +497,7 @@ class RemoteMailboxRegistration(RemoteLeaseHolder):
         await self.refuse(sources_of(events))
 
     async def refuse(self, unwanted: list[tuple[str, int]]) -> None:
+        """`add_unknown_events` for pairs of source and id."""
         await self.ask("refuse", [list(one) for one in unwanted])
 
     @dual_api
@@ -502,12 +505,12 @@ class RemoteMailboxRegistration(RemoteLeaseHolder):
         """An iterator over the kept events, the oldest first. Delivery is disabled."""
         check_wait(wait)
         self._stop_delivery()
-        turn = await self._begin()
+        reader_id = await self._begin()
 
         async def close() -> None:
-            await self.ask("end", turn, self._received)
+            await self.ask("end", reader_id, self._received)
 
-        return RemoteEventIterator(partial(self._fetch, turn), close, wait, self.is_async)
+        return RemoteEventIterator(partial(self._fetch, reader_id), close, wait, self.is_async)
 
     @dual_api
     async def enable_delivery(self, target: object) -> None:
@@ -551,7 +554,7 @@ class RemoteMailboxRegistration(RemoteLeaseHolder):
     async def _begin(self) -> str:
         return str(await self.ask("begin", self._received))
 
-    async def _fetch(self, turn: str, timeout: float | None) -> RemoteEvent | None:
+    async def _fetch(self, reader_id: str, timeout: float | None) -> RemoteEvent | None:
         """The next event; None if there was none in time. Long waits are split into several
         calls."""
         clock = self._service.clock
@@ -560,7 +563,7 @@ class RemoteMailboxRegistration(RemoteLeaseHolder):
             left = FETCH_SECONDS if until is None else max(0.0, until - clock.now())
             wait = min(left, FETCH_SECONDS)
             try:
-                fetched = await self.ask("next", turn, self._received, wait=wait)
+                fetched = await self.ask("next", reader_id, self._received, wait=wait)
             except LeaseLost as error:
                 raise InvalidIterator("the mailbox registration is gone") from error
             if fetched is not None:
@@ -583,17 +586,17 @@ class _RemoteStore:
     """The events of a registration elsewhere, as the store of an EventSender."""
 
     def __init__(
-        self, registration: RemoteMailboxRegistration, notifier: Notifier, turn: str
+        self, registration: RemoteMailboxRegistration, notifier: Notifier, reader_id: str
     ) -> None:
         self._registration = registration
         self._notifier = notifier
-        self._turn = turn
+        self._reader_id = reader_id
         self._before = 0
         self._out: RemoteEvent | None = None
 
     async def fetch(self) -> RemoteEvent | None:
         self._before = self._registration._received
-        self._out = await self._registration._fetch(self._turn, None)
+        self._out = await self._registration._fetch(self._reader_id, None)
         return self._out
 
     def delivered(self) -> None:
@@ -603,7 +606,7 @@ class _RemoteStore:
         """The event counts as not received, and is in the mailbox again."""
         self._registration._received = self._before
         if not self._notifier.cancelled:  # otherwise another reader has begun
-            self._turn = await self._registration._begin()
+            self._reader_id = await self._registration._begin()
 
     async def unwanted(self) -> bool:
         await self._registration.refuse(sources_of(self._out))

@@ -126,6 +126,10 @@ class LookupDiscovery(ClosingHandle):
             self._zeroconf, SERVICE_TYPE, handlers=[self._on_change]
         )
 
+    def __repr__(self) -> str:
+        groups = "any group" if self._groups is None else ", ".join(sorted(self._groups))
+        return f"<LookupDiscovery of {groups}, {len(self._found)} found>"
+
     @property
     def found(self) -> list[FoundLookup]:
         """The lookup services that are known now."""
@@ -177,7 +181,7 @@ class LookupDiscovery(ClosingHandle):
         try:
             info = self._zeroconf.get_service_info(SERVICE_TYPE, name, _ANSWER_MILLISECONDS)
             if info is None:
-                raise ValueError("nobody answers for it")
+                raise ValueError("no host answers for it")
             found = _understood(name, info)
         except Exception as error:  # whatever zeroconf raises for malformed announcements
             if not self._closed:

@@ -1,0 +1,89 @@
+"""Removals are deliveries: an event is lost with no host that dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.models.event_heap.room import HEAP, Room, meet
+from tupelo.models.event_heap import Event
+from tupelo.models.event_heap.events import event_template
+from tupelo.values.holder import Holder
+
+JOB = Event("job", i=1)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def folder(request, tmp_path):
+    return tmp_path if request.param == "disk" else None
+
+
+def test_an_event_returns_if_its_taker_dies_before_it_has_it(folder):
+    async def scene(room: Room) -> None:
+        a, b, c = room["a"], room["b"], room["c"]
+        await a.put(JOB)
+        await room.together()
+        removing = b.do(b.heap.remove(JOB))
+        while not any(one.under_way()["reservations"] for one in a.citizen.core.peers.values()):
+            assert not removing.done()
+            await asyncio.sleep(0.0001)
+        await b.citizen.crash()
+        assert await c.do(c.heap.wait_to_remove(JOB, wait=60.0)) == JOB
+
+    meet(scene, "ab", "ac", "bc", folder=folder)
+
+
+def test_a_removed_event_is_not_found_again_where_it_was_removed(folder):
+    async def scene(room: Room) -> None:
+        a, b = room["a"], room["b"]
+        await a.put(JOB, Event("job", i=2))
+        await room.together()
+        assert await b.do(b.heap.remove(Event("job"))) == JOB
+        assert await b.do(b.heap.snoop_all(Event("job"))) == [Event("job", i=2)]
+        await room.together()
+        assert await a.do(a.heap.snoop_all(Event("job"))) == [Event("job", i=2)]
+
+    meet(scene, "ab", folder=folder)
+
+
+@pytest.mark.parametrize("received", [True, False])
+def test_a_client_settles_a_removal_after_the_crash_of_its_host(tmp_path, received):
+    """The host was killed before it knew whether its client has the event."""
+
+    async def scene(room: Room) -> None:
+        a = room["a"]
+        await a.put(JOB)
+        holder = Holder("client", "someone@a", "its session", call=7)
+        removing = a.replica.removing
+        removed = await a.do(removing.remove(event_template(JOB), 0, holder))
+        assert [entry.fields for entry in removed.value]
+        assert await a.do(a.heap.snoop(JOB)) is None
+        await a.citizen.crash()
+        await a.citizen.start()
+        a.begin()
+        doubts = a.citizen.core.doubts
+        assert holder.owner in doubts.owners()
+        doubts.client_back(holder.owner, [7] if received else [])
+        await asyncio.sleep(1)
+        assert await a.do(a.heap.remove(JOB)) == (None if received else JOB)
+        assert a.citizen.core.spaces[HEAP].space.count(object) == 0
+
+    meet(scene, names="a", folder=tmp_path)
+
+
+def test_a_waiting_removal_gets_an_event_that_another_gave_back():
+    async def scene(room: Room) -> None:
+        a, b = room["a"], room["b"]
+        await a.put(JOB)
+        await room.together()
+        removing = a.replica.removing
+        holder = Holder("client", "someone@a", "its session", call=7)
+        held = await a.do(removing.remove(event_template(JOB), 0, holder))
+        waiting = b.do(b.heap.wait_to_remove(JOB, wait=60.0))
+        await asyncio.sleep(5)
+        assert not waiting.done()
+        held.give_back()
+        assert await waiting == JOB
+
+    meet(scene, "ab")
