@@ -213,10 +213,12 @@ def archive(
 ) -> None:
     """Seal logs (copy them to an archive of Parquet files). Their spaces may be in use."""
     from tupelo.pipeline.logs.segments import ArchivedLog, Segment, seal, sealed_upto
+    from tupelo.pipeline.reports.names import hosts_in
 
     found, _ = command.logs()
     if any(isinstance(log, ArchivedLog) for log in found):
         raise BadArgument("LOG", "a log that lives (what an archive has is sealed)")
+    names = hosts_in(found).known
     console = Console(highlight=False, soft_wrap=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         for log in found:
@@ -230,8 +232,8 @@ def archive(
             rows = sum(segment.rows for segment in segments)
             upto = segments[-1].last if segments else before
             progress.print(
-                f"{log.space!r} of {log.host}: {rows} changes in {len(segments)} segments,"
-                f" sealed up to {upto}",
+                f"{log.space!r} of {names.get(log.host, log.host)}: {rows} changes in"
+                f" {len(segments)} segments, sealed up to {upto}",
                 markup=False,
             )
 
@@ -274,12 +276,14 @@ def export(
     if find_spec("deltalake") is None:
         raise PipelineError('this needs deltalake: pip install "tupelo[delta]"')
     from tupelo.pipeline.logs import delta
+    from tupelo.pipeline.reports.names import hosts_in
 
     found, _ = command.logs()
+    names = hosts_in(found).known
     console = Console(highlight=False, soft_wrap=True)
     for log in found:
-        added = delta.export(log, to)
-        console.print(f"{log.space!r} of {log.host}: {added} changes added", markup=False)
+        host, added = names.get(log.host, log.host), delta.export(log, to)
+        console.print(f"{log.space!r} of {host}: {added} changes added", markup=False)
 
 
 @_command(*_LOGS, "master")

@@ -93,6 +93,11 @@ def names_of(logs: Iterable[Log]) -> Names:
     return Names((id, name) for id, name in pairs if id and name)
 
 
+def hosts_in(logs: Iterable[Log]) -> Names:
+    """The names of the hosts, from the logs of their presence."""
+    return names_of(log for log in logs if log.space == PRESENCE)
+
+
 def names_in(changes: DataFrame) -> Names:
     """The names that agents gave themselves, and those of hosts that were met."""
     from pyspark.sql import functions as f

@@ -10,10 +10,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from tupelo.errors import PipelineError, UnknownTable
-from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.declared import fields_of
 from tupelo.pipeline.logs.log import Log
-from tupelo.pipeline.reports.names import names_of
+from tupelo.pipeline.reports.names import hosts_in
 from tupelo.pipeline.schema import MEANINGS, ddl_type, schema_of
 from tupelo.pipeline.source.living import living
 from tupelo.pipeline.source.locations import bounds_of, resolve
@@ -95,7 +94,7 @@ class Tables:
 
     def listed(self) -> pa.Table:
         """The tables: how many changes they have, of which hosts, and where the logs are."""
-        names = names_of(log for log, _ in self._rows if log.space == PRESENCE)
+        names = hosts_in(log for log, _ in self._rows)
         rows = []
         for table in self.names:
             logs = [one for one in self._rows if table in (CHANGES, ENTRIES, one[0].space)]
