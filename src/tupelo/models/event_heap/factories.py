@@ -120,7 +120,7 @@ class Factory:
     def __init__(self, heaps: Heaps) -> None:
         self._heaps = heaps
         self._space = heaps.core.make_space(SPACE)
-        self._space.alone = True  # Whoever asks must be known here.
+        self._space.is_hidden = True  # Whoever asks must be known here.
         self._free = asyncio.Semaphore(REQUESTS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._begin(self._serve())
