@@ -27,6 +27,7 @@ from hypothesis import settings
 
 import tupelo
 from tests.laws.doors import LoopThread
+from tupelo.space.port import port_of
 
 settings.register_profile("replay", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1_000)
@@ -184,6 +185,11 @@ def seeds(count: int) -> range:
 def shown(value: object) -> str:
     """The name of a case: what it looks like, but not where it is in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def core_of(space: Any) -> Any:
+    """The core of a space in this program, to see that nothing is left in it."""
+    return port_of(space)._core
 
 
 def parked_at(core: Any) -> int:

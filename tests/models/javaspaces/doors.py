@@ -178,6 +178,11 @@ def port_of(javaspace: Any) -> Any:
     return space._port if isinstance(space, PostgresSpace) else find_port(space)  # type: ignore[attr-defined]
 
 
+def core_of(space: Any) -> Any:
+    """The core of the space of a JavaSpace, to see that nothing is left in it."""
+    return port_of(space)._core
+
+
 class World:
     """One door and one kind of space: where spaces, clients and transactions come from."""
 
