@@ -302,7 +302,7 @@ def test_the_end_of_a_session_is_told():
 
 
 def test_what_is_kept_for_others_is_bounded(monkeypatch):
-    monkeypatch.setattr(peer_module, "NOTED_MAX", 3)
+    monkeypatch.setattr(peer_module, "SESSIONS_CACHED_MAX", 3)
 
     async def main(field: Field) -> None:
         here, there = field.spaces
@@ -318,7 +318,7 @@ def test_what_is_kept_for_others_is_bounded(monkeypatch):
 
 
 def test_what_is_kept_for_others_is_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(peer_module, "NOTED_BYTES", 100)
+    monkeypatch.setattr(peer_module, "SESSION_CACHE_BYTES", 100)
 
     async def main(field: Field) -> None:
         here, there = field.spaces
@@ -506,7 +506,7 @@ def test_a_client_reads_in_a_session_over_all_hosts(threads, cloned):
 def test_each_entry_once_and_in_order_through_everything(seed, monkeypatch):
     """Several read in one session, at a host of three, while links are cut and parted, hosts forget
     sessions, and reads are called off."""
-    monkeypatch.setattr(peer_module, "NOTED_MAX", 1 if seed % 3 == 0 else 1_000)
+    monkeypatch.setattr(peer_module, "SESSIONS_CACHED_MAX", 1 if seed % 3 == 0 else 1_000)
     monkeypatch.setattr(records, "CHANGES_MAX", 4 if seed % 2 else 4_096)
     rng = Random(seed)
 
@@ -711,7 +711,7 @@ def test_a_host_that_answers_nonsense_is_missing(nosy, nonsense, later):
 
 def test_what_a_host_claims_to_have_seen_is_bounded(nosy, monkeypatch):
     """Also if it is of many origins, with no numbers at all; and if it cannot be."""
-    monkeypatch.setattr(peer_module, "NOTED_BYTES", 100_000)
+    monkeypatch.setattr(peer_module, "SESSION_CACHE_BYTES", 100_000)
     host, raw = nosy
     raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(1, 0, 1, {}))
     (peer,) = host.core.peers.values()

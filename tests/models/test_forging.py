@@ -13,7 +13,7 @@ import pytest
 from pyroaring import BitMap64
 
 from tests.models.event_heap.room import Room, meet
-from tests.models.melon.garden import Bed, Garden, play
+from tests.models.melon.world import MelonHost, MelonWorld, play
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.feeds import replication_of
@@ -158,18 +158,18 @@ def is_refused(caplog: Any) -> bool:
 # MELON
 
 
-def copies_at(bed: Bed, source: str) -> list[Any]:
-    feed = bed.message_store.feed
+def copies_at(member: MelonHost, source: str) -> list[Any]:
+    feed = member.message_store.feed
     assert feed is not None
     streams = [one for one in feed.exchange.streams.values() if host_of(one.source) == source]
     return [entry.fields[:2] for one in streams for entry in one.items.values()]
 
 
-async def written_at_a_and_held_at_b(garden: Garden) -> list[Any]:
-    a, b = garden["a"], garden["b"]
-    await garden.parted("ab", "c")
+async def written_at_a_and_held_at_b(world: MelonWorld) -> list[Any]:
+    a, b = world["a"], world["b"]
+    await world.parted("ab", "c")
     await a.write(*(("n", number) for number in range(3)))
-    await garden.until(lambda: len(copies_at(b, a.id)) == 3)
+    await world.until(lambda: len(copies_at(b, a.id)) == 3)
     return copies_at(b, a.id)
 
 
@@ -177,17 +177,17 @@ async def written_at_a_and_held_at_b(garden: Garden) -> list[Any]:
 def test_melon_reads_nothing_that_a_partner_has_forged(lie, caplog):
     caplog.set_level(logging.WARNING, "tupelo")
 
-    async def scene(garden: Garden) -> None:
-        a, c = garden["a"], garden["c"]
-        written = await written_at_a_and_held_at_b(garden)
-        lie_at(garden["b"].core, a.id, lie)
-        await garden.parted("a", "bc")
-        await garden.met("bc")
+    async def scene(world: MelonWorld) -> None:
+        a, c = world["a"], world["c"]
+        written = await written_at_a_and_held_at_b(world)
+        lie_at(world["b"].core, a.id, lie)
+        await world.parted("a", "bc")
+        await world.met("bc")
         assert await c.read(("n", int), 5) is None
-        await garden.until(lambda: is_refused(caplog))
+        await world.until(lambda: is_refused(caplog))
         assert copies_at(c, a.id) == []
         # From its source it comes as it is.
-        garden.network.partition("ac", "b")
+        world.network.partition("ac", "b")
         c.dial("a")
         assert await c.read_all(("n", int), 20) == [("n", number) for number in range(3)]
         assert len(written) == 3
@@ -198,14 +198,14 @@ def test_melon_reads_nothing_that_a_partner_has_forged(lie, caplog):
 def test_melon_keeps_what_a_partner_says_was_removed(caplog):
     caplog.set_level(logging.WARNING, "tupelo")
 
-    async def scene(garden: Garden) -> None:
-        a, c = garden["a"], garden["c"]
-        await written_at_a_and_held_at_b(garden)
-        lie_at(garden["b"].core, a.id, remove)
-        await garden.parted("a", "bc")
-        await garden.met("bc")
+    async def scene(world: MelonWorld) -> None:
+        a, c = world["a"], world["c"]
+        await written_at_a_and_held_at_b(world)
+        lie_at(world["b"].core, a.id, remove)
+        await world.parted("a", "bc")
+        await world.met("bc")
         assert await c.read(("n", int), 10) == ("n", 0)
-        await garden.until(lambda: is_refused(caplog))
+        await world.until(lambda: is_refused(caplog))
         assert await c.read_all(("n", int)) == [("n", 1), ("n", 2)]
         assert len(copies_at(c, a.id)) == 3
 

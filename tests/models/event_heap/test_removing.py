@@ -87,3 +87,27 @@ def test_a_waiting_removal_gets_an_event_that_another_gave_back():
         assert await waiting == JOB
 
     meet(scene, "ab")
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_an_event_that_is_being_removed_is_not_read(returns):
+    async def scene(room: Room) -> None:
+        a = room["a"]
+        await a.put(JOB)
+        holder = Holder("client", "someone@a", "its session", call=7)
+        held = await a.do(a.replica.removing.remove(event_template(JOB), 0, holder))
+        assert await a.do(a.heap.get()) is None
+        assert await a.do(a.heap.get_all()) == []
+        waiting = a.do(a.heap.wait(wait=60.0))
+        await asyncio.sleep(5)
+        assert not waiting.done()
+        if returns:
+            held.give_back()
+            assert await waiting == JOB
+        else:
+            held.received()
+            await a.put(Event("job", i=2))
+            assert await waiting == Event("job", i=2)
+        assert await a.do(a.heap.get_all()) == []
+
+    meet(scene, names="a")

@@ -727,4 +727,4 @@ class Group:
         if not hosts <= self.membership.beyond(self._core.id, neighbour):
             raise BadFrame("only hosts behind the sender can be cut off by it")
         self._routing.cut(hosts)
-        self._do(self._protocol.tell_cut, neighbour, hosts)
+        self._do(self._protocol.announce_unreachable, neighbour, hosts)

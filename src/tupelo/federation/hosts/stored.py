@@ -164,7 +164,7 @@ class StoredServing:
         """Answer one call of the client."""
         operation, method = _METHODS[type(message)]
         if isinstance(message, wire.Open):
-            stored = await self._client.shown(message)
+            stored = await self._client.check_password(message)
         else:
             if isinstance(message, wire.Get):
                 operation = "take" if message.take else "read"
@@ -280,7 +280,7 @@ class StoredServing:
             elif message.take and entries:
                 undo = partial(self._abort_soon, txn)
             if undo is not None:
-                self._client.got(message.call, _Undoable(message.space, entries, undo))
+                self._client.got(message.call, UndoableRead(message.space, entries, undo))
         encode = partial(encode_whole, level=self._level) if message.whole else encode_fields
         encoded = [encode(entry) for entry in entries]
         return [encoded, [self._host.name], []] if message.coverage else encoded
@@ -488,7 +488,7 @@ async def _end_quietly(thing: Any) -> None:
         logger.warning("%r could not be ended: %s", thing, error)
 
 
-class _Undoable:
+class UndoableRead:
     """Entries that belong to the client at once: see `space.delivery.Got`. `undo` is called if its
     user did not get them."""
 

@@ -391,7 +391,7 @@ class FederatedSpace(Closing, SpaceLike):
         self, template: object, scope: Scope | None, **how: Any
     ) -> FederatedSubscription:
         check_scope(scope)
-        here, wanted, _ = self._federation.reach(scope)
+        here, wanted, _ = self._federation.resolve_scope(scope)
 
         async def make() -> FederatedSubscription:
             return FederatedSubscription(

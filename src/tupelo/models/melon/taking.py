@@ -102,7 +102,7 @@ class Taking:
             got.give_back()
             raise
         await federation.hand(got, return_to_place)
-        if got.is_brought:
+        if got.has_foreign:
             self._handed.update(dict.fromkeys(got.entries, got))
         return got.entries
 
@@ -142,7 +142,7 @@ class Taking:
     def confirm(self, entries: list[Entry]) -> None:
         """The process has received these messages."""
         for got in self._got(entries):
-            got.confirm_brought()
+            got.confirm_foreign()
         if letters := [one for one in entries if isinstance(one, Letter)]:
             self._directed.confirm(letters)
 
@@ -335,7 +335,7 @@ def return_to_place(hosted: HostedSpace, entries: list[Entry]) -> None:
     port = hosted.port
     own = {one: None for one in entries if one.gone and not port.keeps_books}
     try:
-        hosted.flush_soon(port.unget(list(own), Query(take=True)))
+        hosted.flush_soon(port.undo_get(list(own), Query(take=True)))
     except SpaceClosed:
         own.clear()
     adopt(hosted, [one for one in entries if one not in own])
