@@ -257,7 +257,7 @@ class DatabasePort:
         waiting: list[Any] = self._space.database.listener.waiting(self._space.id)
         return waiting
 
-    def _handles(self, of: type) -> dict[str, Any]:
+    def _handles(self, of: type[Any]) -> dict[str, Any]:
         return {one.id: one for one in list(self._space.handles) if isinstance(one, of)}
 
     @property
