@@ -292,11 +292,12 @@ class Peer:
         self._host.update_presence(self, message.spaces, agents)
 
     def _is_home_of(self, agent: str) -> bool:
-        """Can an agent of this id be at that host? Other agents in its messages are ignored."""
+        """Whether an agent of this id can be at that host. Other agents in its messages are
+        ignored."""
         return agent == self.id or agent.endswith(f"@{self.id}")
 
     def may(self, operation: str, hosted: HostedSpace) -> bool:
-        """May this host's agents do this in the space?"""
+        """Whether this host's agents may do this in the space."""
         allowed = self._allowed.get((operation, hosted.name))
         if allowed is None:
             try:
