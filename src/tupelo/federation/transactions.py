@@ -76,7 +76,7 @@ class CommitBridge:
             self._bridge.soon(function, *args)
 
     def is_here(self) -> bool:
-        """Is this the thread of the loop, which must not wait for itself?"""
+        """Whether this is the thread of the loop, which must not wait for itself."""
         return self._bridge is not None and self._bridge.is_here
 
 
@@ -92,7 +92,7 @@ class Decider(ABC):
 
     @abstractmethod
     def recorded(self, told: Participants) -> bool:
-        """Is the commit recorded? If not, it never will be."""
+        """Whether the commit is recorded. If it is not, it never will be."""
 
     @abstractmethod
     def forget(self, txn_id: str, participant: str) -> None:
