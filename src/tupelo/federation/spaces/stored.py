@@ -43,7 +43,7 @@ class StoredSpace:
         self._url, self.where = address_of(store, name)
         self._options = dict(options)
         self.declared = False
-        """Was it named by the program of the host, and not by a client?"""
+        """Whether the program of the host has named it, and not a client."""
         self._own: asyncio.Task[PostgresSpace] | None = None
 
     def check(self, operation: str, who: str | None, passwords_given: Container[str] = ()) -> None:
@@ -52,7 +52,7 @@ class StoredSpace:
 
     @property
     def protected(self) -> bool:
-        """Does it have a password?"""
+        """Whether it has a password."""
         return self.access.protected
 
     def flush_soon(self, position: int) -> None:
