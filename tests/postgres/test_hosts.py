@@ -31,6 +31,7 @@ from tupelo.errors import (
     WrongPassword,
 )
 from tupelo.federation.links import wire
+from tupelo.models.event_heap import EventHeap
 from tupelo.models.melon import Melon
 
 JOB = encoded("job", int)
@@ -408,6 +409,13 @@ def test_nothing_is_lost_with_a_host_that_is_killed(name):
 def test_the_models_of_hosts_refuse_a_space_in_a_database(hosts, clients, name):
     with pytest.raises(Refused, match="in a database"), Melon(clients[0], name) as melon:
         melon.store(("message", 1))
+    with tupelo.Host("models", store=database_url()) as host:
+        with pytest.raises(Refused, match='store=""'):  # It would be in the database.
+            EventHeap(host, f"new {name}")
+        host.space("kept", store="")
+        with EventHeap(host, "kept") as heap:
+            heap.put(("event", 1))
+            assert heap.get(("event", int)) == ("event", 1)
 
 
 def test_a_host_may_have_spaces_of_its_own_beside(name, tmp_path):

@@ -317,7 +317,7 @@ class HostCore:
         if not where or name in self.spaces or name in self.set_aside or "path" in options:
             if store and name in self.spaces:
                 raise BadArgument("store", f"left out: the space {name!r} is there already", store)
-            return self.make_space(name, access, doubt, **options)
+            return self.make_space(name, access, doubt, kept_here=True, **options)
         check_space_name(name)
         if access is not None:
             check_access(access)
@@ -357,13 +357,19 @@ class HostCore:
             del self.stored[stored.name]
 
     def make_space(
-        self, name: str, access: Access | None = None, doubt: Doubt | None = None, **options: Any
+        self,
+        name: str,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        kept_here: bool = False,
+        **options: Any,
     ) -> HostedSpace:
         """The space of this name; it is made with these options if it does not exist yet. One that
         was set aside keeps the options that it was given, also now, unless others replace them.
-        Raises BadArgument if options are given for an existing space."""
+        Raises BadArgument if options are given for an existing space, and Refused if it is, or
+        would be, in a database, unless it is to be `kept_here`."""
         check_space_name(name)
-        if name in self.stored:
+        if name in self.stored or (self.is_stored(name) and not kept_here):
             raise in_database(name)
         if name in self.set_aside:  # The rules that it was given hold also after its repair.
             kept = dict(self.set_aside[name].options)

@@ -100,7 +100,8 @@ def in_database(name: str) -> Refused:
     """The error for an operation that only a space of the host's own can have."""
     return Refused(
         f"the space {name!r} of this host is in a database: the operations of spaces work there,"
-        " the models that run at hosts (LIME, MELON, Event Heap) do not"
+        " the models that run at hosts (LIME, MELON, Event Heap) do not;"
+        f' host.space({name!r}, store="") would keep a new space at the host'
     )
 
 
