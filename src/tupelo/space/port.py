@@ -49,7 +49,7 @@ from tupelo.space.reaction import ReactionState
 from tupelo.space.search import SlicedSearch, Unfinished, acceptance, stores_of
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.subscription import SubscriptionState
-from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
+from tupelo.space.tasks import Flusher, NowFlusher, Tasks, TaskSignal, turn
 from tupelo.space.transaction import PrepareVote, Txn
 from tupelo.space.waiting import Items, Places, RequestedLease, Signal, Waiter, WriteOutcome, Writer
 from tupelo.store.index import Accept
@@ -74,8 +74,6 @@ from tupelo.values.template import Template, as_template
 from tupelo.values.text import entry_text, template_text
 
 if TYPE_CHECKING:
-    import asyncio
-
     from tupelo.space.capacity import Capacity, CapacityLimit
 
 logger = logging.getLogger("tupelo")
@@ -195,7 +193,7 @@ class Port:
         """The journal on disk, or None."""
         self.flusher = Flusher(engine)
         """How tasks wait for the disk."""
-        self._flushing: set[asyncio.Task[None]] = set()
+        self._flushing = Tasks()
 
     # The space
 
@@ -277,11 +275,7 @@ class Port:
     def flush_soon(self, position: int) -> None:
         """On a loop: make the changes up to this position durable without a waiting caller."""
         if position and self.durable:
-            from asyncio import ensure_future
-
-            task = ensure_future(self._flush_quietly(position))
-            self._flushing.add(task)
-            task.add_done_callback(self._flushing.discard)
+            self._flushing.start(self._flush_quietly(position))
 
     async def _flush_quietly(self, position: int) -> None:
         with suppress(JournalError):  # It closes the space.
@@ -1218,7 +1212,7 @@ class Port:
 
     @property
     def has_transactions(self) -> bool:
-        """Are there transactions now? Takes no step, and no lock."""
+        """Whether there are transactions now. Takes no step, and no lock."""
         return bool(self._core.transactions)
 
     def in_doubt(self) -> list[Txn]:

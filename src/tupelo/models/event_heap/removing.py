@@ -32,6 +32,7 @@ from tupelo.models.event_heap.ordering import Place
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import Tasks, timeout_at
+from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
 from tupelo.values.parts import ANY, OfKind
@@ -62,8 +63,12 @@ class Removing:
         self.reserved: dict[tuple[str, int], Entry] = {}
         """The copies of events that clients and programs of this host have removed."""
 
-    def is_left(self, entry: Entry) -> bool:
-        return (entry.origin, entry.n) not in self.reserved
+    @property
+    def is_left(self) -> Accept | None:
+        """A filter for the events that are not being removed; None if that are all."""
+        reserved = {one: entry for one, entry in self.reserved.items() if not entry.gone}
+        self.reserved = reserved
+        return (lambda entry: (entry.origin, entry.n) not in reserved) if reserved else None
 
     async def remove(
         self,
@@ -201,12 +206,12 @@ class Removing:
     def _hand_over(self, entry: Entry, delivery: Delivery) -> HandOver:
         """Pass a delivery on. From now on the event is not found at this host."""
         space, identity = self._replica.feed.space, (entry.origin, entry.n)
-        self.reserved = {one: copied for one, copied in self.reserved.items() if not copied.gone}
         self.reserved[identity] = entry
 
         def returned() -> None:
             self.reserved.pop(identity, None)
             give_back(space, delivery)
+            self._replica.broadcast.notify()
 
         copied = copy(entry)  # The copy may end before it is sent.
         return HandOver([copied], partial(confirm, space, delivery), returned, delivery.forget)
