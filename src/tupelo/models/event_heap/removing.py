@@ -59,11 +59,11 @@ class Removing:
         self._replica = replica
         self._removed: dict[str, int] = {}  # request → number
         self._tasks: set[asyncio.Task[object]] = set()
-        self.reserved: dict[tuple[str, int], Entry] = {}
+        self.reserved: set[Entry] = set()
         """The copies of events that clients and programs of this host have removed."""
 
     def is_left(self, entry: Entry) -> bool:
-        return (entry.origin, entry.n) not in self.reserved
+        return entry not in self.reserved
 
     async def remove(
         self,
@@ -200,16 +200,17 @@ class Removing:
 
     def _hand_over(self, entry: Entry, delivery: Delivery) -> HandOver:
         """Pass a delivery on. From now on the event is not found at this host."""
-        space, identity = self._replica.feed.space, (entry.origin, entry.n)
-        self.reserved = {one: copied for one, copied in self.reserved.items() if not copied.gone}
-        self.reserved[identity] = entry
+        space, twin = self._replica.feed.space, copy(entry)  # The copy may end before it is sent.
+        self.reserved = {one for one in self.reserved if not one.gone}
+        self.reserved.add(entry)
 
         def returned() -> None:
-            self.reserved.pop(identity, None)
+            self.reserved.discard(entry)
             give_back(space, delivery)
 
-        twin = copy(entry)  # The copy may end before it is sent.
-        return HandOver([twin], partial(confirm, space, delivery), returned, delivery.forget)
+        handed = HandOver([twin], partial(confirm, space, delivery), returned, delivery.forget)
+        handed.entries = [twin]  # They return if the client is interrupted after it has confirmed.
+        return handed
 
     # Removing at once
 
