@@ -1,8 +1,8 @@
 """Durable spaces: commits by one and by many, against SQLite's own, and opening a journal.
 
 Both sides are measured after their first checkpoint, when the write-ahead log is overwritten in
-place: while it still grows, a commit costs the file system more, and whoever came later would win.
-Files are made beside the results and not in /tmp, which may be memory and then has no commits.
+place: while it grows, a commit costs the file system more, and the side that is measured later
+would win. Files are made beside the results and not in /tmp, which may be in memory.
 """
 
 from __future__ import annotations

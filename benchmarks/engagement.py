@@ -1,7 +1,7 @@
-"""LIME: hosts that engage, and weak reactions to what is written at another host.
+"""LIME: hosts that engage, and weak reactions to tuples that are written at another host.
 
-Times are taken on this machine's own sockets, with all hosts on one loop; messages and bytes are
-counted in the lab's network, in the same scene.
+Times are measured on sockets of this machine, with all hosts on one loop; messages and bytes are
+counted in the lab's network, in the same scenario.
 """
 
 from __future__ import annotations
@@ -96,16 +96,16 @@ def _meetings(settings: Settings) -> Table:
             f"held at {DELAY_SECONDS * 1e3:.0f} ms a message",
             "changes",
             "messages",
-            "of the waves",
+            "of the membership protocol",
             "KiB",
         ),
         rows,
-        f"Each of the ten hosts has {each:,} tuples; {misplaced} of each that is met are for an "
-        f"agent of the other side, and are there when operations go on. Medians of {rounds} "
-        "rounds from the first dialling until operations go on at all ten, all of them on one "
-        "loop of one process; held is how long operations had to wait, at the host where that was "
-        "longest. Messages and bytes, greetings included, are counted in the lab, where each "
-        "message is under way for the same time.",
+        f"Each of the ten hosts has {each:,} tuples; {misplaced} of each host that is met are for "
+        "an agent of the other group, and have moved when operations continue. Medians of "
+        f"{rounds} rounds, from the first dialling until operations continue at all ten hosts, "
+        "which share one loop of one process. Held is the longest time that the operations of one "
+        "host had to wait. Messages and bytes, handshakes included, are counted in the lab, where "
+        "every message takes the same time.",
     )
 
 

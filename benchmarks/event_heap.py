@@ -101,9 +101,9 @@ def _table(rows: list[Row], settings: Settings) -> Table:
         ],
         f"Medians of {_rounds(settings)} rounds of {settings.size(EVENTS)} events, and of {LONE} "
         "in which each source puts a single one. Events a second are counted from the first put "
-        "until the last host has all of them in the order of the view; all orders are compared, "
-        "and are one. Puts of a host are awaited one after another, unless it is said. Hosts are "
-        f"processes of their own, all engaged with all, on {os.cpu_count()} cores.",
+        "until the last host has all of them in the order of the view; the orders of all hosts are "
+        "compared and must be equal. Puts of a host are awaited one after another unless stated. "
+        f"Hosts are processes of their own, all engaged with all, on {os.cpu_count()} cores.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Hosts together: operations over 2, 5 and 20 of them, their coming and going, and many waiters.
+"""Operations over 2, 5 and 20 hosts; hosts that come and go; many waiting takes at one host.
 
-Messages and bytes are counted in the lab's network, where nothing but the operation is said; times
-are taken on this machine's own sockets.
+Messages and bytes are counted in the lab's network, without heartbeats; times are measured on
+sockets of this machine.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ def _spanning(settings: Settings) -> Table:
         "A federated read and take of an entry that is at one other host",
         SPANNING_HEADS,
         rows,
-        "The asker in a process of its own, all others on one loop in another; all engaged with "
-        "all. p50 is the median of the rounds' own, p99 is of all rounds together.",
+        "The host that asks has a process of its own, all others share one loop in another; all "
+        "are engaged with all. p50 is the median of the medians of the rounds, p99 is of all "
+        "rounds together.",
     )
 
 
@@ -181,18 +182,21 @@ def _coming_and_going(settings: Settings) -> Table:
         pairs = [uvloop.run(_meet_and_part(part)) for _ in range(rounds)]
         arrivals += [arrival for arrival, _ in pairs]
         gone = [parting for _, parting in pairs]
-        rows.append((f"from {what} to the first operation that knows it gone", *_spread(gone)))
+        rows.append((f"from {what} to the first operation without the host", *_spread(gone)))
     found = [uvloop.run(_discover()) for _ in range(few)]
     return Table(
         "A host comes and goes",
         ("what", "least, ms", "median, ms", "most, ms", "times"),
         [
-            ("from being dialled to the first read of what it has", *_spread(arrivals)),
-            ("from its start to the first operation that covers it, by discovery", *_spread(found)),
+            ("from the dialling of a host to the first read of its entry", *_spread(arrivals)),
+            (
+                "from the start of a host to the first operation that covers it, by discovery",
+                *_spread(found),
+            ),
             *rows,
         ],
-        "Operations one after another, each asked as soon as the last has answered; a heartbeat "
-        "is one second, and three without a word are a loss.",
+        "Operations one after another, without pauses. The heartbeat is one second; a host is "
+        "dropped after three missed heartbeats.",
     )
 
 
@@ -288,5 +292,5 @@ def _waiting(settings: Settings) -> Table:
         "Waiters at one host",
         ("waiters", "of clients", "bytes a waiter, their links included"),
         rows,
-        "What the host's process grows by while they come, each with a template of its own.",
+        "Growth of the host's process; each waiting take has a template of its own.",
     )

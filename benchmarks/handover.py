@@ -1,9 +1,8 @@
-"""Handing over: from just before a write until the taker, who was blocked, has the entry.
+"""Handing over: from just before a write until the blocked taker has the entry.
 
-Between threads the writer waits until the taker has the last one and then half a millisecond
-more, in which the taker blocks again; so both sides are woken from a true sleep, and neither
-works on while the other is timed. Between tasks nothing needs to be waited for: a taker that has
-got one asks for the next before it lets go of the loop.
+Between threads the writer waits until the taker has the last entry, and then half a millisecond, in
+which the taker blocks again. So each taker is woken from a real sleep. Tasks need no such pause: a
+taker that has an entry asks for the next before it gives the loop to others.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def _keyed(settings: Settings) -> list[Line]:
     few_space, many_space = _space_of(FEW), _space_of(many)
     for space in (few_space, many_space):
         space.read((str, FEW - 1, float, bool), wait=0)
-        require(_indexes(space) == 1, "one field should be indexed")
+        require(index_count(space) == 1, "one field should be indexed")
     random = Random(64)
 
     def line(verb: str, batch: Callable[[Space, int, Random], float]) -> Line:
@@ -85,7 +85,7 @@ def _write(settings: Settings) -> Line:
     def not_indexed() -> float:
         space = _space_of(SEEN_BEFORE_ASKING)
         rate = _writes_per_second(space, items)
-        require(_indexes(space) == 0, "no field should be indexed")
+        require(index_count(space) == 0, "no field should be indexed")
         return rate
 
     def indexed() -> float:
@@ -99,7 +99,7 @@ def _write(settings: Settings) -> Line:
         ):
             require(space.read(template, wait=0) is None, "nothing should match")
         rate = _writes_per_second(space, items)
-        require(_indexes(space) == 4, "four fields should be indexed")
+        require(index_count(space) == 4, "four fields should be indexed")
         return rate
 
     return compare(
@@ -177,7 +177,7 @@ def _space_of(count: int) -> Space:
     return space
 
 
-def _indexes(space: Space) -> int:
-    """How many indexes the space's store has made; no public name tells."""
+def index_count(space: Space) -> int:
+    """The number of indexes in the store of a space, for which there is no public name."""
     buckets = space._port._core.store.buckets.values()
     return sum(len(bucket.indexes) for bucket in buckets)

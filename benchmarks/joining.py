@@ -61,10 +61,10 @@ def run(settings: Settings) -> Findings:
             ("nothing happens", *_figures(quiet), "–"),
             (f"a host joins, {rounds} times", *_figures(joining), f"{max(halted) * 1e3:,.0f}"),
         ],
-        f"An out every {PAUSE_SECONDS * 1e3:.0f} ms, from the moment at which the newcomer dials "
-        "all others until it is in the group and operations of the group go on at the writer's "
-        "host. Every host is a process, and all processes share one core. Held is how long "
-        "operations that span hosts had to wait there, at most.",
+        f"An out every {PAUSE_SECONDS * 1e3:.0f} ms, from the time at which the new host dials all "
+        "others until it is in the group and operations over hosts continue at the writer's host. "
+        "Every host is a process, and all processes share one core. Held is the longest time that "
+        "operations over hosts had to wait there.",
     )
     return Findings(tables=[table])
 

@@ -1,9 +1,8 @@
-"""LIME: what its operations say on publish-subscribe, on collect and on pruned collect.
+"""LIME: the messages of its operations on publish-subscribe, on collect and on pruned collect.
 
-Messages and bytes are counted in the lab's network, where nothing but the operation is said. One
-host asks; it has a standing reaction of the same template, without which nothing can be pruned, on
-all three; and once more it has none ("alone"). The same operations must find the same everywhere,
-or there is nothing to compare.
+Messages and bytes are counted in the lab's network, without heartbeats. The host that asks has a
+standing reaction with the same template, because pruning needs one; then all is repeated without it
+("alone"). The operations must find the same on all three ways, or the benchmark fails.
 """
 
 from __future__ import annotations
@@ -78,13 +77,12 @@ def _table(links: str, rows: list[Row], settings: Settings) -> Table:
         f"LIME's operations among hosts that are connected as {links}",
         HEADS,
         [_cells(row) for row in ordered],
-        f"Averages of {_many(links, settings)} such groups. The one who asks has a standing "
-        "reaction of the same template, and no match of its own; every other host has one match, "
-        f"but those that are empty, which are {empty}. A reaction is one more, installed, and told "
-        "of one tuple, which is written at each of the others in turn, the empty ones too. The "
-        "first reaction is the standing one, before any branch has promised anything. On "
-        "publish-subscribe an rd subscribes before it asks, and answers go along the tree, also "
-        "in a mesh.",
+        f"Averages of {_many(links, settings)} such groups. The host that asks has a standing "
+        "reaction with the same template, and no match; every other host has one match, except "
+        f"the empty ones, which are {empty}. A reaction is a further one: its registration, and "
+        "one tuple written at each other host in turn, also at the empty ones. The first reaction "
+        "is the registration of the standing one, before any promise. On publish-subscribe an rd "
+        "subscribes before it queries, and answers go along the tree, also in a mesh.",
     )
 
 

@@ -1,8 +1,7 @@
-"""What one client can do to the others: a host of 200,000 entries in a process of its own, a client
-that sends the worst requests it may, one after another, and another that measures how long a write
-and a take of its own last meanwhile. The host itself measures how much of the processor's time went
-by between two turns of a task that wants one every millisecond: that does not depend on what else
-the machine does.
+"""What one client can do to the others: a host with 200,000 entries in a process of its own, a
+client that sends the most expensive requests that it may, one after another, and another that
+measures a write and a take of its own. The host measures the processor time between two turns of a
+task that runs every millisecond, which does not depend on other programs.
 """
 
 from __future__ import annotations

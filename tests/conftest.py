@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import wraps
 from importlib import import_module
@@ -26,6 +27,7 @@ from hypothesis import settings
 
 import tupelo
 from tests.laws.doors import LoopThread
+from tupelo.space.port import port_of
 
 settings.register_profile("replay", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1_000)
@@ -185,6 +187,11 @@ def shown(value: object) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
+def core_of(space: Any) -> Any:
+    """The core of a space in this program, to see that nothing is left in it."""
+    return port_of(space)._core
+
+
 def parked_at(core: Any) -> int:
     """How many wait at a space, to read, take or write."""
     return len(list(core.waiting)) + len(list(core.waiting.writers))
@@ -192,10 +199,11 @@ def parked_at(core: Any) -> int:
 
 def waiting_at(space: Any) -> int:
     """How many wait at a space of any kind. A session that spans hosts waits as a search."""
-    federation = getattr(space, "_federation", None)
-    searches = [] if federation is None else list(federation.searches)
-    reads = sum(search._question.session is not None for search in searches)
-    return parked_at(space._port._core) + reads
+    with space._port.atomic():
+        federation = getattr(space, "_federation", None)
+        searches = [] if federation is None else list(federation.searches)
+        reads = sum(search._question.session is not None for search in searches)
+        return parked_at(space._port._core) + reads
 
 
 def parked_call(space: Any, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
@@ -205,8 +213,7 @@ def parked_call(space: Any, operation: Callable[..., Any], *args: Any, **kwargs:
     call = Call(operation, *args, **kwargs)
 
     def parked() -> bool:
-        with space._port.atomic():
-            count = waiting_at(space)
+        count = waiting_at(space)
         timed = kwargs.get("wait") is not None and hasattr(clock, "sleepers")
         return not call.waits or (
             count > waiting and (not timed or getattr(clock, "sleepers", 0) > sleepers)
@@ -215,6 +222,43 @@ def parked_call(space: Any, operation: Callable[..., Any], *args: Any, **kwargs:
     until_true(parked, "the call waits")
     assert call.waits, f"the call did not wait: {call.result()!r}"
     return call
+
+
+class Program(subprocess.Popen[str]):
+    """Another Python program: its code, or arguments of the interpreter such as `["-m", module]`.
+    It may be told lines, and says lines; it is killed at the end of a `with` block."""
+
+    def __init__(self, code: str | list[str], *args: object) -> None:
+        run = ["-c", textwrap.dedent(code)] if isinstance(code, str) else code
+        super().__init__(
+            [sys.executable, *run, *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        """The next line that it says."""
+        assert self.stdout is not None
+        line = self.stdout.readline()
+        if not line:
+            _, errors = self.communicate()
+            raise AssertionError(f"the program ended: {errors}")
+        return line.strip()
+
+    def tell(self, line: str = "") -> None:
+        print(line, file=self.stdin, flush=True)
+
+    def output(self) -> list[str]:
+        """The lines that it says until it ends, without an error."""
+        out, errors = self.communicate(timeout=PATIENCE_SECONDS)
+        assert self.returncode == 0, errors
+        return out.splitlines()
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+        self.communicate()
 
 
 @contextmanager
@@ -267,6 +311,13 @@ def park():
 @pytest.fixture
 def until():
     return until_true
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[..., Program]]:
+    """`program(code, *args)` starts one; those still running at the end are killed."""
+    with ExitStack() as started:
+        yield lambda *args: started.enter_context(Program(*args))
 
 
 DISK_BYTES = 96 * 2**20

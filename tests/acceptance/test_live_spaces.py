@@ -206,7 +206,7 @@ def test_a_password_comes_from_the_environment(host, tupelo):
         ),
         (
             ["read", "URL", "--wait", "-2"],
-            "--wait must be a number of seconds from 0 to 1e+09, not -",
+            "--wait must be a number of seconds from 0 to 1e+09, or -1 for ever, not -",
         ),
         (
             ["write", "URL", "('a',)", "--lease", "0"],

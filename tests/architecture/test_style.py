@@ -63,6 +63,18 @@ def test_a_page_exists(page):
     assert (ROOT / page).is_file()
 
 
+def test_the_page_of_the_benchmarks_names_every_section():
+    (sections,) = [
+        [ast.literal_eval(key) for key in node.value.keys if key is not None]
+        for node in ast.walk(parse(ROOT / "benchmarks" / "__main__.py"))
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)
+        if ast.unparse(node.target) == "SECTIONS"
+    ]
+    page = (ROOT / "docs" / "BENCHMARKS.md").read_text("utf-8")
+    assert sections
+    assert [section for section in sections if f"`{section}`" not in page] == []
+
+
 def test_no_text_names_this_machine_or_a_registry():
     found = [
         f"{name(path)}:{number} names {what}: {line.strip()}"

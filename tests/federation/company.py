@@ -19,7 +19,7 @@ from tupelo.federation.hosts.presence import HostPresence, SpacePresence
 from tupelo.federation.spanning.handles import FederatedNotices, FederatedSession
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space.asynchronous import Space, Subscription
-from tupelo.space.reaction import WeakReaction
+from tupelo.space.fetching import FetchingReaction
 
 PATIENCE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 1.0  # So that no link is lost on a busy machine.
@@ -27,7 +27,7 @@ ASYNC_THINGS = (
     FederatedSpace,
     FederatedSession,
     FederatedNotices,
-    WeakReaction,
+    FetchingReaction,
     Space,
     Subscription,
 )
@@ -161,6 +161,13 @@ class ChildHost:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def megabytes(self) -> int:
+        """Its resident memory."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) // 1024
 
     def order(self, verb: str, *args: Any) -> int:
         """Begin something; its number, by which `answer` knows it."""

@@ -55,3 +55,8 @@ def played(
 def peer_session_cache(field: Field, asked: int = 1, asker: int = 0) -> Any:
     """What one host keeps of the sessions of another."""
     return field.cores[asked].peers[field.cores[asker].id]._sessions
+
+
+def kept_sessions(field: Field) -> list[Any]:
+    """Each of the sessions of the first host that the second keeps."""
+    return list(peer_session_cache(field)._kept.values())

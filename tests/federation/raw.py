@@ -90,6 +90,17 @@ class Raw:
         with suppress(ConnectionError, ssl.SSLError):
             self._socket.sendall(data)
 
+    def offer(self, data: bytes) -> bool:
+        """These bytes, or as many as the host takes within a millisecond. False if it has hung
+        up."""
+        self._socket.settimeout(0.001)
+        with suppress(TimeoutError):
+            try:
+                self._socket.send(data)
+            except (ConnectionError, ssl.SSLError):
+                return False
+        return True
+
     def say(self, *messages: Any) -> None:
         self.send(b"".join(wire.frame(wire.encode(message)) for message in messages))
 

@@ -292,7 +292,7 @@ def test_one_host_can_be_asked_by_its_name_or_its_id(three):
     assert coverage.covered == ["third"]
     assert three[0].read_all(scope=scope) == [("job", 2)]
     assert three[0].count(scope=scope) == 1
-    assert three[0].take(wait=0, scope=Scope.host(third._core.id)) == ("job", 2)
+    assert three[0].take(wait=0, scope=Scope.host(third.host_core.id)) == ("job", 2)
     assert three[0].take(wait=0, scope=scope) is None
     assert three[0].count() == 2
 
@@ -321,7 +321,7 @@ def test_an_agent_is_asked_for_what_it_wrote(pair):
     here, there = pair
     here.write(("job", 1))
     there.write(("job", 2))
-    agent = Scope.agent(there._core.id)
+    agent = Scope.agent(there.host_core.id)
     assert here.read_all(scope=agent) == [("job", 2)]
     assert here.count(scope=agent) == 1
     assert here.take(wait=0, scope=agent) == ("job", 2)
@@ -474,7 +474,7 @@ def test_what_a_reaction_raises_is_kept_and_it_goes_on(pair, until):
 
 def test_an_entry_goes_to_the_host_of_its_agent(pair, until):
     here, there = pair
-    here.write(("job", 1), to=there._core.id)
+    here.write(("job", 1), to=there.host_core.id)
     until(lambda: there.here.count(("job", int)) == 1, "it has moved")
     assert here.here.count(("job", int)) == 0
     assert there.take(("job", int), wait=0) == ("job", 1)
@@ -495,8 +495,8 @@ def test_a_misplaced_entry_can_be_had_until_its_agent_arrives(company, until):
 
 def test_an_entry_for_an_agent_here_stays(pair):
     here, there = pair
-    here.write(("job", 1), to=here._core.id)
-    assert there.read(wait=0, scope=Scope.agent(here._core.id)) == ("job", 1)
+    here.write(("job", 1), to=here.host_core.id)
+    assert there.read(wait=0, scope=Scope.agent(here.host_core.id)) == ("job", 1)
     assert here.here.count() == 1
 
 
@@ -556,7 +556,7 @@ def test_what_was_asked_in_vain_is_still_there_when_the_host_goes_on(stopped):
         space.take(("job", int), wait=0)
     with pytest.raises(NotAllAnswered):
         space.take_all(("job", int), wait=0)
-    space._core.answer_seconds = PATIENCE
+    space.host_core.answer_seconds = PATIENCE
     child.go_on()
     assert space.take(("job", int), wait=PATIENCE) == ("job", 1)
     assert child.do("here", "job") == []

@@ -118,7 +118,7 @@ def test_a_place_where_no_file_can_be_is_refused(tmp_path):
         Identity.at(tmp_path)
 
 
-def test_processes_that_start_at_once_agree_on_one_identity(tmp_path):
+def test_processes_that_start_at_once_agree_on_one_identity(tmp_path, program):
     path = tmp_path / "home" / "identity.pem"
     code = """
 import sys
@@ -129,29 +129,11 @@ print("ready", flush=True)
 sys.stdin.readline()
 print(Identity.at(Path(sys.argv[1])).key)
 """
-    programs = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
-    try:
-        for program in programs:
-            assert program.stdout is not None
-            assert program.stdout.readline() == "ready\n"
-        for program in programs:
-            assert program.stdin is not None
-            program.stdin.write("go\n")
-            program.stdin.flush()
-        keys = {program.communicate(timeout=60)[0].strip() for program in programs}
-    finally:
-        for program in programs:
-            program.kill()
-            program.communicate()
-    assert keys == {Identity.at(path).key}
+    programs = [program(code, path) for _ in range(4)]
+    assert [one.line() for one in programs] == ["ready"] * 4
+    for one in programs:
+        one.tell("go")
+    assert {one.line() for one in programs} == {Identity.at(path).key}
     assert [entry.name for entry in path.parent.iterdir()] == ["identity.pem"]
 
 

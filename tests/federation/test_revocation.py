@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tupelo
-from tests.conftest import until_true
+from tests.conftest import Program, until_true
 from tests.federation.raw import Raw
 from tupelo import Access, Identity, Trust
 from tupelo.errors import (
@@ -260,35 +259,23 @@ def test_who_comes_from_this_machine_is_a_stranger_if_the_host_says_so(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP on Windows")
-def test_the_command_reads_again_who_is_known(tmp_path: Path, alice: Identity) -> None:
+def test_the_command_reads_again_who_is_known(
+    tmp_path: Path, alice: Identity, program: Callable[..., Program]
+) -> None:
     file = tmp_path / "known"
     file.write_text(f"{alice.key} 2999-01-01T00:00+00:00  # Alice\n")
-    command = [
-        sys.executable,
-        "-m",
-        "tupelo.apps.cli",
-        "host",
-        "home",
-        "--listen",
-        HERE,
-        "--no-local-trust",
-    ]
-    command += ["--path", str(tmp_path / "home"), "--trust", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().split()[-1].removesuffix("SPACE")
-            key = process.stdout.readline().split()[-1]
-            known = Trust.known([key])
-            with tupelo.connect(f"{url}jobs", identity=alice, trust=known, tls=True) as hers:
-                hers.write(("a", 1))
-                file.write_text("# nobody\n")
-                os.kill(process.pid, signal.SIGHUP)
-                until_true(lambda: is_cut(hers), "her link has ended")
-            file.write_text("nonsense\n")
-            os.kill(process.pid, signal.SIGHUP)
-            with pytest.raises(Stranger):
-                tupelo.connect(f"{url}jobs", identity=alice, trust=known, tls=True)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    host = ["-m", "tupelo.apps.cli", "host", "home", "--listen", HERE, "--no-local-trust"]
+    process = program(host, "--path", tmp_path / "home", "--trust", file)
+    url = process.line().split()[-1].removesuffix("SPACE")
+    known = Trust.known([process.line().split()[-1]])
+    with tupelo.connect(f"{url}jobs", identity=alice, trust=known, tls=True) as hers:
+        hers.write(("a", 1))
+        file.write_text("# nobody\n")
+        os.kill(process.pid, signal.SIGHUP)
+        until_true(lambda: is_cut(hers), "her link has ended")
+    file.write_text("nonsense\n")
+    os.kill(process.pid, signal.SIGHUP)
+    with pytest.raises(Stranger):
+        tupelo.connect(f"{url}jobs", identity=alice, trust=known, tls=True)
+    process.terminate()
+    process.wait(timeout=30)

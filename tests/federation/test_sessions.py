@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 
 from tests.conftest import seeds
 from tests.federation.company import await_space
-from tests.federation.field import Field, peer_session_cache, played
+from tests.federation.field import Field, kept_sessions, peer_session_cache, played
 from tests.federation.raw import Raw
 from tupelo import HERE
 from tupelo.errors import NotAllAnswered, TupeloError, UnknownType
@@ -74,7 +74,7 @@ def test_a_host_goes_on_from_where_the_session_stopped():
         session = here.session()
         for i in range(400):
             assert await session.read(NEWS, wait=0) == ("news", "x", i)
-        (kept,) = peer_session_cache(field)._kept.values()
+        (kept,) = kept_sessions(field)
         looked = looks_at(kept.seen)
         assert await session.read(NEWS, wait=0) == ("news", "x", 400)
         assert 0 < len(looked) < 5
@@ -90,7 +90,7 @@ def test_what_was_read_at_once_is_not_looked_at_again(limit, writer):
         session = field.spaces[0].session()
         seen = len(await session.read_all(NEWS, limit=limit))
         await field.spaces[writer].write(("news", "x", 500))
-        kept = [one.seen for one in peer_session_cache(field)._kept.values()]
+        kept = [one.seen for one in kept_sessions(field)]
         looked = looks_at(kept[0] if writer else session._record)
         assert await session.read(NEWS, wait=0) == ("news", "x", seen)
         assert 0 < len(looked) < 10
@@ -101,19 +101,18 @@ def test_what_was_read_at_once_is_not_looked_at_again(limit, writer):
 def test_a_host_watches_only_where_it_has_found_nothing():
     async def main(field: Field) -> None:
         here, there = field.spaces
-        peer = field.cores[1].peers[field.cores[0].id]
         await there.write(("news", "x", 1))
         for read in (here.read, here.session().read, here.take):
             assert await read(NEWS, wait=10.0) == ("news", "x", 1)
-            assert not peer._watches
+            assert not watches(field)
         for read in (here.read, here.session().read, here.take):
             waiting = asyncio.create_task(read(NEWS, wait=10.0))
             await asyncio.sleep(1)
-            assert len(peer._watches) == 1
+            assert len(watches(field)) == 1
             await there.write(("news", "x", 2))
             assert await waiting == ("news", "x", 2)
             await asyncio.sleep(REST_SECONDS + 1)
-            assert not peer._watches
+            assert not watches(field)
             await there.take_all(NEWS)
 
     played(main)
@@ -232,7 +231,8 @@ def test_an_entry_that_is_given_back_during_a_rest_is_found():
         session = await resting(field)
         await field.spaces[1].write(("news", "y", 1))
         query = Query(("news", "y", int), session=session._state, actor=session._actor)
-        got = await session._space._federation.get(session._space._hosted, query)
+        core = field.cores[0]
+        got = await core.federation.get(core.spaces["jobs"], query)
         await asyncio.sleep(0.1)
         got.give_back()
         assert await session.read(NEWS, wait=1.0) == ("news", "y", 1)
@@ -302,7 +302,7 @@ def test_the_end_of_a_session_is_told():
 
 
 def test_what_is_kept_for_others_is_bounded(monkeypatch):
-    monkeypatch.setattr(peer_module, "NOTED_MAX", 3)
+    monkeypatch.setattr(peer_module, "SESSIONS_CACHED_MAX", 3)
 
     async def main(field: Field) -> None:
         here, there = field.spaces
@@ -318,7 +318,7 @@ def test_what_is_kept_for_others_is_bounded(monkeypatch):
 
 
 def test_what_is_kept_for_others_is_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(peer_module, "NOTED_BYTES", 100)
+    monkeypatch.setattr(peer_module, "SESSION_CACHE_BYTES", 100)
 
     async def main(field: Field) -> None:
         here, there = field.spaces
@@ -379,7 +379,7 @@ def test_what_died_here_is_forgotten_here_and_elsewhere():
         session = here.session()
         assert len(await session.read_all(NEWS)) == 3_001
         assert await session.read_all(NEWS) == []
-        (kept,) = peer_session_cache(field)._kept.values()
+        (kept,) = kept_sessions(field)
         assert len(kept.seen) == 3_001
         await asyncio.sleep(10)
         assert await session.read_all(NEWS) == []
@@ -422,9 +422,7 @@ def test_an_answer_that_never_came_hides_nothing():
         assert await session.read(NEWS, wait=0) == ("news", "x", 0)
         reading = asyncio.create_task(session.read(NEWS, wait=0))
         await asyncio.sleep(0)
-        while (
-            peer_session_cache(field)._kept[next(iter(peer_session_cache(field)._kept))].answering
-        ):
+        while kept_sessions(field)[0].answering:
             await asyncio.sleep(0.001)
         field.network.cut("a", "b")
         with pytest.raises(NotAllAnswered):
@@ -462,9 +460,9 @@ def test_what_one_reader_did_not_get_another_gets():
         here, there = field.spaces
         await there.write(("news", "x", 1))
         session = here.session()
-        taken = await here._federation.get(
-            here._hosted, Query(NEWS, session=session._state, actor=session._actor)
-        )
+        core = field.cores[0]
+        query = Query(NEWS, session=session._state, actor=session._actor)
+        taken = await core.federation.get(core.spaces["jobs"], query)
         assert session.seen == 1
         waiting = asyncio.create_task(session.read(NEWS, wait=30.0))
         await asyncio.sleep(1)
@@ -508,7 +506,7 @@ def test_a_client_reads_in_a_session_over_all_hosts(threads, cloned):
 def test_each_entry_once_and_in_order_through_everything(seed, monkeypatch):
     """Several read in one session, at a host of three, while links are cut and parted, hosts forget
     sessions, and reads are called off."""
-    monkeypatch.setattr(peer_module, "NOTED_MAX", 1 if seed % 3 == 0 else 1_000)
+    monkeypatch.setattr(peer_module, "SESSIONS_CACHED_MAX", 1 if seed % 3 == 0 else 1_000)
     monkeypatch.setattr(records, "CHANGES_MAX", 4 if seed % 2 else 4_096)
     rng = Random(seed)
 
@@ -713,7 +711,7 @@ def test_a_host_that_answers_nonsense_is_missing(nosy, nonsense, later):
 
 def test_what_a_host_claims_to_have_seen_is_bounded(nosy, monkeypatch):
     """Also if it is of many origins, with no numbers at all; and if it cannot be."""
-    monkeypatch.setattr(peer_module, "NOTED_BYTES", 100_000)
+    monkeypatch.setattr(peer_module, "SESSION_CACHE_BYTES", 100_000)
     host, raw = nosy
     raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(1, 0, 1, {}))
     (peer,) = host.core.peers.values()

@@ -125,11 +125,11 @@ def test_all_that_came_is_taken(threads, later, until, tmp_path, durable):
     spaces = [host.space("jobs") for host in hosts]
     for here, there in (spaces, spaces[::-1]):
         call = later(here.take_all, JOBS, wait=PATIENCE)
-        until(lambda here=here: here._federation.searches, "it waits")
+        until(lambda here=here: here.host_core.federation.searches, "it waits")
         there.write_all([("job", 1), ("job", 2)])
         assert sorted(call.result()) == [("job", 1), ("job", 2)]
         call = later(here.read_all, JOBS, wait=PATIENCE, limit=2)
-        until(lambda here=here: here._federation.searches, "it waits")
+        until(lambda here=here: here.host_core.federation.searches, "it waits")
         here.write_all([("job", 3), ("job", 4), ("job", 5)])
         assert len(call.result()) == 2
         assert len(here.take_all(JOBS, wait=0)) == 3

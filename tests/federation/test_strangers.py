@@ -5,7 +5,6 @@ import asyncio
 import random
 import struct
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,12 +80,6 @@ def apart(threads):
     quarters.close()
 
 
-def megabytes_of(child: Any) -> int:
-    status = Path(f"/proc/{child._process.pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) // 1024
-
-
 def strange_entry(number: int = 1) -> Any:
     kind = Kind(f"far.Strange{number}", ("a",), (f"far.Strange{number}",))
     return entry_to_wire(shape_of(kind, (int,)), (1,))
@@ -103,14 +96,14 @@ def test_a_first_frame_that_is_announced_as_long_is_not_waited_for(at, length):
 
 
 def test_sixteen_mebibytes_instead_of_a_hello_are_not_read(apart):
-    before = megabytes_of(apart.host)
+    before = apart.host.megabytes
     fields = b"\x93\x17\x01\xa4jobs\x91\xdd" + struct.pack(">I", wire.FRAME_MAX - 40)
     for _ in range(5):
         raw = apart.raw()
         raw.send(wire.frame(fields + b"\x01" * (wire.FRAME_MAX - 40)))
         assert raw.is_hung_up()
         assert apart.is_well()
-    assert megabytes_of(apart.host) < before + 30
+    assert apart.host.megabytes < before + 30
 
 
 def test_a_stranger_under_tls_is_read_no_further(threads):

@@ -32,11 +32,11 @@ from tupelo.federation.links import wire
 from tupelo.federation.transactions import (
     BranchElsewhere,
     DeciderElsewhere,
-    HostedBranch,
     transaction,
 )
 from tupelo.space.dual_api import run_coroutine
 from tupelo.space.port import Port
+from tupelo.space.shared import Branch
 from tupelo.space.twophase import DecisionLog
 
 PATIENCE_SECONDS = 60.0
@@ -81,7 +81,7 @@ def cut(host: Host) -> None:
 
     def abort() -> None:
         for serving in list(host.core.servings.values()):
-            serving.talk.link._transport.abort()  # type: ignore[attr-defined]
+            serving.talk.link.abort()
 
     if asyncio._get_running_loop() is host._loop:
         abort()
@@ -560,7 +560,7 @@ def test_hosts_here_that_ask_for_themselves(threads, hosts, connect, at, until):
         lose_clients(decider, until)
         settled(until, one, other)
 
-    at(HostedBranch, "commit").do(ask, after=False)
+    at(Branch, "commit").do(ask, after=False)
     txn.commit()
     assert settled(until, one, other) == [[TOKEN], [TOKEN]]
 
@@ -789,7 +789,7 @@ def test_a_space_of_its_own_is_settled_when_it_is_used_again(hosts, connect, at,
     own.write(TOKEN)
     txn = moving(own, remote)
     at(BranchElsewhere, "commit").do(own.close, after=False)
-    at(type(txn)._branch_type, "commit").do(own.close, after=False)
+    at(Branch, "commit").do(own.close, after=False)
     txn.commit()
     assert txn.untold and here(host).count(ANY_TOKEN) == 1
     with tupelo.Space("own", path=path) as own:

@@ -3,8 +3,6 @@
 import logging
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -194,7 +192,7 @@ def test_of_those_who_come_at_once_under_one_name_one_is_remembered(tmp_path, la
         Trust.on_first_use(path).check("kitchen", met, NOW)
 
 
-def test_several_processes_may_remember_at_once(tmp_path):
+def test_several_processes_may_remember_at_once(tmp_path, program):
     path = tmp_path / "known"
     code = """
 import sys
@@ -205,14 +203,8 @@ for number in range(50):
     Trust.on_first_use(Path(sys.argv[1])).check(f"{sys.argv[2]}-{number}", key, 0.0)
     Trust.on_first_use(Path(sys.argv[1])).check(f"shared-{number}", key, 0.0)
 """
-    command = [sys.executable, "-c", code, str(path)]
-    programs = [subprocess.Popen([*command, name]) for name in ("one", "two", "three")]
-    try:
-        assert [program.wait(timeout=60) for program in programs] == [0, 0, 0]
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
+    programs = [program(code, path, name) for name in ("one", "two", "three")]
+    assert [one.output() for one in programs] == [[], [], []]
     for name in ("one", "two", "three", "shared"):
         for number in range(50):
             with pytest.raises(IdentityChanged):

@@ -4,7 +4,19 @@ from typing import Any
 
 import tupelo
 from tupelo.space.dual_api import run_coroutine
-from tupelo.space.reaction import WeakReaction
+from tupelo.space.fetching import FetchingReaction
+from tupelo.values.entry import Entry
+
+
+async def _no_matches() -> list[Entry]:
+    return []
+
+
+def _reaction(space: Any, notices: Any, called: list[Any], once: bool) -> FetchingReaction:
+    def function(entry: Any, step: Any) -> None:
+        called.append(entry)
+
+    return FetchingReaction(space, "here", notices, _no_matches, function, once)
 
 
 def test_a_reaction_that_fires_once_leaves_the_notices_that_already_wait():
@@ -12,10 +24,10 @@ def test_a_reaction_that_fires_once_leaves_the_notices_that_already_wait():
         space = host.space("s")
         space.write_all([("job", 1), ("job", 2)])
         called: list[Any] = []
-        reaction = WeakReaction(space, notices, lambda entry, step: called.append(entry), True)
-        run_coroutine(reaction.run())
+        reaction = _reaction(space, notices, called, True)
+        run_coroutine(reaction.run([]))
         assert called == [("job", 1)]
-        assert not reaction.active
+        assert not (reaction.active or notices.active)
 
 
 def test_a_reaction_ends_when_its_host_is_closed_after_a_notice_came():
@@ -26,16 +38,24 @@ def test_a_reaction_ends_when_its_host_is_closed_after_a_notice_came():
         """The notices of a host that is closed as soon as there is one."""
 
         def __init__(self) -> None:
-            self._notices = space.subscribe(("job", int))
+            self._notices: Any = space.subscribe(("job", int))
 
-        def get(self) -> Any:
+        @property
+        def active(self) -> bool:
+            return bool(self._notices.active)
+
+        async def fetch_next(self) -> Any:
             notice = self._notices.get()
             host.close()
             return notice
 
+        async def leave(self, error: object) -> None:
+            await self._notices.leave(error)
+
     notices = ClosesAfterwards()
     space.write(("job", 1))
     called: list[Any] = []
-    reaction = WeakReaction(space, notices, lambda entry, step: called.append(entry), False)
-    run_coroutine(reaction.run())
+    reaction = _reaction(space, notices, called, False)
+    run_coroutine(reaction.run([]))
     assert called == []
+    assert not reaction.active

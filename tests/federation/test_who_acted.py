@@ -135,7 +135,7 @@ def test_at_another_host_the_agent_of_the_first_acts(threads, until, tmp_path, d
     meet(owner, asker)
     owner.space("jobs").write_all([("for", "host"), ("for", "client"), ("to", "read")])
     with tupelo.connect(f"tupelo://{asker.address}/jobs") as client:
-        agent = asker._core.agents[-1]
+        agent = asker.core.agents[-1]
         assert client.read(("to", "read"), wait=PATIENCE_SECONDS) == ("to", "read")
         assert client.take(("for", "client"), wait=PATIENCE_SECONDS) == ("for", "client")
     assert asker.space("jobs").take(("for", "host"), wait=PATIENCE_SECONDS) == ("for", "host")

@@ -24,17 +24,17 @@ from tupelo.federation.transactions import (
     BranchElsewhere,
     DeciderElsewhere,
     DeciderHere,
-    HostedBranch,
     transaction,
 )
+from tupelo.space.shared import Branch
 
 STEPS = [
     (BranchElsewhere, "prepare"),
-    (HostedBranch, "prepare"),
+    (Branch, "prepare"),
     (DeciderElsewhere, "record"),
     (DeciderHere, "record"),
     (BranchElsewhere, "commit"),
-    (HostedBranch, "commit"),
+    (Branch, "commit"),
 ]
 """With two branches: 0 to 3 are the promises, 4 and 5 the decision, 6 to 9 the telling."""
 

@@ -20,7 +20,6 @@ from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.postgres.handles import LeasedHandle
 from tupelo.postgres.space import PostgresSpace
 from tupelo.space.fetching import FetchingReaction
-from tupelo.space.reaction import WeakReaction
 from tupelo.values.lease import AsyncLease
 
 ASYNC_THINGS = (
@@ -35,7 +34,6 @@ ASYNC_THINGS = (
     FederatedSession,
     FederatedNotices,
     FederatedMatchSet,
-    WeakReaction,
     RemoteHandle,
     PostgresSpace,
     LeasedHandle,

@@ -150,4 +150,4 @@ def test_a_thousand_entries_of_many_shapes(space):
 
 
 def test_the_space_says_its_name(space):
-    assert space.name.partition("-")[0] == "laws" and "laws" in repr(space._port._engine.name)
+    assert space.name.partition("-")[0] == "laws" and "laws" in repr(space)

@@ -159,7 +159,7 @@ def is_refused(caplog: Any) -> bool:
 
 
 def copies_at(bed: Bed, source: str) -> list[Any]:
-    feed = bed.melon._message_store.feed
+    feed = bed.message_store.feed
     assert feed is not None
     streams = [one for one in feed.exchange.streams.values() if host_of(one.source) == source]
     return [entry.fields[:2] for one in streams for entry in one.items.values()]
@@ -232,7 +232,7 @@ async def put_at_a_and_held_at_b(room: Room) -> str:
 
 
 def events_at(room: Room, name: str, source: str) -> list[Any]:
-    streams = room[name].heap._replica.feed.exchange.streams.values()
+    streams = room[name].replica.feed.exchange.streams.values()
     return [e for one in streams if host_of(one.source) == source for e in one.items.values()]
 
 
@@ -301,7 +301,7 @@ def test_a_host_without_an_identity_signs_nothing_and_is_believed_through_others
         await room.together()
         source = await put_at_a_and_held_at_b(room)
         await room.until(lambda: len(events_at(room, "c", source)) == 3)
-        feed = room["c"].heap._replica.feed
+        feed = room["c"].replica.feed
         assert not any(stream.chunks for stream in feed.exchange.streams.values())
 
     meet(scene, *ROW)

@@ -39,6 +39,7 @@ from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.event_heap import factories as requests
 from tupelo.models.event_heap import served as heap_served
 from tupelo.models.event_heap.records import Destroyed, Placed
+from tupelo.models.event_heap.replica import heaps_of
 from tupelo.models.javaspaces import JavaSpace05, LookupService, offer
 from tupelo.models.javaspaces.remote.wire import SERVICE_NAMES
 from tupelo.models.lime import Agent, HostLocation, LimeTupleSpace
@@ -493,7 +494,7 @@ def test_an_agent_of_lime_gets_nothing(house: House, guest: tupelo.Host) -> None
 def is_refused(guest: tupelo.Host, voice: Any, home: str, question: list[Any]) -> bool:
     """Is it refused? If the group changes meanwhile it is asked again."""
     try:
-        answer = guest._await(voice.ask(home, question))
+        answer = guest.now(voice.ask(home, question))
     except NotAllowed:
         return True
     except (PeerLost, UnknownHost):
@@ -504,19 +505,19 @@ def is_refused(guest: tupelo.Host, voice: Any, home: str, question: list[Any]) -
 def test_a_heap_elsewhere_gets_nothing_and_ends_nothing(house: House, guest: tupelo.Host) -> None:
     home = house.host.id
     heap = EventHeap(guest, "kept")
-    replica = heap._replica
+    replica = heaps_of(guest.core).replicas[heap.name]
     until_true(lambda: home in replica.others, "the hosts of the heap know each other")
     assert heap.get_all() == [] and heap.hosts == []
     view = house.view.id
     for voice, questions in {
-        replica.voice: (
-            ["remove", house.heap._replica.feed.source, 1, "request"],
+        replica.sender: (
+            ["remove", heaps_of(house.host.core).replicas["kept"].feed.source, 1, "request"],
             ["order", view, 0],
             ["clone", view],
             ["put", view],
             ["destroy"],
         ),
-        replica.tokens._voice: (
+        replica.tokens.sender: (
             ["take", f"view {view}", 0, 0, [0, home, None]],
             ["take", f"session {house.session}", 0, None, [0, home, None]],
             ["stays"],
@@ -570,11 +571,12 @@ def test_who_may_write_and_not_take_does_not_destroy_a_heap() -> None:
     ):
         home.space("room", access=Access(take=()))
         mine, its = EventHeap(home, "room"), EventHeap(guest, "room")
-        until_true(lambda: its._replica.others and mine.hosts, "they are partners")
+        replicas = heaps_of(guest.core).replicas
+        until_true(lambda: replicas["room"].others and mine.hosts, "they are partners")
         mine.put(Event("tea"))
         assert its.wait(wait=10) == Event("tea")
         guest.core.spaces["tupelo.system.room"].space.write(Destroyed(1))
-        until_true(lambda: its._replica.closed, "it is destroyed there")
+        until_true(lambda: "room" not in replicas, "it is destroyed there")
         EventHeap.create(guest, "room").put(Event("coffee"))
         assert mine.wait(Event("coffee"), wait=10) == Event("coffee")
         assert mine.snoop(Event("tea")) == Event("tea")

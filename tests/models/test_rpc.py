@@ -237,9 +237,9 @@ def test_what_is_no_call_is_refused_and_harms_nobody(row: Row) -> None:
     for args in (b"", b"\xc1", b"\x07", b"\x91" * 100_000):
         invoke = module.InvokeRequest("call", remote._target.object, "area", args)
         with pytest.raises(BadFrame, match="a call cannot be read"):
-            row.hosts[0]._await(registry._voice.ask(remote.host, invoke))
+            row.hosts[0].now(registry.sender.ask(remote.host, invoke))
     # Nor does an answer matter that nobody waits for.
-    row.hosts[0]._await(registry._voice.ask(remote.host, module.CallDone("some call")))
+    row.hosts[0].now(registry.sender.ask(remote.host, module.CallDone("some call")))
     assert remote.invoke("area") == 1
 
 
@@ -494,7 +494,7 @@ def test_both_methods_of_an_async_program_are_called_from_either_door(row: Row) 
             own = await rpc.find(Clock)
             assert own is not None
             giving_up = asyncio.ensure_future(own.invoke("wait"))
-            awaited = registry_of(host.core, "rpc")._awaited
+            awaited = registry_of(host.core, "rpc").awaited
             while not awaited:
                 await asyncio.sleep(0)
             giving_up.cancel()
@@ -661,8 +661,8 @@ def test_a_call_is_made_once_or_says_what_is_known_of_it(seed: int) -> None:
         garden.network.heal()
         await asyncio.gather(*callers, return_exceptions=True)  # Some were killed.
         registries = [registry_of(bed.core, "rpc") for bed in garden.hosts.values()]
-        await garden.until(lambda: all(not one._awaited for one in registries), "nobody waits")
-        await garden.until(lambda: all(one._running == 0 for one in registries), "nothing runs")
+        await garden.until(lambda: all(not one.awaited for one in registries), "nobody waits")
+        await garden.until(lambda: all(one.running == 0 for one in registries), "nothing runs")
         await garden.until(
             lambda: all(len(one.broker.hosts) == 4 for one in registries), "all meet"
         )

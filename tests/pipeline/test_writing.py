@@ -41,7 +41,7 @@ from tupelo.errors import (
     SpaceFull,
     WrongPassword,
 )
-from tupelo.federation.client.handles import RemoteTransaction
+from tupelo.federation.client.handles import RemoteSpaceTransaction
 from tupelo.federation.identity.access import Access
 from tupelo.pipeline import sink
 from tupelo.pipeline.sink import BatchWriter, SinkTask, Sunk, WriteOptions, encoding_of
@@ -362,14 +362,14 @@ def test_a_batch_that_nobody_can_write_again_is_forgotten_in_time(company, clock
 def test_one_who_is_about_to_commit_is_waited_for(host, jobs, later, until, monkeypatch):
     arrived: list[Any] = []
     go: list[bool] = []
-    commit = RemoteTransaction.commit
+    commit = RemoteSpaceTransaction.commit
 
     def slow(txn):
         arrived.append(txn)
         until(lambda: go, "it may commit")
         return commit(txn)
 
-    monkeypatch.setattr(RemoteTransaction, "commit", slow)
+    monkeypatch.setattr(RemoteSpaceTransaction, "commit", slow)
     first = later(task(host).write, rows(*range(5)))
     until(lambda: arrived)
     second = later(task(host).write, rows(*range(5)))
@@ -385,14 +385,14 @@ def test_one_who_is_about_to_for_too_long_is_not_taken_for_none(
 ):
     arrived: list[Any] = []
     go: list[bool] = []
-    commit = RemoteTransaction.commit
+    commit = RemoteSpaceTransaction.commit
 
     def slow(txn):
         arrived.append(txn)
         until(lambda: go, "it may commit")
         return commit(txn)
 
-    monkeypatch.setattr(RemoteTransaction, "commit", slow)
+    monkeypatch.setattr(RemoteSpaceTransaction, "commit", slow)
     first = later(task(host).write, rows(*range(5)))
     until(lambda: arrived)
     monkeypatch.setattr(sink, "RIVAL_SECONDS", 0.3)
@@ -430,7 +430,7 @@ def test_of_two_who_wait_for_each_other_one_gives_way(host, jobs, later, until, 
 
 
 def test_if_the_answer_to_a_commit_is_lost_it_is_found_out(host, jobs, monkeypatch):
-    commit = RemoteTransaction.commit
+    commit = RemoteSpaceTransaction.commit
     before: list[bool] = []
 
     def lost(txn):
@@ -440,7 +440,7 @@ def test_if_the_answer_to_a_commit_is_lost_it_is_found_out(host, jobs, monkeypat
             txn.abort()
         raise PeerLost("kitchen", "commit", in_doubt=True)
 
-    monkeypatch.setattr(RemoteTransaction, "commit", lost)
+    monkeypatch.setattr(RemoteSpaceTransaction, "commit", lost)
     with pytest.raises(PeerLost):
         task(host).write(rows(1))
     assert numbers(jobs) == []

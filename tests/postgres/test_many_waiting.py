@@ -107,7 +107,7 @@ def test_an_operation_that_is_interrupted_at_any_statement_is_done_or_not(
     """Before or after each statement that it sends."""
     with tupelo.connect(url) as space:
         database: Any = space.database  # type: ignore[attr-defined]
-        execute = type(database)._execute
+        execute = type(database).run
         left = [-1]
 
         async def interrupted(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -119,7 +119,7 @@ def test_an_operation_that_is_interrupted_at_any_statement_is_done_or_not(
                 raise Interrupt
             return answer
 
-        monkeypatch.setattr(type(database), "_execute", interrupted)
+        monkeypatch.setattr(type(database), "run", interrupted)
         space.write(("b", 0))
         step = 0
         while True:

@@ -34,14 +34,14 @@ def space() -> Iterator[Any]:
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows in each answer of the server."""
     counts: list[int] = []
-    execute = BlockingDatabase._execute
+    execute = BlockingDatabase.run
 
     async def counting(*arguments: Any) -> Any:
         rows = await execute(*arguments)
         counts.append(len(rows))
         return rows
 
-    monkeypatch.setattr(BlockingDatabase, "_execute", counting)
+    monkeypatch.setattr(BlockingDatabase, "run", counting)
     return counts
 
 

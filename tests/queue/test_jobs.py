@@ -1,9 +1,7 @@
 """The job queue: results, retries, priorities, delays, dead letters, workers that stop or die."""
 
 import asyncio
-import os
 import signal
-import subprocess
 import sys
 import threading
 from typing import Any, cast
@@ -11,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 import tupelo
+from tests.conftest import Program
 from tupelo.errors import BadArgument
 from tupelo.queue import (
     JobCancelled,
@@ -451,20 +450,13 @@ print("stopped", flush=True)
 """
 
 
-def start_worker(url: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WORKER, url], stdout=subprocess.PIPE, text=True, env=os.environ
-    )
-
-
 def test_the_job_of_a_killed_worker_is_done_by_another():
     with tupelo.Host("office", listen=0) as host:
         url = f"{host.url}jobs"
-        with tupelo.connect(url) as space, start_worker(url) as doomed:
+        with tupelo.connect(url) as space, Program(WORKER, url) as doomed:
             queue = JobQueue(space, "pictures")
             job = queue.submit("sleep", 3600)
-            assert doomed.stdout is not None
-            assert doomed.stdout.readline() == "begun\n"
+            assert doomed.line() == "begun"
             doomed.kill()
             queue.task(name="sleep")(lambda seconds: f"not for {seconds} s")
             worker = threading.Thread(target=queue.work)
@@ -477,12 +469,11 @@ def test_the_job_of_a_killed_worker_is_done_by_another():
 def test_sigterm_lets_a_worker_finish_its_job():
     with tupelo.Host("office", listen=0) as host:
         url = f"{host.url}jobs"
-        with tupelo.connect(url) as space, start_worker(url) as worker:
+        with tupelo.connect(url) as space, Program(WORKER, url) as worker:
             job = JobQueue(space, "pictures").submit("sleep", 0.5)
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "begun\n"
+            assert worker.line() == "begun"
             worker.send_signal(signal.SIGTERM)
-            assert worker.stdout.readline() == "stopped\n"
+            assert worker.line() == "stopped"
             assert worker.wait(PATIENCE_SECONDS) == 0
             assert job.result(0) == "slept"
 

@@ -202,7 +202,7 @@ async def change_all_the_time(town: Town, times: int) -> None:
         await asyncio.gather(*(home.enter() for home in town.members[1:3]))
         await town.grouped()
         gone = town.members.pop()
-        await gone.server.disengage()
+        await gone.server.group.leave()
         await gone.leave()
         await town.grouped()
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 import tupelo
+from tests.conftest import core_of
 from tests.simulation import domain, model
 from tests.simulation.domain import Asking, Ordering
 from tests.simulation.test_stateful import (
@@ -178,7 +179,7 @@ class ManyDoors(Programs):
         else:
             self.cref = self.capi.lookup_container(None, None, "c")
         self.space = self.cref.space
-        self.space._port._core.reactions_max = REACTIONS_MAX
+        core_of(self.space).reactions_max = REACTIONS_MAX
         self.door = self.cref.aio
 
     def close(self) -> None:

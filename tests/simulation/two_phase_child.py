@@ -104,7 +104,7 @@ def live(order: dict[str, Any]) -> None:
     manager.recover(*spaces)
     left, right = (space.read_all() for space in spaces)
     in_doubt = [txn.id for space in spaces for txn in space.in_doubt()]
-    say("seen", left, right, in_doubt, manager._log_space.read_all())
+    say("seen", left, right, in_doubt, manager.log.read_all())
     hops = {token: hop for _, token, hop in left + right}
     workers = [Worker(number, order["seed"], manager, hops) for number in range(WORKERS)]
     for worker in workers[1:]:

@@ -40,6 +40,7 @@ from tupelo.models.javaspaces import (
     Transaction,
     TransactionManager,
 )
+from tupelo.space.port import port_of
 
 VOTE_SECONDS = 30.0
 LEASE_SECONDS = 1_000.0
@@ -241,9 +242,9 @@ class Member:
         door = aio.Space if "async" in self.kind else tupelo.Space
         options: dict[str, Any] = {"path": self.path} if self.path else {}
         self.space = door(self.name, clock=self.world.clock, **options)
-        self.engine = self.space._port._engine
-        self.dead = False
-        self.engine.flush = partial(self.world.flush, self.engine.flush)
+        engine: Any = port_of(self.space)._engine
+        engine.flush = partial(self.world.flush, engine.flush)
+        self.engine, self.dead = engine, False
         self.call(self.space.react, ("poison", int), refuse)
 
     def fill(self) -> None:
@@ -257,7 +258,7 @@ class Member:
 
     def seen(self) -> list[Entry]:
         """What anybody would see now, without waiting for the disk."""
-        with self.space._port.atomic():
+        with port_of(self.space).atomic():
             return [entry.fields for entry in self.engine.core.store]
 
     def die(self) -> None:
@@ -266,7 +267,7 @@ class Member:
             self.dead = True
             kill(self.engine)
             if "async" in self.kind:
-                self.space._port.flusher.close()
+                port_of(self.space).flusher.close()
 
     def close(self) -> None:
         if not self.dead:
@@ -329,8 +330,8 @@ class World:
         self.manager = self.make_manager(
             self.folder / "log", clock=self.clock, vote_seconds=VOTE_SECONDS
         )
-        log = self.manager._log_space
-        self.log_engine = log._port._engine
+        log = self.manager.log
+        self.log_engine = port_of(log)._engine
         flush = partial(self.flush, self.log_engine.flush)
         log._flush = flush
         self.log_engine.flush = flush  # type: ignore[method-assign]
@@ -540,7 +541,7 @@ class World:
 
     def check_rest(self) -> None:
         """Nothing is left over: no promise, no decision, no lock, no entry too many or too few."""
-        log = self.manager._log_space.read_all()
+        log = self.manager.log.read_all()
         assert [entry[0] for entry in log] == ["manager"], f"decisions are left: {log}"
         assert not self.manager._live, f"transactions are left: {self.manager._live}"
         for member in self.members:
@@ -553,7 +554,7 @@ class World:
                 assert not in_doubt, f"{member.name} has {[t.id for t in in_doubt]} in doubt"
                 everything = member.call(member.space.read_all)
                 assert sorted(map(repr, everything)) == sorted(map(repr, member.there)), member.name
-                with member.space._port.atomic():
+                with port_of(member.space).atomic():
                     assert member.engine.core.read_locks == 0
                     assert not member.engine.core.transactions
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tupelo
+from tests.conftest import waiting_at
 
 
 def interrupt(call: threading.Thread) -> None:
@@ -36,10 +37,6 @@ def ctrl_c(until):
         helper.join()
 
 
-def waiting(space: Any) -> int:
-    return len(list(space._port._core.waiting))
-
-
 @pytest.mark.parametrize("verb", ["take", "take_all", "read"])
 def test_a_thread_interrupted_at_the_moment_of_delivery_loses_nothing(park, verb):
     space = tupelo.Space()
@@ -48,7 +45,7 @@ def test_a_thread_interrupted_at_the_moment_of_delivery_loses_nothing(park, verb
     space.write(("a",))
     with pytest.raises(KeyboardInterrupt):
         call.result()
-    assert space.read_all() == [("a",)] and waiting(space) == 0
+    assert space.read_all() == [("a",)] and waiting_at(space) == 0
     assert space.take(("a",), wait=0) == ("a",)
 
 
@@ -101,20 +98,20 @@ def test_a_notice_that_an_interrupted_thread_did_not_get_is_the_next_ones(later,
 
 def test_ctrl_c_ends_a_wait_and_loses_nothing(ctrl_c):
     space = tupelo.Space()
-    ctrl_c(lambda: waiting(space))
+    ctrl_c(lambda: waiting_at(space))
     with pytest.raises(KeyboardInterrupt):
         space.take(("a",))
-    assert waiting(space) == 0
+    assert waiting_at(space) == 0
     space.write(("a",))
     assert space.take(("a",), wait=0) == ("a",)
 
 
 def test_ctrl_c_ends_a_wait_with_patience_too(ctrl_c):
     space = tupelo.Space()
-    ctrl_c(lambda: waiting(space))
+    ctrl_c(lambda: waiting_at(space))
     with pytest.raises(KeyboardInterrupt):
         space.read(("a",), wait=100)
-    assert waiting(space) == 0
+    assert waiting_at(space) == 0
 
 
 def test_a_thread_that_ends_with_an_error_of_its_own_gives_back_what_its_transaction_held(later):

@@ -23,6 +23,7 @@ from tupelo.errors import (
     TransactionError,
 )
 from tupelo.models.javaspaces import JavaSpace05
+from tupelo.space.port import port_of
 from tupelo.space.shared import SharedTransaction
 
 PLACES = [(door, store) for door in ("blocking", "async") for store in ("memory", "durable")]
@@ -734,7 +735,7 @@ def test_transactions_that_have_run_out_may_be_used_from_two_spaces_at_once():
     together = threading.Barrier(2)
 
     def use(space: tupelo.Space, txn: SharedTransaction) -> None:
-        with space._port.atomic():  # as an operation does
+        with port_of(space).atomic():  # as an operation does
             together.wait()
             with pytest.raises(TransactionEnded):
                 space.take(wait=0, txn=txn)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import tupelo
+from tests.conftest import waiting_at
 from tests.space.test_cancellation import cancelled, parked
 from tests.space.test_interrupts import interrupt
 from tupelo import Capacity, aio
@@ -13,10 +14,6 @@ from tupelo import Capacity, aio
 
 def full(space_class: Any = tupelo.Space) -> Any:
     return space_class(capacity=Capacity(entries=1))
-
-
-def writers(space: Any) -> int:
-    return len(list(space._port._core.waiting.writers))
 
 
 def test_a_cancelled_writer_writes_nothing(run):
@@ -30,7 +27,7 @@ def test_a_cancelled_writer_writes_nothing(run):
         assert await cancelled(first)
         await space.take(("n", 0))
         await second
-        assert await space.read_all() == [("n", 2)] and writers(space) == 0
+        assert await space.read_all() == [("n", 2)] and waiting_at(space) == 0
 
     run(main)
 
@@ -43,7 +40,7 @@ def test_what_was_written_when_the_writer_was_cancelled_stays_written(run):
         await space.take(("n", 0))  # It is written now, but the task has not run yet.
         task.cancel()
         assert await cancelled(task)
-        assert await space.read_all() == [("n", 1)] and writers(space) == 0
+        assert await space.read_all() == [("n", 1)] and waiting_at(space) == 0
 
     run(main)
 
@@ -74,7 +71,7 @@ def test_an_interrupted_writer_is_in_nobodys_way(park):
     space.take(("n", 0))
     with pytest.raises(KeyboardInterrupt):
         call.result()
-    assert space.read_all() in ([("n", 1)], []) and writers(space) == 0
+    assert space.read_all() in ([("n", 1)], []) and waiting_at(space) == 0
 
 
 def test_a_durable_write_that_waited_is_on_disk_when_it_returns(tmp_path, park):

@@ -1,8 +1,5 @@
-"""Files on a real disk, and programs of their own to fight over them."""
+"""Spaces in files on a real disk."""
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -41,47 +38,6 @@ def reopened(open_space):
         return answer
 
     return reopen
-
-
-class Program(subprocess.Popen[str]):
-    """Another Python program; it may be asked and answers line by line."""
-
-    def __init__(self, code: str, *args: object) -> None:
-        super().__init__(
-            [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def line(self) -> str:
-        assert self.stdout is not None
-        line = self.stdout.readline()
-        if not line:
-            _, errors = self.communicate()
-            raise AssertionError(f"the program ended: {errors}")
-        return line.strip()
-
-    def output(self) -> list[str]:
-        out, errors = self.communicate(timeout=60)
-        assert self.returncode == 0, errors
-        return out.splitlines()
-
-
-@pytest.fixture
-def program():
-    """`program(code, *args)` starts one; those still running at the end are killed."""
-    started: list[Program] = []
-
-    def start(code: str, *args: object) -> Program:
-        started.append(Program(code, *args))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.kill()
-        one.communicate()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 import tupelo
 from tupelo.errors import BadArgument, DamagedFile, JournalError, JournalFailed, SpaceInUse
+from tupelo.space.port import port_of
 from tupelo.store import highwater, sqlite
 from tupelo.store.checking import examine, salvage
 from tupelo.store.highwater import file_of, read_mark
@@ -90,7 +91,7 @@ def images(tmp_path_factory):
         fill(space)
         crashed = files_of(path)
         assert list(crashed) == ["", "-wal", ".high"]
-        space._port.crash()
+        port_of(space).crash()
     path = put(crashed, folder / "closed")
     opened(path).close()
     closed = files_of(path)

@@ -483,7 +483,7 @@ def test_writers_that_trim_and_compact_meanwhile_lose_nothing(open_space, reopen
     space = open_space(durability="process")
     writers = [later(lambda k=k: [space.write(("n", k, i)) for i in range(50)]) for k in range(4)]
     while any(writer.waits for writer in writers):
-        space.trim(before=space._port._core.log.position // 2)
+        space.trim(before=port_of(space).position // 2)
         space.compact()
     for writer in writers:
         writer.result()
@@ -534,12 +534,11 @@ OLDER: list[tuple[int, list[str]]] = [
 
 
 @pytest.mark.parametrize(("form", "lacking"), OLDER)
-def test_a_file_of_an_older_format_is_taken_over(open_space, form, lacking):
+def test_a_file_of_an_older_format_is_taken_over(open_space, path, form, lacking):
     space = open_space()
     space.write(("old", 1))
     space.take(("old", 1), wait=0)
     space.write(("old", 2))
-    path = space._port._engine.saved.path
     space.close()
     make_older(path, form, lacking)
     with tupelo.Space(path=path, log_reads=True) as space:
@@ -625,12 +624,11 @@ def test_a_space_that_an_older_version_made_count_from_elsewhere_is_mended(
     assert len(numbers) == 8 and numbers == sorted(set(numbers)) and numbers[-1] < 100
 
 
-def test_leases_of_an_older_format_are_taken_over(open_space, clock):
+def test_leases_of_an_older_format_are_taken_over(open_space, path, clock):
     space = open_space()
     space.write(("short",), lease=10)
     space.write(("long",), lease=1_000)
     space.write(("always",))
-    path = space._port._engine.saved.path
     space.close()
     make_older(path, 3, ["lease"])
     for _ in range(2):  # The second time it is of our format.
@@ -641,13 +639,12 @@ def test_leases_of_an_older_format_are_taken_over(open_space, clock):
         assert space.read_all() == [("long",), ("always",)]
 
 
-def test_a_renewal_leaves_the_row_of_the_writing_as_it_was(open_space, clock):
+def test_a_renewal_leaves_the_row_of_the_writing_as_it_was(open_space, path, clock):
     space = open_space()
     start = clock.now()
     leases = [space.write(("n", number), lease=10) for number in range(3)]
     leases[0].renew(100)
     leases[1].renew(None)
-    path = space._port._engine.saved.path
     space.close()
     with tupelo.Space(path=path, clock=clock) as space:
         expected = [*[start + 10] * 3, start + 100, None]

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tupelo.store.index import Run
+from tupelo.store.index import EntryRun
 from tupelo.values.entry import Entry, shape_of
 
 SHAPE = shape_of(None, (int,))
@@ -15,7 +15,7 @@ class RunMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.run_ = Run()
+        self.run_ = EntryRun()
         self.arrivals = 0
         self.living: list[Entry] = []
         self.gone: list[Entry] = []
@@ -74,7 +74,7 @@ TestRun.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_a_queue_does_not_keep_what_has_gone():
-    run = Run()
+    run = EntryRun()
     for i in range(1, 5_001):
         run.items.append(Entry((i,), SHAPE, "here", i, i))
         if i > 10:
@@ -86,7 +86,7 @@ def test_a_queue_does_not_keep_what_has_gone():
 
 
 def test_entries_may_go_while_one_looks():
-    run = Run()
+    run = EntryRun()
     entries = [Entry((i,), SHAPE, "here", i, i) for i in range(1, 400)]
     run.items.extend(entries)
     seen = []

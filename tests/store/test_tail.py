@@ -9,6 +9,7 @@ import pytest
 import tupelo
 from tests.store.test_reopening import OLDER, make_older
 from tupelo.errors import BadArgument
+from tupelo.space.port import port_of
 from tupelo.store import tail
 from tupelo.store.journal import MemoryJournal
 from tupelo.values.change import Change
@@ -24,7 +25,7 @@ def space(request, tmp_path):
 
 
 def columns_of(space: tupelo.Space, *names: str) -> list[list[Any]]:
-    *_, columns = space._port._engine.log_columns(names, 1, 100)
+    *_, columns = port_of(space).log_columns(names, 1, 100)
     return [list(column) for column in columns]
 
 

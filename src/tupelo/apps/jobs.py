@@ -15,6 +15,7 @@ from tupelo.apps.shell import (
     NO_MATCH,
     PASSWORD_HELP,
     SPACE_HELP,
+    aligned,
     clear_errors,
     complain,
     examples,
@@ -117,11 +118,11 @@ def _print_status(space: tupelo.SpaceLike, queue: str | None, as_lines: bool) ->
                 "-" if next_ is None else f"in {max(0.0, next_ - now):.0f} s",
             )
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for i, line in enumerate(lines):
-        first, *others = (text.rjust(width) for text, width in zip(line, widths, strict=True))
-        print("  ".join((line[0].ljust(len(first)), *others)).rstrip())
-        for held in rows[i - 1]["in_hand"] if i else ():
+    titles, *shown = aligned(lines)
+    print(titles)
+    for line, row in zip(shown, rows, strict=True):
+        print(line)
+        for held in row["in_hand"]:
             print(f"  in hand: {held['jobs']} of {one_line(held['name'] or held['id'])}")
 
 

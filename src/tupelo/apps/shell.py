@@ -97,10 +97,17 @@ def print_rows(rows: Sequence[dict[str, Any]], json: bool | None) -> None:
         return
     for titles, group in groupby(rows, tuple):
         lines = [titles, *(tuple("-" if v is None else str(v) for v in r.values()) for r in group)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            print("  ".join(padded).rstrip())
+        print("\n".join(aligned(lines)))
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells as text in columns, numbers to the right. The first line has the titles."""
+    columns = []
+    for column in zip(*lines, strict=True):
+        width = max(map(len, column))
+        is_number = all(re.fullmatch(r"[\d,.]+|-", cell) for cell in column[1:])
+        columns.append([cell.rjust(width) if is_number else cell.ljust(width) for cell in column])
+    return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
 
 
 def say(what: object) -> None:

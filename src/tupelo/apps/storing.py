@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from tupelo.apps.shell import (
+    aligned,
     clear_errors,
     examples,
     in_json,
@@ -126,10 +127,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         return
     lines = [[key.replace("_", " ") for key in rows[0]]]
     lines += [[_cell(key, value) for key, value in row.items()] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for first, *others in lines:
-        cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
-        print("  ".join((first.ljust(widths[0]), *cells)).rstrip())
+    print("\n".join(aligned(lines)))
 
 
 def _cell(key: str, value: Any) -> str:

@@ -28,12 +28,12 @@ from tupelo.errors import (
     UnknownTransaction,
 )
 from tupelo.federation.client.channel import Channel
-from tupelo.federation.client.handles import RemoteTransaction
+from tupelo.federation.client.handles import RemoteSpaceTransaction
 from tupelo.federation.client.space import RemoteCapable, RemoteSpace
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.decisions import (
     COORDINATOR,
-    Told,
+    Participants,
     branch_id,
     decider_of,
     spanning_id,
@@ -86,12 +86,12 @@ class Decider(ABC):
     id: str
 
     @abstractmethod
-    def record(self, told: Told) -> None:
+    def record(self, told: Participants) -> None:
         """Record the commit, for these branches. CannotCommit if it was given up; OutcomeUnknown if
         the host does not answer."""
 
     @abstractmethod
-    def recorded(self, told: Told) -> bool:
+    def recorded(self, told: Participants) -> bool:
         """Is the commit recorded? If not, it never will be."""
 
     @abstractmethod
@@ -118,10 +118,10 @@ class DeciderHere(Decider):
         self._host = host
         self.id = spanning_id(host.id, host.address, host.incarnation, uuid4().hex)
 
-    def _decide(self, told: Told) -> bool | None:
+    def _decide(self, told: Participants) -> bool | None:
         return self._host.deciding.decide(self.id, told, self._host.incarnation)
 
-    def record(self, told: Told) -> None:
+    def record(self, told: Participants) -> None:
         try:
             stands = self._decide(told)
         except SpaceClosed as error:
@@ -129,7 +129,7 @@ class DeciderHere(Decider):
         if not stands:
             raise CannotCommit(self.id, f"the host {self._host.name!r}", "it was given up")
 
-    def recorded(self, told: Told) -> bool:
+    def recorded(self, told: Participants) -> bool:
         return not self._decide([])
 
     def forget(self, txn_id: str, participant: str) -> None:
@@ -151,7 +151,7 @@ class DeciderElsewhere(Decider):
     def __init__(self, space: RemoteSpace) -> None:
         self._space = space
         self._channel = space.channel
-        self._hop = CommitBridge(space)
+        self._bridge = CommitBridge(space)
         self._refused = False
         if not space.is_async and self._channel.awaits_link:
             run_coroutine(
@@ -161,17 +161,17 @@ class DeciderElsewhere(Decider):
         self.id = spanning_id(space.host_id, space.peer, self._channel.session, uuid4().hex)
         self._own = branch_id(self.id, uuid4().hex)  # a secret, like the ids of branches
 
-    def record(self, told: Told) -> None:
+    def record(self, told: Participants) -> None:
         if self._channel.serial != self._serial or self._channel.closed:
             self._refuse("the link to it was lost, and with it the transaction")
         try:
-            stands = self._hop.run(self._decide([*told, (self._own, COORDINATOR)], self._serial))
+            stands = self._bridge.run(self._decide([*told, (self._own, COORDINATOR)], self._serial))
         except TupeloError as error:
             stands = self._learn(error)
         if not stands:
             self._refuse("it has given the transaction up")
         # If this message is lost, the record is kept for a while.
-        self._hop.soon(self._channel.tell, wire.Forget(0, self._own, COORDINATOR))
+        self._bridge.soon(self._channel.tell, wire.Forget(0, self._own, COORDINATOR))
 
     def _refuse(self, reason: str) -> NoReturn:
         self._refused = True
@@ -185,16 +185,16 @@ class DeciderElsewhere(Decider):
             label = f"the host at {self._space.peer}"
             raise OutcomeUnknown(self.id, label, f"{failure}; then {error}") from error
 
-    def recorded(self, told: Told) -> bool:
+    def recorded(self, told: Participants) -> bool:
         if self._refused:
             return False
-        given_up = self._hop.run(self._decide([]))
+        given_up = self._bridge.run(self._decide([]))
         if given_up is None:
             label = f"the host at {self._space.peer}"
             raise OutcomeUnknown(self.id, label, "it may have lost its record of it")
         return not given_up
 
-    async def _decide(self, told: Told, on_link: int | None = None) -> bool | None:
+    async def _decide(self, told: Participants, on_link: int | None = None) -> bool | None:
         # Over the channel, since the space may be closed meanwhile.
         message = wire.Decide(0, self.id, told)
         answer: bool | None = (await self._channel.ask(message, self._space, on_link)).value
@@ -202,13 +202,13 @@ class DeciderElsewhere(Decider):
 
     def forget(self, txn_id: str, participant: str) -> None:
         message = wire.Forget(0, txn_id, participant)
-        if not self._hop.is_here():
+        if not self._bridge.is_here():
             with suppress(LinkError):
-                self._hop.run(self._channel.ask(message, self._space, self._serial))
+                self._bridge.run(self._channel.ask(message, self._space, self._serial))
                 return
         # Over the next link, in the background.
         later = partial(self.forget_there, txn_id, participant)
-        self._hop.soon(self._channel.start, later, "tupelo-forget")
+        self._bridge.soon(self._channel.start, later, "tupelo-forget")
 
     async def forget_there(self, txn_id: str, participant: str) -> None:
         # Without a next link a record too many is kept.
@@ -229,12 +229,12 @@ class DeciderInDatabase(Decider):
 
     def __init__(self, space: Any) -> None:
         self._space = space
-        self._hop = CommitBridge(space)
+        self._bridge = CommitBridge(space)
         self.id = spanning_id(space.database.identity, "", "", uuid4().hex)
         self.database = space.database
-        self.branch = DatabaseBranch(space, self.id, self._hop)
+        self.branch = DatabaseBranch(space, self.id, self._bridge)
 
-    def record(self, told: Told) -> None:
+    def record(self, told: Participants) -> None:
         try:
             self.branch.decide(told)
         except PeerLost as error:
@@ -242,11 +242,11 @@ class DeciderInDatabase(Decider):
                 raise OutcomeUnknown(self.id, self.branch.label, str(error)) from error
             raise
 
-    def recorded(self, told: Told) -> bool:
+    def recorded(self, told: Participants) -> bool:
         return self.branch.decided()
 
     def forget(self, txn_id: str, participant: str) -> None:
-        self._hop.run(self.forget_there(txn_id, participant))
+        self._bridge.run(self.forget_there(txn_id, participant))
 
     async def forget_there(self, txn_id: str, participant: str) -> None:
         if txn_id != self.id:
@@ -336,15 +336,6 @@ async def _end_at(port: Port, txn: Txn, commits: bool) -> None:
 # Branches
 
 
-class HostedBranch(Branch):
-    """A branch in a space of this process, which may belong to a host. A host asks the decider, so
-    the decision must be recorded even if the space is in memory."""
-
-    def __init__(self, port: Port, state: Any) -> None:
-        super().__init__(port, state)
-        self.lasting = True
-
-
 class BranchElsewhere:
     """The branch of a transaction in a remote space."""
 
@@ -359,13 +350,13 @@ class BranchElsewhere:
         self.txn_id = ""
         self.lasting = True  # Its host outlives this program, and will ask.
         self.label = f"the space {space.name!r} at {space.peer}"
-        self.txn: RemoteTransaction | None = None
+        self.txn: RemoteSpaceTransaction | None = None
         self._space = space
         self._channel: Channel = space._channel
         self._decider = decider
         self._new_id = new_id
         self._above = above
-        self._hop = CommitBridge(space)
+        self._bridge = CommitBridge(space)
         self._turn: Any = asyncio.Lock() if space.is_async else ThreadLock()
         self._link: int | None = None
         self._over = False
@@ -374,7 +365,7 @@ class BranchElsewhere:
 
     # Beginning
 
-    async def begun(self, lease: float | None) -> RemoteTransaction:
+    async def begun(self, lease: float | None) -> RemoteSpaceTransaction:
         """The transaction at the host; the first call begins it."""
         async with self._turn:
             if self.txn is None:
@@ -391,7 +382,7 @@ class BranchElsewhere:
             self._channel.tell(wire.End(0, name, self.txn_id, "abort"))
             raise
         self._link = call.serial
-        self.txn = RemoteTransaction(self._space, call.serial, *call.value)
+        self.txn = RemoteSpaceTransaction(self._space, call.serial, *call.value)
         if self._over:  # The transaction has ended meanwhile.
             await self._abort()
 
@@ -409,7 +400,7 @@ class BranchElsewhere:
             return "not changed"
         self._may_be_prepared = True
         self.txn.promised()
-        vote: Vote = self._hop.run(self._tell("prepare", self._link))
+        vote: Vote = self._bridge.run(self._tell("prepare", self._link))
         if vote == "not changed":
             self._has_ended("committed")
         return vote
@@ -420,7 +411,7 @@ class BranchElsewhere:
             return "not changed"
         self._committed = None
         try:
-            self._hop.run(self._tell("commit", self._link))
+            self._bridge.run(self._tell("commit", self._link))
         except PeerLost as error:
             self._committed = None if error.in_doubt else False
             raise
@@ -435,11 +426,11 @@ class BranchElsewhere:
             return
         link, self._link = self._link, None  # A later attempt may use another link.
         try:
-            self._hop.run(self._tell_commit(link))
+            self._bridge.run(self._tell_commit(link))
         except PeerLost:
             # The host will ask the decider, unless it has committed and only its answer is lost;
             # then nobody else removes the record.
-            self._hop.soon(self._channel.start, self._commit_again, "tupelo-commit")
+            self._bridge.soon(self._channel.start, self._commit_again, "tupelo-commit")
             raise
         finally:
             self._has_ended("committed")
@@ -466,10 +457,10 @@ class BranchElsewhere:
         self._over = True
         if self.txn is None:
             return
-        if self._hop.is_here():
+        if self._bridge.is_here():
             self._channel.start(self._abort, "tupelo-abort")
         else:
-            self._hop.run(self._abort())
+            self._bridge.run(self._abort())
 
     async def _abort(self) -> None:
         try:
@@ -522,8 +513,7 @@ class SpanningTransaction(SharedTransaction, RemoteCapable, DatabaseCapable):
         self._databases = list(databases)
         self._elsewhere: dict[tuple[Channel, str], BranchElsewhere] = {}
         self._in_databases: dict[Any, DatabaseBranch] = {}
-        if decider is not None and not isinstance(decider, DeciderInDatabase):
-            self._branch_type = HostedBranch
+        self._is_decided_by_host = not isinstance(decider, DeciderInDatabase | None)
         super().__init__(
             clock,
             lease,
@@ -560,7 +550,7 @@ class SpanningTransaction(SharedTransaction, RemoteCapable, DatabaseCapable):
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         return self.decider
 
-    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteTransaction:
+    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteSpaceTransaction:
         if space.is_async is not self.is_async:
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         decider = self.decider_for(space)
@@ -592,6 +582,12 @@ class SpanningTransaction(SharedTransaction, RemoteCapable, DatabaseCapable):
                 self._in_databases[space.database] = branch
                 self._members.append(branch)
         return await branch.begun(space)
+
+    def _new_branch(self, port: Port, state: Txn) -> Branch:
+        branch = super()._new_branch(port, state)
+        # A host asks the decider, so the decision is recorded even if the space is in memory.
+        branch.lasting = branch.lasting or self._is_decided_by_host
+        return branch
 
     def _new_branch_id(self) -> str:
         """The id of a branch in this process; a secret one if a decider may be asked about it."""

@@ -152,12 +152,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         self: TupleSpace[Async], space: AsyncSpaceLike, *, eval_on: EvalOn = ...
     ) -> None: ...
 
-    def __init__(
-        self,
-        space: AnySpace | str = "linda",
-        *,
-        eval_on: EvalOn = "threads",
-    ) -> None:
+    def __init__(self, space: AnySpace | str = "linda", *, eval_on: EvalOn = "threads") -> None:
         if eval_on not in ("threads", "processes"):
             raise BadArgument("eval_on", '"threads" or "processes"', eval_on)
         if not isinstance(space, str) and not is_space(space):
@@ -276,7 +271,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
                 self._processes = ProcessPoolExecutor(mp_context=context)
             try:
                 return self._processes.submit(compute)
-            except BrokenProcessPool:  # A child has died; the next one starts afresh.
+            except BrokenProcessPool:  # A child has died: start new ones.
                 self._processes = None
                 return self._start(compute)
         # A thread for each, not a pool: live tuples may wait for one another in the space.
@@ -331,17 +326,13 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         if isinstance(self.space, RemoteSpace):
             offered = encode_any(fields, "fields")
             name = self.space.name
-            met = await invoke(
-                self.space,
-                *("linda", "exchange", offered),
-                about=name,
-                wait=wait,
-                handed_over=True,
+            answered = await invoke(
+                self.space, *("linda", "exchange", offered), about=name, wait=wait, handed_over=True
             )
-            return None if met is None else tuple(read_any(met))
-        meeting = _meeting_of(port_of(self.space))
+            return None if answered is None else tuple(read_any(answered))
+        offers = _offers_of(port_of(self.space))
         return await _exchange(
-            asynchronous.Space(meeting) if self.is_async else meeting, fields, wait
+            asynchronous.Space(offers) if self.is_async else offers, fields, wait
         )
 
     @dual_api
@@ -349,10 +340,10 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         """Close the space and wait for the processes of `eval`. Waiting calls raise SpaceClosed. A
         space of `host.space` stays open at its host."""
         if isinstance(self.space, (Space, asynchronous.Space)):
-            with _meetings_lock:
-                meeting = _meetings.pop(port_of(self.space), None)
-            if meeting is not None:
-                meeting.close()
+            with _offers_lock:
+                offers = _offer_spaces.pop(port_of(self.space), None)
+            if offers is not None:
+                offers.close()
         if self._processes is not None:
             self._processes.shutdown()
         await maybe_await(self.space.close())
@@ -361,33 +352,33 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         return f"<TupleSpace on {self.space!r}>"
 
 
-async def _exchange(meeting: Any, fields: Fields, wait: float | None) -> Fields | None:
-    """Swap a tuple in a meeting space, blocking or async; None if there is no offer in time."""
+async def _exchange(offers: Any, fields: Fields, wait: float | None) -> Fields | None:
+    """Swap a tuple in a space of offers, blocking or async; None if no other offer came in time."""
     mine = uuid4()
     offer = ("offer", tuple([type(field).__qualname__ for field in fields]), mine, tuple)
     answer = ("answer", mine, tuple)
     try:
-        await maybe_await(meeting.write((*offer[:3], fields)))
-        met = await maybe_await(meeting.take(answer, wait=wait))
+        await maybe_await(offers.write((*offer[:3], fields)))
+        answered = await maybe_await(offers.take(answer, wait=wait))
     except TupeloError:  # nothing was offered, or the space was closed
         raise
     except BaseException:
         # Interrupted: withdraw. If the swap has just happened, its tuple is offered again.
-        if await maybe_await(meeting.take(offer, wait=0)) is None:
-            met = await maybe_await(meeting.take(answer, wait=0))
-            if met is not None:
-                await maybe_await(_offer_again(meeting, met[2]))
+        if await maybe_await(offers.take(offer, wait=0)) is None:
+            answered = await maybe_await(offers.take(answer, wait=0))
+            if answered is not None:
+                await maybe_await(_offer_again(offers, answered[2]))
         raise
-    if met is None:
-        withdrawn = await maybe_await(meeting.take(offer, wait=0))
-        met = None if withdrawn else await maybe_await(meeting.take(answer, wait=0))
-    return None if met is None else met[2]
+    if answered is None:
+        withdrawn = await maybe_await(offers.take(offer, wait=0))
+        answered = None if withdrawn else await maybe_await(offers.take(answer, wait=0))
+    return None if answered is None else answered[2]
 
 
-def _offer_again(meeting: Any, fields: Fields) -> Any:
+def _offer_again(offers: Any, fields: Fields) -> Any:
     """Offer a tuple again: the program that got it in a swap has vanished."""
     signature = tuple([type(field).__qualname__ for field in fields])
-    return meeting.write(("offer", signature, uuid4(), fields))
+    return offers.write(("offer", signature, uuid4(), fields))
 
 
 class Exchanges:
@@ -401,31 +392,31 @@ class Exchanges:
             raise BadArgument("method", "exchange, with a tuple", message.method)
         hosted = caller.hosted(message.space, "take")
         caller.hosted(message.space, "write")
-        meeting = _meeting_of(hosted.port)
+        offers = _offers_of(hosted.port)
         fields = tuple(read_any(message.args[0]))
-        met = await _exchange(asynchronous.Space(meeting), fields, message.wait)
-        if met is None:
+        answered = await _exchange(asynchronous.Space(offers), fields, message.wait)
+        if answered is None:
             return None
-        give_back = partial(_offer_again, meeting, met)
-        return HandOver(encode_any(met), None, give_back)
+        give_back = partial(_offer_again, offers, answered)
+        return HandOver(encode_any(answered), None, give_back)
 
     def left(self, caller: Caller) -> None:
         """Nothing: a client holds nothing but its calls, which are cancelled."""
 
 
-_meetings: WeakKeyDictionary[Port, Space] = WeakKeyDictionary()
-_meetings_lock = threading.Lock()
+_offer_spaces: WeakKeyDictionary[Port, Space] = WeakKeyDictionary()
+_offers_lock = threading.Lock()
 
 
-def _meeting_of(port: Port) -> Space:
+def _offers_of(port: Port) -> Space:
     """The space of the offers for exchange in a space; a separate one, so that reads and takes of
     programs do not match offers."""
-    with _meetings_lock:
-        meeting = _meetings.get(port)
-        if meeting is None:
-            meeting = _meetings[port] = Space(f"{port.name}.exchange")
-            meeting.react(("offer", tuple, object, tuple), _swap)
-        return meeting
+    with _offers_lock:
+        offers = _offer_spaces.get(port)
+        if offers is None:
+            offers = _offer_spaces[port] = Space(f"{port.name}.exchange")
+            offers.react(("offer", tuple, object, tuple), _swap)
+        return offers
 
 
 def _swap(offer: Fields, step: Step) -> None:

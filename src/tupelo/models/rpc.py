@@ -53,6 +53,7 @@ from tupelo.federation.brokers.standing import read_reply
 from tupelo.federation.brokers.tables import EncodedPattern, check_length
 from tupelo.federation.client.services import ServedDoor, ServiceMethod, check_client, plain
 from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, RemoteSpaceLike
+from tupelo.federation.groups.group import GroupPart
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
@@ -190,10 +191,7 @@ class RemoteGroup:
     search."""
 
     def __init__(
-        self,
-        door: LocalDoor[Calls] | ServedDoor,
-        objects: list[RemoteObject],
-        lost: frozenset[str],
+        self, door: LocalDoor[Calls] | ServedDoor, objects: list[RemoteObject], lost: frozenset[str]
     ) -> None:
         self.is_async = door.is_async
         self.objects = objects
@@ -438,7 +436,7 @@ class Export(NamedTuple):
     host: HostDoor
 
 
-class ExportRegistry(SilentExtension):
+class ExportRegistry(SilentExtension, GroupPart):
     """The exported objects of one name at a host, and the calls that it makes and runs. It is a
     part of the group; a call survives a change of the group if both its hosts stay members."""
 
@@ -450,9 +448,9 @@ class ExportRegistry(SilentExtension):
         self._name = name
         self._group = self.broker.group
         # Calls of this host, by id, with the incarnation of the host that was called.
-        self._awaited: dict[str, tuple[InboundCall, str]] = {}
-        self._running = 0
-        self._voice = self._group.part(f"rpc calls {name}", self, asked=InvokeRequest | CallDone)
+        self.awaited: dict[str, tuple[InboundCall, str]] = {}
+        self.running = 0
+        self.sender = self._group.part(f"rpc calls {name}", self, asked=InvokeRequest | CallDone)
         core.extensions[f"rpc calls {name}"] = self
 
     async def call(
@@ -477,10 +475,10 @@ class ExportRegistry(SilentExtension):
         if member is None:
             raise PeerLost(f"the host {target.host!r}", during, "nothing was done")
         call = InboundCall(f"the host {member.name!r}", during, target.host)
-        self._awaited[invoke.call] = call, member.incarnation
+        self.awaited[invoke.call] = call, member.incarnation
         try:
             async with self._group.operating():
-                await self._voice.ask(target.host, invoke)
+                await self.sender.ask(target.host, invoke)
             done: CallDone = await call.answer
             return done
         except (PeerLost, UnknownHost) as error:
@@ -488,11 +486,11 @@ class ExportRegistry(SilentExtension):
             reason = "" if in_doubt else "nothing was done"
             raise PeerLost(call.peer, during, reason, in_doubt=in_doubt) from error
         finally:
-            del self._awaited[invoke.call]
+            del self.awaited[invoke.call]
 
     async def asked(self, neighbour: str, source: str, message: InvokeRequest | CallDone) -> None:
         if isinstance(message, CallDone):
-            call, _ = self._awaited.get(message.call, (None, ""))
+            call, _ = self.awaited.get(message.call, (None, ""))
             if call is not None and call.target == source:
                 call.answered(message)
             return
@@ -503,14 +501,14 @@ class ExportRegistry(SilentExtension):
             owner = "this object" if export is None else type(export.thing).__name__
             raise NotExported(f"{owner}.{message.method}" if export else owner)
         args = [read_any(one) for one in _read(message.args, list[Any])]
-        if self._running >= CALLS_MAX:
+        if self.running >= CALLS_MAX:
             raise LimitReached("calls under way at this host", CALLS_MAX)
-        self._running += 1
-        life = self._group.membership.members[source].incarnation
-        export.host.run_apart(partial(self._run, export, message, args, source, life))
+        self.running += 1
+        incarnation = self._group.membership.members[source].incarnation
+        export.host.run_apart(partial(self._run, export, message, args, source, incarnation))
 
     async def _run(
-        self, export: Export, invoke: InvokeRequest, args: list[Any], source: str, life: str
+        self, export: Export, invoke: InvokeRequest, args: list[Any], source: str, incarnation: str
     ) -> None:
         """Run a method and send its result; with a blocking host on a thread, not on the loop."""
         title = f"{type(export.thing).__name__}.{invoke.method}"
@@ -526,18 +524,18 @@ class ExportRegistry(SilentExtension):
             except TupeloError as error:
                 text = f"{title} was done, but its result cannot be sent: {error}"
                 done = _failed(invoke.call, AnswerTooLarge(text))
-        await export.host.on_loop(self._answer(done, source, life))
+        await export.host.on_loop(self._answer(done, source, incarnation))
 
-    async def _answer(self, done: CallDone, source: str, life: str) -> None:
+    async def _answer(self, done: CallDone, source: str, incarnation: str) -> None:
         """Send a result to the caller's host, as soon as it is in reach; drop it if that host has
         left or was restarted."""
-        self._running -= 1
+        self.running -= 1
         with suppress(HostClosed):
             membership = self._group.membership
-            while (member := membership.members.get(source)) and member.incarnation == life:
+            while (member := membership.members.get(source)) and member.incarnation == incarnation:
                 try:
                     async with self._group.operating():
-                        await self._voice.ask(source, done)
+                        await self.sender.ask(source, done)
                     return
                 except (PeerLost, UnknownHost):
                     await self._group.changed(membership)
@@ -547,24 +545,18 @@ class ExportRegistry(SilentExtension):
         """Nothing: exported objects are found by a collect."""
 
     def install(self, membership: Membership) -> None:
-        for call, life in self._awaited.values():
+        for call, incarnation in self.awaited.values():
             member = membership.members.get(call.target)
-            if member is None or member.incarnation != life:
+            if member is None or member.incarnation != incarnation:
                 call.lost("it has left", in_doubt=True)
 
-    async def settle(self, membership: Membership) -> None:
-        """Nothing to do: calls go on."""
-
-    def heard(self, neighbour: str, source: str, message: Any) -> None:
-        """Nothing: all messages are calls."""
-
     def cut(self, hosts: frozenset[str]) -> None:
-        for call, _ in self._awaited.values():
+        for call, _ in self.awaited.values():
             if call.target in hosts:
                 call.lost("out of reach", in_doubt=True)
 
     async def stop(self) -> None:
-        for call, _ in self._awaited.values():
+        for call, _ in self.awaited.values():
             text = f"the host was closed during {call.during}: it may have been done or not"
             call.failed(HostClosed(text))
 

@@ -222,11 +222,13 @@ class Database:
 
     async def acquire(self) -> Any:
         self.require_own()
-        with suppress(IndexError):  # Others take some, too.
-            while True:
-                link = self._idle.pop()
-                if not link.closed:
-                    return link
+        while True:
+            with self._guard:
+                link = self._idle.pop() if self._idle else None
+            if link is None:
+                break
+            if not link.closed:
+                return link
         with self.translated("connecting", opening=True):
             return await self.open()
 
@@ -253,12 +255,10 @@ class Database:
         """Execute a statement and return its rows, if it has any."""
         self.require_own()
         try:
-            return await self._execute(link, statement, values or {})
+            rows = link.wait(link.prepared.execute(statement, values or {}))
+            return await rows if self.is_async else rows  # type: ignore[no-any-return]
         except psycopg.Error as error:
             raise self.error_of(error, "an operation") from error
-
-    async def _execute(self, link: Any, statement: str, values: dict[str, Any]) -> list[Row]:
-        raise NotImplementedError
 
     @contextmanager
     def translated(self, during: str, opening: bool = False) -> Iterator[None]:
@@ -378,10 +378,6 @@ class BlockingDatabase(Database):
     async def close(self, link: Any) -> None:
         link.close()
 
-    async def _execute(self, link: Any, statement: str, values: dict[str, Any]) -> list[Row]:
-        rows: list[Row] = link.wait(link.prepared.execute(statement, values))
-        return rows
-
     async def sleep(self, waiter: WaitingOperation) -> None:
         waiter.event.wait()
 
@@ -423,10 +419,6 @@ class AsyncDatabase(Database):
 
     async def close(self, link: Any) -> None:
         await link.close()
-
-    async def _execute(self, link: Any, statement: str, values: dict[str, Any]) -> list[Row]:
-        rows: list[Row] = await link.wait(link.prepared.execute(statement, values))
-        return rows
 
     async def sleep(self, waiter: WaitingOperation) -> None:
         await waiter.event.wait()

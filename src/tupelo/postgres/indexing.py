@@ -23,10 +23,12 @@ RANK_NAMES = ("entries_by_rank_", "entries_by_rank_down_")
 """The same of an index for the order by a number, from the smallest or from the largest."""
 USES_MIN = 32
 """A place gets an index when it was asked for so often,"""
-USES_AGAIN = 256
+USES_AGAIN = 1_024
 """or a multiple of this,"""
 ENTRIES_MIN = 1_000
-"""and a shape has so many entries."""
+"""and a shape has so many entries, of the first of which"""
+SKIPPED_MIN = 32
+"""a search has to skip so many for each one that it finds."""
 POSITIONS_MAX = 16
 """Fields at later places get none."""
 
@@ -55,25 +57,25 @@ class Indexing:
 
     def note(self, group: ShapeGroup) -> None:
         """A template asks for these places."""
-        for position in group.positions:
+        for position, key in zip(group.positions, group.keys, strict=True):
             if position < POSITIONS_MAX:
-                self._note(position, group)
+                self._note(position, group, key)
 
     def note_rank(self, group: ShapeGroup, rank: Rank) -> None:
         """An operation asks for the first entries by a number."""
         if rank.position < POSITIONS_MAX:
             self._note(rank, group)
 
-    def _note(self, what: int | Rank, group: ShapeGroup) -> None:
+    def _note(self, what: int | Rank, group: ShapeGroup, key: bytes | None = None) -> None:
         database = self._space.database
         if what in (database.ranked if isinstance(what, Rank) else database.indexed):
             return
         self._uses[what] += 1
         uses = self._uses[what]
         if uses == USES_MIN or uses % USES_AGAIN == 0:
-            database.start(partial(self._make, what, group.shapes[0]), "tupelo-index")
+            database.start(partial(self._make, what, group.shapes[0], key), "tupelo-index")
 
-    async def _make(self, what: int | Rank, shape: int) -> None:
+    async def _make(self, what: int | Rank, shape: int, key: bytes | None) -> None:
         space, database = self._space, self._space.database
         if isinstance(what, Rank):
             name = f"{RANK_NAMES[what.reverse]}{int(what.position)}"
@@ -87,14 +89,20 @@ class Indexing:
             async with self._one_by_one:
                 link = await database.acquire()
                 try:
-                    ((count,),) = await space.run(
+                    place = what.position if isinstance(what, Rank) else what
+                    ((count, found),) = await space.run(
                         link,
-                        "SELECT count(*) FROM (SELECT FROM tupelo.entries "
-                        "WHERE space = %(space)s AND shape = %(shape)s LIMIT %(most)s) AS found",
+                        "SELECT count(*), count(*) FILTER (WHERE keys[%(place)s] = %(key)s::bytea)"
+                        " FROM (SELECT keys FROM tupelo.entries WHERE space = %(space)s "
+                        "AND shape = %(shape)s ORDER BY arrival LIMIT %(most)s) AS first",
                         shape=shape,
+                        place=place + 1,
+                        key=key,
                         most=ENTRIES_MIN,
                     )
-                    if count < ENTRIES_MIN or what in database.indexed or what in database.ranked:
+                    if count < ENTRIES_MIN or found * SKIPPED_MIN > count:
+                        return
+                    if what in database.indexed or what in database.ranked:
                         return
                     if not await self._create(link, name, columns):
                         return

@@ -105,9 +105,8 @@ class NotificationListener:
 
     def waiting(self, space: int) -> list[WaitingOperation]:
         """The operations that wait at this space."""
-        with self._lock:
-            channel = self._channels.get(space)
-            return [] if channel is None else list(channel.waiters)
+        channel = self._channels.get(space)
+        return [] if channel is None else list(channel.waiters)
 
     def join(self, space: int, waiter: WaitingOperation) -> bool:
         """Wait for notifications. False if the waiter is woken as soon as there can be any, and

@@ -111,7 +111,13 @@ CREATE UNIQUE INDEX IF NOT EXISTS shapes_by_signature ON tupelo.shapes (space, s
 """
 """An index takes no more than 2,704 bytes: too few for shapes of many fields."""
 
-MIGRATIONS = (FIRST, VOTES_AND_ARRIVALS, CLAIMS_AND_GRANTS, LONG_SHAPES)
+ONE_INDEX_OF_POSITIONS = """
+CREATE UNIQUE INDEX IF NOT EXISTS changes_by_place ON tupelo.changes (space, position);
+DROP INDEX IF EXISTS tupelo.changes_by_position, tupelo.changes_unnumbered;
+"""
+"""Each index costs every operation something, also one without an entry for the change."""
+
+MIGRATIONS = (FIRST, VOTES_AND_ARRIVALS, CLAIMS_AND_GRANTS, LONG_SHAPES, ONE_INDEX_OF_POSITIONS)
 """The statements that make each version from the one before it; the first makes the tables. They
 run in one transaction, under a lock, and each may be repeated."""
 

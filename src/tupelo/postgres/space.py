@@ -123,6 +123,19 @@ TRIM_MIN = 1_000
 class PostgresSearch:
     """One read or take: what it wants, and how."""
 
+    waited = 0.0
+    known = True  # whether entries of classes that this program lacks are refused
+    tidied = False
+    whole = False  # whether there are too many matches for one statement
+    unranked = False  # whether the order cannot be left to the server
+    skipped = False  # whether others have entries in hand that it wants
+    waiter: WaitingOperation | None = None
+    token: int | None = None  # of a take without a transaction, in the log
+    link: Any = None  # where it takes, and its process in the server
+    backend: Backend | None = None
+    txn: PostgresTransaction | None = None
+    took = False  # within that transaction
+
     def __init__(
         self,
         plan: TemplatePlan,
@@ -143,18 +156,6 @@ class PostgresSearch:
         self.if_exists = if_exists
         self.seen = seen
         self.session = session
-        self.waited = 0.0
-        self.known = True  # whether entries of classes that this program lacks are refused
-        self.tidied = False
-        self.whole = False  # whether there are too many matches for one statement
-        self.unranked = False  # whether the order cannot be left to the server
-        self.skipped = False  # whether others have entries in hand that it wants
-        self.waiter: WaitingOperation | None = None
-        self.token: int | None = None  # of a take without a transaction, in the log
-        self.link: Any = None  # where it takes, and its process in the server
-        self.backend: Backend | None = None
-        self.txn: PostgresTransaction | None = None
-        self.took = False  # within that transaction
         self.chances: set[tuple[int, int]] = set()
 
 
@@ -192,6 +193,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self._channel = ""
         self.options = SpaceOptions()
         self.shapes: list[Shape] = []  # replaced, never changed: searches hold it
+        self.tells_removals = False  # whether those who wait are told that an entry left
         self._shapes_lock = threading.Lock()
         self.reconnect = 30.0
         self._order: Order = Fifo()
@@ -525,6 +527,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             "WHERE space = %(space)s AND number > %(known)s ORDER BY number",
             known=len(self.shapes),
         )
+        removals = "SELECT removals FROM tupelo.spaces WHERE id = %(space)s"
+        ((self.tells_removals,),) = await self.run(link, removals)
         found = [(number, read_signature(signature)) for number, signature in rows]
         with self._shapes_lock:
             for number, shape in found:
@@ -1226,11 +1230,11 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         group = targets.sole
         assert group is not None
         self.indexing.note(group)
-        indexed = self.database.indexed
+        indexed, tells = self.database.indexed, self.tells_removals
         wanted: dict[str, Any] = {"shape": group.shapes[0], "known": targets.known}
         wanted.update({f"key0_{i}": key for i, key in enumerate(group.keys)})
         if search.limit == 1:
-            statement = self.sql.take(group, indexed)
+            statement = self.sql.take(group, indexed, tells)
         else:
             statement = self.sql.take_many(group, indexed)
             wanted["limit"] = LAST if search.limit is None else min(search.limit, LAST)
@@ -1240,7 +1244,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         if not rows:
 
             async def ask(link: Any) -> Row:
-                return (await self.run(link, self.sql.missed(group), **wanted))[0]
+                found = await self.run(link, self.sql.missed(group), tells=tells, **wanted)
+                if not found[0][0]:
+                    await self._load_shapes(link)
+                return found[0]
 
             is_fresh, search.skipped = await self.reading(ask)
             # One that takes many does not if something is late, which another may have ended since.

@@ -63,7 +63,7 @@ COLUMNS = "id, shape, arrival, body, origin, n, expires, visible, deliveries, ad
 LOGGED = "entry, 0, 0, body, origin, n, expires, visible, deliveries, addressee"
 """The same of an entry in the log, as far as they are known there; without the lease."""
 
-SERVER_TIME = "extract(epoch FROM statement_timestamp())::float8"
+SERVER_TIME = "date_part('epoch', statement_timestamp())"
 GIVEN_TIME = "%(now)s::float8"
 
 _CHANGE = (
@@ -96,11 +96,11 @@ class Statements:
             f"AND {due} IS NOT NULL ORDER BY {due} LIMIT 1) <= {now}, false)"
         )
         shapes = "(SELECT shapes FROM tupelo.spaces WHERE id = %(space)s)"
-        self._takes: dict[tuple[tuple[int, ...], Indexed], str] = {}
+        self._takes: dict[tuple[tuple[int, ...], Indexed, bool], str] = {}
         self._is_there = f"visible IS NULL AND (expires IS NULL OR expires > {now})"
         self._state = f"{shapes}, {late}, {held}"
-        self._all_known = f"{shapes} = %(known)s"
-        self._fresh = f"{self._all_known} AND NOT {late}"
+        self._fresh = f"{shapes} = %(known)s AND NOT {late}"
+        self._removals = "(SELECT removals FROM tupelo.spaces WHERE id = %(space)s)"
         logged = self._log("%(kind)s", "%(txn)s::text", "%(waited)s::float8", "%(session)s::text")
         self._tell_removal = (
             "(SELECT pg_notify(%(channel)s, '') FROM tupelo.spaces "
@@ -123,24 +123,26 @@ class Statements:
             )
         """
         # Few parameters: each costs about as much as a column.
-        one = """
-            SELECT nextval('tupelo.arrivals') AS id, %(shape)s::int AS shape,
-                %(keys)s::bytea[] AS keys, %(body)s::bytea AS body, %(n)s::bigint AS n,
-                %(lease)s::float8 AS lease
-        """
-        many = """
-            SELECT nextval('tupelo.arrivals') AS id, shape, keys::bytea[], body, n, lease
-            FROM unnest(%(shapes)s::int[], %(keys)s::text[], %(bodies)s::bytea[],
-                %(ns)s::bigint[], %(leases)s::float8[]) AS row (shape, keys, body, n, lease)
-        """
+        one = (
+            "%(shape)s::int, %(keys)s::bytea[], %(body)s::bytea, %(n)s::bigint, %(lease)s::float8",
+            "nextval('tupelo.arrivals') AS id",
+        )
+        many = (
+            "shape, keys::bytea[], body, n, lease",
+            """(
+                SELECT nextval('tupelo.arrivals') AS id, *
+                FROM unnest(%(shapes)s::int[], %(keys)s::text[], %(bodies)s::bytea[],
+                    %(ns)s::bigint[], %(leases)s::float8[]) AS row (shape, keys, body, n, lease)
+            ) AS given""",
+        )
         tell_many = """
             (SELECT count(pg_notify(%(channel)s, shape::text))
             FROM (SELECT DISTINCT unnest(%(shapes)s::int[])) AS told (shape))
         """
-        self.write = self._write(one, "pg_notify(%(channel)s, %(shape)s::text)")
-        self.write_later = self._insert(one, UNCOMMITTED)
-        self.write_many = self._write(many, tell_many)
-        self.write_many_later = self._insert(many, UNCOMMITTED)
+        self.write = self._write(*one, "pg_notify(%(channel)s, %(shape)s::text)")
+        self.write_later = f"{self._insert(*one, UNCOMMITTED)} RETURNING {COLUMNS}"
+        self.write_many = self._write(*many, tell_many)
+        self.write_many_later = f"{self._insert(*many, UNCOMMITTED)} RETURNING {COLUMNS}"
         self.delete = f"""
             WITH found AS (
                 SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])
@@ -331,30 +333,37 @@ class Statements:
         """
         # What a program may still have to ask for stays a while, unseen. Of an entry that
         # is there when the log begins, the change that wrote it is kept, with its present lease.
+        # LIMIT 1 makes the server look up each of many entries. Otherwise it may compare all with
+        # all, because it does not know how many there are.
         self.trim = f"""
-            WITH passing AS MATERIALIZED (
-                SELECT position, entry, kind, expires, deliveries FROM tupelo.changes
-                WHERE space = %(space)s AND position < %(before)s
+            WITH latest AS MATERIALIZED (
+                SELECT DISTINCT ON (entry) entry, kind, expires, deliveries,
+                    max(position) FILTER (WHERE kind IN ('written', 'delayed'))
+                        OVER (PARTITION BY entry) AS begun
+                FROM tupelo.changes WHERE space = %(space)s AND position < %(before)s
                     AND position > (SELECT trimmed FROM tupelo.spaces WHERE id = %(space)s)
-            ), latest AS (
-                SELECT DISTINCT ON (entry) entry, kind, expires, deliveries FROM passing
                 ORDER BY entry, position DESC
-            ), begun AS (
-                SELECT entry, max(position) AS position FROM passing
-                WHERE kind IN ('written', 'delayed') GROUP BY entry
+            ), over AS (
+                SELECT array_agg(entry) AS entries FROM latest WHERE kind = ANY({_ENDINGS})
             ), ended AS (
-                DELETE FROM tupelo.arrived USING latest WHERE arrived.space = %(space)s
-                    AND arrived.entry = latest.entry AND latest.kind = ANY({_ENDINGS})
+                DELETE FROM tupelo.arrived WHERE space = %(space)s
+                    AND entry = ANY((SELECT entries FROM over)::bigint[])
+            ), unclaimed AS (
+                DELETE FROM tupelo.claims WHERE entry = ANY((SELECT entries FROM over)::bigint[])
             ), renewed AS (
                 UPDATE tupelo.arrived SET expires = latest.expires, deliveries = latest.deliveries
-                FROM latest LEFT JOIN begun USING (entry) WHERE arrived.space = %(space)s
-                    AND arrived.entry = latest.entry AND latest.kind <> ALL({_ENDINGS})
-                    AND begun.position IS NULL
+                FROM latest CROSS JOIN LATERAL (
+                    SELECT ctid AS row FROM tupelo.arrived
+                    WHERE space = %(space)s AND entry = latest.entry LIMIT 1
+                ) AS found
+                WHERE arrived.ctid = row AND latest.kind <> ALL({_ENDINGS}) AND begun IS NULL
             ), kept AS (
                 INSERT INTO tupelo.arrived (position, seq, xid, {_CHANGE})
                 SELECT changes.position, seq, xid, {_KEPT}
-                FROM latest JOIN begun USING (entry) JOIN tupelo.changes
-                    ON changes.space = %(space)s AND changes.position = begun.position
+                FROM latest CROSS JOIN LATERAL (
+                    SELECT * FROM tupelo.changes
+                    WHERE space = %(space)s AND position = begun LIMIT 1
+                ) AS changes
                 WHERE latest.kind <> ALL({_ENDINGS})
                 ON CONFLICT (space, entry) DO UPDATE SET position = excluded.position,
                     time = excluded.time, kind = excluded.kind, agent = excluded.agent,
@@ -364,9 +373,6 @@ class Statements:
             ), gone AS (
                 DELETE FROM tupelo.changes WHERE space = %(space)s AND position < %(before)s
                 AND ((token IS NULL AND txn IS NULL) OR time < {now} - {TOKEN_SECONDS})
-            ), unclaimed AS (
-                DELETE FROM tupelo.claims WHERE space = %(space)s
-                AND NOT EXISTS (SELECT FROM tupelo.entries WHERE id = entry)
             )
             UPDATE tupelo.spaces SET trimmed = greatest(trimmed, least(%(before)s - 1, position))
             WHERE id = %(space)s
@@ -382,21 +388,25 @@ class Statements:
         """
         self.logged = logged
 
-    def _insert(self, given: str, later: int) -> str:
+    def _insert(self, row: str, source: str, later: int) -> str:
+        """Insert entries: their shape, keys, body, n and lease, and where these and the id are."""
+        shape, keys, body, n, lease = row.split(", ")
         return f"""
             INSERT INTO tupelo.entries (id, space, shape, arrival, keys, body, origin, n,
                 expires, visible, lease, addressee)
-            SELECT id, %(space)s, shape, id + {later}, keys, body, %(agent)s, n,
-                {self.now} + coalesce(%(delay)s::float8, 0) + lease,
-                {self.now} + %(delay)s::float8, lease, %(to)s::text
-            FROM ({given}) AS given
-            RETURNING {COLUMNS}
+            SELECT id, %(space)s, {shape}, id + {later}, {keys}, {body}, %(agent)s, {n},
+                {self.now} + coalesce(%(delay)s::float8, 0) + {lease},
+                {self.now} + %(delay)s::float8, {lease}, %(to)s::text
+            FROM {source}
         """
 
-    def _write(self, given: str, tell: str) -> str:
+    def _write(self, row: str, source: str, tell: str) -> str:
         kind = "CASE WHEN visible IS NULL THEN 'written' ELSE 'delayed' END"
         return f"""
-            WITH new AS ({self._insert(given, 0)}) {self._log(kind, seq="id")} FROM new
+            WITH new AS (
+                {self._insert(row, source, 0)}
+                RETURNING id, origin, n, expires, body, deliveries, visible, addressee
+            ) {self._log(kind, seq="id")} FROM new
             RETURNING entry, 0, 0, NULL, NULL, n, expires, {tell}
         """
 
@@ -467,23 +477,27 @@ class Statements:
             f"ORDER BY matches.rank NULLS FIRST, arrival LIMIT {int(batch)}"
         )
 
-    def take(self, group: ShapeGroup, indexed: Indexed) -> str:
-        """Take the oldest entry of one shape with these keys, if all shapes are known."""
-        found = self._takes.get((group.positions, indexed))
+    def take(self, group: ShapeGroup, indexed: Indexed, tells: bool) -> str:
+        """Take the oldest entry of one shape with these keys, if all shapes are known, and whether
+        those who wait must be told of removals."""
+        found = self._takes.get((group.positions, indexed, tells))
         if found is None:
-            found = self._takes[group.positions, indexed] = self._take(group, indexed)
+            found = self._takes[group.positions, indexed, tells] = self._take(group, indexed, tells)
         return found
 
-    def _take(self, group: ShapeGroup, indexed: Indexed) -> str:
+    def _take(self, group: ShapeGroup, indexed: Indexed, tells: bool) -> str:
         place = _place(group.positions, indexed)
+        asked = "removals" if tells else "NOT removals"
         return f"""
             WITH gone AS (
                 DELETE FROM tupelo.entries WHERE id = (
-                    SELECT id {self._matches(group)} AND {self._all_known}
+                    SELECT id {self._matches(group)} AND (
+                        SELECT shapes FROM tupelo.spaces WHERE id = %(space)s AND {asked}
+                    ) = %(known)s
                     ORDER BY {place} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
-                ) RETURNING {COLUMNS}
+                ) RETURNING id, origin, n, expires, body, deliveries, visible, addressee
             ) {self._log("'taken'", waited="%(waited)s::float8")} FROM gone
-            RETURNING {LOGGED}, {self._tell_removal}
+            RETURNING {LOGGED}, {"pg_notify(%(channel)s, '')" if tells else "NULL"}
         """
 
     def take_many(self, group: ShapeGroup, indexed: Indexed) -> str:
@@ -502,9 +516,12 @@ class Statements:
         """
 
     def missed(self, group: ShapeGroup) -> str:
-        """After a take without entries: whether all shapes are known and nothing has to expire or
-        appear, and whether there are matches, which others have in hand."""
-        return f"SELECT {self._fresh}, EXISTS (SELECT {self._matches(group)})"
+        """After a take without entries: whether all about the space is known and nothing has to
+        expire or appear, and whether there are matches, which others have in hand."""
+        return (
+            f"SELECT {self._fresh} AND {self._removals} = %(tells)s, "
+            f"EXISTS (SELECT {self._matches(group)})"
+        )
 
     def _matches(self, group: ShapeGroup) -> str:
         return (

@@ -119,7 +119,7 @@ class ReservedDelivery(Reserved):
         self._deliveries.forget(self.entries)
 
 
-class Got:
+class DeliveredAtOnce:
     """Entries that were taken within a transaction, or read in a session. The caller has them at
     once; they are given back only if the caller was lost."""
 
@@ -138,7 +138,7 @@ class Got:
         return 0
 
     def give_back(self) -> int:
-        return self._port.unget(self.entries, self.query)
+        return self._port.undo_get(self.entries, self.query)
 
     def forget(self) -> None:
         """Nothing is reserved."""

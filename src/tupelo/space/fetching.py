@@ -1,4 +1,4 @@
-"""What the handles of spaces elsewhere share, at another host or in a database: notices and matches
+"""What the handles of spaces elsewhere share, at other hosts or in a database: notices and matches
 are fetched, and functions of this program are called with them."""
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class Fetching(DualHandle):
 
 class FetchingSubscription(Fetching):
     """A subscription that may call a function with each of its notices."""
+
+    @property
+    def active(self) -> bool:
+        """Whether more notices can come than those in the backlog."""
+        raise NotImplementedError
 
     def fail(self, error: Exception) -> None:
         """End it here, with an error."""
@@ -142,21 +147,23 @@ class FetchingReaction:
 
     async def _react(self, entry: Entry) -> None:
         try:
-            txn = await self._space.begin(None)
-            try:
-                step = WeakStep(self._space, txn)
-                result = self._function(thaw(entry.shape, entry.fields), step)
-                if self.is_async and isawaitable(result):
-                    await result
-            except BaseException as error:
-                await txn.leave(error)
-                raise
-            await txn.leave(None)
-        except (PeerLost, SpaceClosed):
-            raise
+            await self._call(thaw(entry.shape, entry.fields))
         except Exception as error:
+            if isinstance(error, (PeerLost, SpaceClosed)) and not self._subscription.active:
+                raise
             logger.exception("a reaction's function raised; what it did is undone")
             self._error = error
         else:
             if self._once:
                 self._active = False
+
+    async def _call(self, value: Any) -> None:
+        """Call the function in a transaction."""
+        if not self.is_async:
+            with self._space.transaction() as txn:
+                self._function(value, WeakStep(self._space, txn))
+            return
+        async with self._space.transaction() as txn:
+            result = self._function(value, WeakStep(self._space, txn))
+            if isawaitable(result):
+                await result

@@ -22,7 +22,7 @@ from tupelo.store.index import (
     REJECTIONS_BEFORE_INDEX,
     Accept,
     Bucket,
-    Run,
+    EntryRun,
     Store,
     holds,
 )
@@ -145,7 +145,7 @@ class _Track:
     def nans(self, position: int, steps: Steps) -> Iterator[Entry]:
         """The matches with NaN in a field that has an index, in order of arrival."""
         held = [held for value, held in self.bucket.indexes[position].items() if is_nan(value)]
-        found = chain.from_iterable(one if isinstance(one, Run) else (one,) for one in held)
+        found = chain.from_iterable(one if isinstance(one, EntryRun) else (one,) for one in held)
         for entry in sorted(found, key=_arrival):
             if self.matches(entry, steps):
                 yield entry

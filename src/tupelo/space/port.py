@@ -29,7 +29,7 @@ from tupelo.errors import (
 )
 from tupelo.space import leases, matchset, reaction, search, session, subscription, transaction
 from tupelo.space.clock import Clock
-from tupelo.space.delivery import Deliveries, Delivery, Got, Prepared, ReservedDelivery
+from tupelo.space.delivery import DeliveredAtOnce, Deliveries, Delivery, Prepared, ReservedDelivery
 from tupelo.space.engine import Engine
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
@@ -364,7 +364,7 @@ class Port:
             if not core.plain:
                 return NotImplemented
             entry = core.store.first_fast(template, take)
-            if (core.delayed or core.books is not None) and take and isinstance(entry, Entry):
+            if take and (core.books is not None or core.delayed) and isinstance(entry, Entry):
                 core.received(entry)
             if entry is None and signal is not None:
                 waiter = core.waiting.park(Query(template, take, None), signal())
@@ -616,7 +616,7 @@ class Port:
             self._core.waiting.refused(waiter)
             return self._engine.settle()
 
-    def unget(self, entries: list[Entry], query: Query) -> int:
+    def undo_get(self, entries: list[Entry], query: Query) -> int:
         """The caller was lost: return taken entries, unless their transaction has ended, and mark
         read entries as unseen by the session. Returns the position to make durable."""
 
@@ -662,7 +662,7 @@ class Port:
                 await self.flusher.flush(position)
             except BaseException:  # The disk is full, or the caller was cancelled.
                 if query.session is not None and not self._core.closed:
-                    self.unget(found, query)
+                    self.undo_get(found, query)
                 raise
         return found
 
@@ -811,8 +811,8 @@ class Port:
         """The delivery of an entry that was just reserved, from a space in memory."""
         return self.deliveries.begin_leaving([entry], query)
 
-    def got(self, entries: list[Entry], query: Query) -> Got:
-        return Got(self, entries, query)
+    def delivered_at_once(self, entries: list[Entry], query: Query) -> DeliveredAtOnce:
+        return DeliveredAtOnce(self, entries, query)
 
     def commit_leaving(self, txn: Txn, entries: list[Entry]) -> int:
         """Commit, but let sessions remember the taken entries, which may come back, until

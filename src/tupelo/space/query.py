@@ -140,7 +140,7 @@ def deadline_of(clock: Clock, wait: float | None, name: str = "wait") -> float |
     """The moment until which to wait. Raises BadArgument if `wait` is not a number of seconds."""
     if wait is None:
         return None
-    if type(wait) is int and wait == 0:
+    if wait == 0 and wait is not False:
         return NOW
     check_wait(wait, name)
-    return NOW if wait == 0 else clock.now() + wait
+    return clock.now() + wait

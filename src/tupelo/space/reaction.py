@@ -4,20 +4,17 @@ The entries of the step are processed one after the other, including those that 
 until no reaction wants another one. Before that nothing is visible to others. If a function raises,
 or reactions trigger each other endlessly, the whole step is undone.
 
-Weak reactions run after the step, at any engaged host; each call is one transaction.
+Weak reactions (`fetching`) run after the step; each call is one transaction.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import HostClosed, Livelock, ReactionError, ReactionFailed, SpaceClosed
+from tupelo.errors import Livelock, ReactionError, ReactionFailed
 from tupelo.space import transaction
-from tupelo.space.dual_api import OpenedHandle, dual_api, maybe_await
 from tupelo.space.query import Query, check_limit
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
@@ -315,8 +312,6 @@ def _call(core: Core, reaction: ReactionState, entry: Entry, step: Step) -> None
         core.running = before
 
 
-logger = logging.getLogger("tupelo")
-
 WeakFunction = Callable[[Any, "WeakStep"], object]
 
 
@@ -351,64 +346,3 @@ class WeakStep:
     def count(self, template: object = ANY) -> Any:
         """The number of matches."""
         return self._space.count(template, txn=self._txn)
-
-
-class WeakReaction(OpenedHandle):
-    """A registered reaction to entries of any engaged host. Each call is a transaction at this
-    host."""
-
-    def __init__(
-        self,
-        space: Any,
-        listening: Any,
-        function: WeakFunction,
-        once: bool,
-    ) -> None:
-        self.is_async = space.is_async
-        self._space = space
-        self._listening = listening
-        self._function = function
-        self._once = once
-        self._error: Exception | None = None
-
-    def __repr__(self) -> str:
-        return f"<Reaction of {self._space.name!r}, {'active' if self.active else 'ended'}>"
-
-    @property
-    def active(self) -> bool:
-        """Whether the reaction still reacts."""
-        active: bool = self._listening.active
-        return active
-
-    @property
-    def error(self) -> Exception | None:
-        """The last error that its function raised."""
-        return self._error
-
-    @dual_api
-    async def cancel(self) -> None:
-        """End the reaction."""
-        await maybe_await(self._listening.close())
-
-    async def run(self) -> None:
-        """React until the reaction is cancelled, has reacted once, or its space or host is
-        closed."""
-        with suppress(SpaceClosed, HostClosed):
-            while (notice := await maybe_await(self._listening.get())) is not None:
-                if await self._react(notice.entry) and self._once:
-                    await maybe_await(self._listening.close())
-                    return
-
-    async def _react(self, entry: Any) -> bool:
-        txn = self._space.transaction()
-        try:
-            answer = self._function(entry, WeakStep(self._space, txn))
-            if self.is_async and isawaitable(answer):
-                await answer
-            await maybe_await(txn.commit())
-        except Exception as error:
-            self._error = error
-            logger.warning("a reaction raised, and what it did is undone: %r", error)
-            await maybe_await(txn.abort())
-            return False
-        return True

@@ -96,8 +96,6 @@ class SharedTransaction(Spanning):
     it the decision does not survive this process, which suffices for spaces in memory.
     """
 
-    _branch_type: type[Branch] = Branch
-
     def __init__(
         self,
         clock: Clock,
@@ -206,7 +204,7 @@ class SharedTransaction(Spanning):
                 if branch is None:
                     self._require_active()
                     state = port.begin_branch(self._left(), above, self._new_branch_id())
-                    branch = self._branch_type(port, state)
+                    branch = self._new_branch(port, state)
                     self._branches[port] = branch
                     self._members.append(branch)
                 return branch.state
@@ -514,6 +512,9 @@ class SharedTransaction(Spanning):
         self.expires = None if seconds is None else self.now() + seconds
         if self.expires is not None:
             self._cancel_alarm = self._clock.call_at(self.expires, self._on_alarm)
+
+    def _new_branch(self, port: Port, state: Txn) -> Branch:
+        return Branch(port, state)
 
     def _new_branch_id(self) -> str:
         """The id of the next branch."""

@@ -6,7 +6,7 @@ asyncio is loaded when the first task waits: it takes a while, and the command l
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -135,6 +135,29 @@ async def when_room(work: Callable[[], Awaitable[T]], *, flushes: bool = False) 
             if error.in_doubt and not flushes:
                 return None
             await asyncio.sleep(FULL_DISK_SECONDS)
+
+
+class Tasks:
+    """Tasks that run on although nobody awaits them, until they are cancelled together."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def __iter__(self) -> Iterator[asyncio.Task[Any]]:
+        return iter(list(self._running))
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine as a task."""
+        from asyncio import ensure_future
+
+        task = ensure_future(work)
+        self._running.add(task)  # The loop itself may drop it.
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def cancel(self) -> None:
+        for task in self:
+            task.cancel()
 
 
 WAKE_MAX = 1_024

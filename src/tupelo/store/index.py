@@ -26,7 +26,7 @@ _arrival = attrgetter("arrival")
 SWEEP_MIN = 128
 
 
-class Run:
+class EntryRun:
     """Entries in order of arrival: cheap to append to, to take from the front, and to search.
 
     Removing an entry only marks it as `gone`; `dead` counts these. They are skipped at the front,
@@ -190,7 +190,7 @@ Accept = Callable[[Entry], bool]
 REJECTIONS_BEFORE_INDEX = 32
 
 
-Index = dict[Any, Entry | Run]
+Index = dict[Any, Entry | EntryRun]
 """The index of one field: for each value its entry, or the run of its entries."""
 
 INDEX_AT_ONCE = 4_096
@@ -207,7 +207,7 @@ class _Part:
         self.edge = 0
 
 
-class Bucket(Run):
+class Bucket(EntryRun):
     """The entries of one shape, and the indexes of its fields, complete or `growing`. `sorted` has
     the sorted values of some of the indexes; None if they cannot be compared with each other."""
 
@@ -235,7 +235,7 @@ class Bucket(Run):
         if self.indexes or self.growing:
             for index, value in self._indexes_with(entry):
                 held = index[value]
-                if isinstance(held, Run):
+                if isinstance(held, EntryRun):
                     held.removed()
                     if not len(held):
                         del index[value]
@@ -252,7 +252,7 @@ class Bucket(Run):
         self.restored(entry)
         for index, value in self._indexes_with(entry):
             held = index.get(value)
-            if isinstance(held, Run):
+            if isinstance(held, EntryRun):
                 held.restored(entry)
             elif held is None:
                 index[value] = entry
@@ -329,19 +329,21 @@ class Bucket(Run):
         index = self.indexes[position]
         for value in reversed(values) if reverse else values:
             held = index[value]
-            if isinstance(held, Run):
+            if isinstance(held, EntryRun):
                 yield from held
             else:
                 yield held
 
-    def narrowest(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Run | Entry | None:
+    def narrowest(
+        self, positions: tuple[int, ...], values: tuple[Any, ...]
+    ) -> EntryRun | Entry | None:
         """The shortest run with all matches, or the only candidate, or None."""
-        best: Run = self
+        best: EntryRun = self
         for position, value in zip(positions, values):
             index = self.indexes.get(position)
             if index is not None:
                 held = index.get(value)
-                if not isinstance(held, Run):
+                if not isinstance(held, EntryRun):
                     return held
                 if len(held) < len(best):
                     best = held
@@ -350,14 +352,14 @@ class Bucket(Run):
     def candidates_max(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> int:
         """The largest number of entries that a search compares."""
         held = self.narrowest(positions, values)
-        return len(held) if isinstance(held, Run) else held is not None
+        return len(held) if isinstance(held, EntryRun) else held is not None
 
     def candidates(
         self, positions: tuple[int, ...], values: tuple[Any, ...], after: int
     ) -> Iterator[Entry]:
         """The entries that a search compares, of those that arrived later than `after`."""
         held = self.narrowest(positions, values)
-        if isinstance(held, Run):
+        if isinstance(held, EntryRun):
             return held.after(after)
         return iter(() if held is None or held.arrival <= after else (held,))
 
@@ -366,7 +368,7 @@ class Bucket(Run):
         index = self.indexes.get(positions[0])
         if index is not None and len(positions) == 1:
             held = index.get(values[0])
-            if isinstance(held, Run):
+            if isinstance(held, EntryRun):
                 held = held.first()
         else:
             held = self.narrowest(positions, values)
@@ -404,7 +406,7 @@ class Bucket(Run):
     ) -> Iterator[Entry]:
         """The matches later than `after`, in order of arrival. Builds an index when that pays."""
         held = self.narrowest(positions, values)
-        if not isinstance(held, Run):
+        if not isinstance(held, EntryRun):
             if held is None:
                 return
             candidates: Any = (held,)
@@ -609,17 +611,17 @@ def holds(fields: tuple[Any, ...], positions: tuple[int, ...], values: tuple[Any
     return True
 
 
-def _add(index: dict[Any, Entry | Run], value: Any, entry: Entry) -> None:
+def _add(index: dict[Any, Entry | EntryRun], value: Any, entry: Entry) -> None:
     held = index.get(value)
     if held is None:
         index[value] = entry
-    elif isinstance(held, Run):
+    elif isinstance(held, EntryRun):
         held.items.append(entry)
     else:
         index[value] = _run_of(held, entry)
 
 
-def _run_of(first: Entry, second: Entry) -> Run:
-    run = Run()
+def _run_of(first: Entry, second: Entry) -> EntryRun:
+    run = EntryRun()
     run.items = [first, second]
     return run

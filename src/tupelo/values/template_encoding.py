@@ -6,7 +6,6 @@ A template becomes nested tuples of values, which the codec encodes. Classes are
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from types import NoneType
@@ -72,6 +71,12 @@ _SHORT = 1_024  # bytes; long templates are not cached
 _known: dict[bytes, Template] = {}
 _COMBINED: dict[str, type[Combined]] = {"&": AllOf, "|": AnyOf, "~": NoneOf}
 _SIGNS = {cls: sign for sign, cls in _COMBINED.items()}
+_SIGNS_OF_PARTS = frozenset(
+    (
+        *("any", "=", "kind", "type", "exactly", "between", "prefix", "suffix", "regex"),
+        *("one of", "not", "both", "tuple", "typed"),
+    )
+)
 
 
 def encode_template(raw: Any) -> EncodedTemplate:
@@ -262,11 +267,43 @@ def _read_whole(encoded: Any, depth: int) -> Template:
 
 def _read(encoded: Any, depth: int) -> Part:
     _require_depth(depth)
-    sign, *rest = encoded
-    reader = _READERS.get(sign)
-    if reader is None:
-        raise UnusablePart(f"the part {sign!r:.50} of a template is not known to this version")
-    return reader(rest, depth + 1)
+    if encoded[0] not in _SIGNS_OF_PARTS:
+        raise UnusablePart(
+            f"the part {encoded[0]!r:.50} of a template is not known to this version"
+        )
+    below = depth + 1
+    match encoded:
+        case ("any", *_):
+            return ANY
+        case ("=", value):
+            return Equal(value)
+        case ("kind", name, *names):
+            return OfKind(_text(name), tuple(map(_text, names)))
+        case ("type", sort, name):
+            return OfType(_read_class(sort, name))
+        case ("exactly", sort, name):
+            part = Exactly(object)
+            part.cls = _read_class(sort, name)
+            return part
+        case ("between", low, high):
+            return Between(low, high)
+        case ("prefix", text):
+            return Prefix(text)
+        case ("suffix", text):
+            return Suffix(text)
+        case ("regex", text):
+            return _read_regex(text)
+        case ("one of", *choices):
+            return OneOf(*[_read(choice, below) for choice in choices])
+        case ("not", part):
+            return Not(_read(part, below))
+        case ("both", first, second):
+            return Both(_read(first, below), _read(second, below))
+        case ("tuple", *parts):
+            return Nested(tuple([_read(part, below) for part in parts]))
+        case ("typed", sort, name, fields):
+            return NestedTyped(_read_class(sort, name), _read_fields(fields, below))
+    raise BadBytes(f"the part {encoded[0]!r} of a template has the wrong number of values")
 
 
 def _read_fields(encoded: Any, depth: int) -> dict[str, Part]:
@@ -277,43 +314,9 @@ def _read_class(sort: str, name: str) -> Any:
     return _TYPES[name] if sort == "value" else _text(name)
 
 
-def _read_of_type(rest: list[Any], depth: int) -> Part:
-    return OfType(_read_class(*rest))
-
-
-def _read_exactly(rest: list[Any], depth: int) -> Part:
-    part = Exactly(object)
-    part.cls = _read_class(*rest)
-    return part
-
-
-def _read_one_of(rest: list[Any], depth: int) -> Part:
-    return OneOf(*[_read(choice, depth) for choice in rest])
-
-
-def _read_typed(rest: list[Any], depth: int) -> Part:
-    sort, name, fields = rest
-    return NestedTyped(_read_class(sort, name), _read_fields(fields, depth))
-
-
-def _read_both(rest: list[Any], depth: int) -> Part:
-    first, second = rest
-    return Both(_read(first, depth), _read(second, depth))
-
-
-def _read_equal(rest: list[Any], depth: int) -> Part:
-    (value,) = rest
-    return Equal(value)
-
-
-def _read_not(rest: list[Any], depth: int) -> Part:
-    (part,) = rest
-    return Not(_read(part, depth))
-
-
-def _read_regex(rest: list[Any], depth: int) -> Part:
+def _read_regex(text: Any) -> Part:
     try:
-        part = Regex(*rest)
+        part = Regex(text)
     except BadTemplate as error:  # Without RE2, or with an older one.
         raise UnusablePart(str(error)) from error
     _check_cost(part.cost, BadBytes)
@@ -324,24 +327,6 @@ def _regexes(encoded: Any) -> int:
     if type(encoded) is not tuple or not encoded:
         return 0
     return int(encoded[0] == "regex") + sum(map(_regexes, encoded[1:]))
-
-
-_READERS: dict[str, Callable[[list[Any], int], Part]] = {
-    "any": lambda rest, depth: ANY,
-    "=": _read_equal,
-    "type": _read_of_type,
-    "kind": lambda rest, depth: OfKind(_text(rest[0]), tuple([_text(name) for name in rest[1:]])),
-    "exactly": _read_exactly,
-    "between": lambda rest, depth: Between(*rest),
-    "prefix": lambda rest, depth: Prefix(*rest),
-    "suffix": lambda rest, depth: Suffix(*rest),
-    "regex": _read_regex,
-    "one of": _read_one_of,
-    "not": _read_not,
-    "both": _read_both,
-    "tuple": lambda rest, depth: Nested(tuple([_read(part, depth) for part in rest])),
-    "typed": _read_typed,
-}
 
 
 def _text(name: Any) -> str:

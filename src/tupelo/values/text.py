@@ -220,21 +220,31 @@ def _key(key: Any) -> str:
     return encoded if type(encoded) is str else msgspec.json.encode(encoded).decode()
 
 
-def _value(node: ast.expr) -> Any:
+def _literal(node: ast.expr, read: Callable[[ast.expr], Any]) -> Any:
+    """The value of a constant, or of a tuple, list or dict whose parts are read by `read`;
+    otherwise NotImplemented."""
     match node:
         case ast.Constant(value=value) if value is not Ellipsis and not isinstance(value, complex):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
-        case ast.Name(id=word) if word in _JSON_WORDS:
-            return _JSON_WORDS[word]
         case ast.Tuple(elts=items):
-            return tuple([_value(item) for item in items])
+            return tuple([read(item) for item in items])
         case ast.List(elts=items):
-            return [_value(item) for item in items]
+            return [read(item) for item in items]
         case ast.Dict(keys=keys, values=values) if None not in keys:
             pairs = zip(keys, values, strict=True)
-            return {_value(key): _value(value) for key, value in pairs if key is not None}
+            return {read(key): read(value) for key, value in pairs if key is not None}
+        case ast.Name(id=word) if word in _JSON_WORDS:
+            return _JSON_WORDS[word]
+    return NotImplemented
+
+
+def _value(node: ast.expr) -> Any:
+    value = _literal(node, _value)
+    if value is not NotImplemented:
+        return value
+    match node:
         case ast.Call(func=function, args=[ast.Constant(value=str() as text)], keywords=[]):
             return _PARSERS[_dotted(function)](text)
         case ast.Call(func=function, args=[], keywords=named) if all(k.arg for k in named):
@@ -247,11 +257,10 @@ def _value(node: ast.expr) -> Any:
 
 
 def _read(node: ast.expr) -> Any:
+    value = _literal(node, _read)
+    if value is not NotImplemented:
+        return value
     match node:
-        case ast.Constant(value=value) if value is not Ellipsis and not isinstance(value, complex):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
             return ~_template(operand)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
@@ -260,15 +269,8 @@ def _read(node: ast.expr) -> Any:
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
             read = _read if _are_parts(left, right) else _template
             return read(left) & read(right)
-        case ast.Tuple(elts=parts):
-            return tuple([_read(part) for part in parts])
-        case ast.List(elts=parts):
-            return [_read(part) for part in parts]
-        case ast.Dict(keys=keys, values=values) if None not in keys:
-            pairs = zip(keys, values, strict=True)
-            return {_read(key): _read(value) for key, value in pairs if key is not None}
-        case ast.Name(id=name) if name in _NAMES or name in _JSON_WORDS:
-            return _NAMES[name] if name in _NAMES else _JSON_WORDS[name]
+        case ast.Name(id=name) if name in _NAMES:
+            return _NAMES[name]
         case ast.Name() | ast.Attribute():  # Most often quotes were forgotten.
             name = ast.unparse(node)
             raise BadTemplate(

@@ -27,7 +27,7 @@ class Hosting:
 
         def abort() -> None:
             for serving in list(self.core.servings.values()):
-                serving.talk.link._transport.abort()  # type: ignore[attr-defined]
+                serving.talk.link.abort()
 
         self._loop.call(abort)
 

@@ -12,18 +12,12 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.federation.client.hosting import Hosting
+from tests.conftest import waiting_at
 from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.links import wire
 from tupelo.space.dual_api import dual_api
 
 INTERRUPTED = object()
-
-
-def parked(host: Hosting) -> int:
-    core = host.space._port._core
-    with host.space._port.atomic():
-        return len(list(core.waiting))
 
 
 # Interrupts
@@ -36,7 +30,7 @@ def test_an_interrupted_take_takes_nothing(host, until, held):
     main = threading.get_ident()
 
     def interrupt() -> None:
-        until(lambda: parked(host) == 1)
+        until(lambda: waiting_at(host.space) == 1)
         signal.pthread_kill(main, signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)
@@ -44,7 +38,7 @@ def test_an_interrupted_take_takes_nothing(host, until, held):
     with pytest.raises(KeyboardInterrupt):
         space.take(("a",))
     interrupter.join()
-    until(lambda: parked(host) == 0)
+    until(lambda: waiting_at(host.space) == 0)
     space.write(("a",))
     assert space.take(("a",), wait=0) == ("a",)
     if txn is not None:

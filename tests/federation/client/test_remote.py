@@ -8,6 +8,7 @@ import pytest
 import uvloop
 
 import tupelo
+from tests.conftest import waiting_at
 from tests.federation.client.hosting import Hosting
 from tests.laws.kinds import Job
 from tupelo.errors import (
@@ -24,13 +25,6 @@ from tupelo.federation.identity.tls import client_context, key_of, server_contex
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links.tcp import LinkSecurity
 from tupelo.values.scope import HERE, Scope
-
-
-def parked(host: Hosting) -> int:
-    core = host.space._port._core
-    with host.space._port.atomic():
-        return len(list(core.waiting))
-
 
 # Nothing lost, nothing twice
 
@@ -56,7 +50,7 @@ def test_each_entry_is_taken_once_though_links_are_cut(dial, host, later, wait):
 def test_those_who_wait_are_served_after_a_cut(dial, host, later, until):
     space = dial(host.url)
     takers = [later(space.take, ("n", int)) for _ in range(5)]
-    until(lambda: parked(host) == 5)
+    until(lambda: waiting_at(host.space) == 5)
     host.cut()
     host.space.write_all([("n", i) for i in range(5)])
     assert sorted(taker.result()[1] for taker in takers) == list(range(5))

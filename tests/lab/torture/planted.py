@@ -8,7 +8,7 @@ from typing import Any
 
 from tupelo.apps.cli import main as tupelo
 from tupelo.errors import CannotCommit
-from tupelo.federation.client.handles import RemoteTransaction
+from tupelo.federation.client.handles import RemoteSpaceTransaction
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts.serving import ClientServer
 from tupelo.lab.torture.worker import main as work
@@ -39,13 +39,13 @@ def lose() -> None:
 
 def tell_wrong() -> None:
     """A client is told that its transaction was aborted, and it was committed."""
-    commit = RemoteTransaction.commit
+    commit = RemoteSpaceTransaction.commit
 
     def committed(self: Any) -> None:
         commit(self)
         raise CannotCommit(self.id, "the host", "it says so")
 
-    RemoteTransaction.commit = committed  # type: ignore[method-assign]
+    RemoteSpaceTransaction.commit = committed  # type: ignore[method-assign]
 
 
 BUGS = {"twice": give_twice, "lost": lose, "told wrong": tell_wrong}

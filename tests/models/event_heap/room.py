@@ -10,6 +10,7 @@ from typing import Any
 from tests.federation.replication.town import Citizen, Town, play
 from tupelo.federation.hosts.doors import RunningHost
 from tupelo.models.event_heap import EventHeap
+from tupelo.models.event_heap.replica import Replica, heaps_of
 
 HEAP = "board"
 PATIENCE_SECONDS = 3.0
@@ -29,6 +30,15 @@ class Person:
         self.host = RunningHost(self.citizen.core)
         self.heap = life.call(lambda: EventHeap(self.host, name, patience=PATIENCE_SECONDS))
         return self.heap
+
+    @property
+    def replica(self) -> Replica:
+        """The part of its host in the heap."""
+        return heaps_of(self.citizen.core).replicas[self.heap.name]
+
+    @property
+    def has_replica(self) -> bool:
+        return self.heap.name in heaps_of(self.citizen.core).replicas
 
     def do(self, work: Any) -> asyncio.Task[Any]:
         return self.citizen.do(work)
@@ -56,7 +66,7 @@ class Room:
 
     async def alike(self, names: str) -> None:
         def are_alike() -> bool:
-            replicas = [self[name].heap._replica for name in names]
+            replicas = [self[name].replica for name in names]
             feeds = [replica.feed for replica in replicas], [one.system for one in replicas]
             unsettled = [self[name].citizen.core.federation.all_unsettled() for name in names]
             return (

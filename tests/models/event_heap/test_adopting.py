@@ -25,7 +25,7 @@ def test_events_of_a_host_that_is_gone_for_good_can_be_removed_once():
         with pytest.raises(BadArgument, match="host"):
             await b.do(b.heap.adopt("a"))  # It is there.
         await room["a"].citizen.crash()
-        await room.until(lambda: "a" not in c.heap._replica.membership.members)
+        await room.until(lambda: "a" not in c.replica.membership.members)
         with pytest.raises(SourceAway) as away:
             await c.do(c.heap.remove(Event("n", i=1)))
         await b.do(b.heap.adopt(away.value.hosts[0]))
@@ -53,7 +53,7 @@ def test_who_comes_back_does_not_bring_what_was_adopted(tmp_path):
         assert await read(c, views["c"], 2) == [0, 1]
         room.network.partition("a", "bc")
         await room["a"].put(Event("n", i=2))  # of which the others have not heard
-        await room.until(lambda: "a" not in c.heap._replica.membership.members)
+        await room.until(lambda: "a" not in c.replica.membership.members)
         await b.do(b.heap.adopt("a"))
         assert await c.do(c.heap.wait_to_remove(Event("n", i=0), wait=30.0)) == Event("n", i=0)
         await room["a"].citizen.crash()
@@ -78,7 +78,7 @@ def test_who_may_not_take_from_a_host_does_not_adopt_what_is_there():
         await a.put(Event("n", i=1))
         await room.together()
         room.network.partition("a", "b")
-        await room.until(lambda: "a" not in b.heap._replica.membership.members)
+        await room.until(lambda: "a" not in b.replica.membership.members)
         await b.do(b.heap.adopt("a"))
         room.network.heal()
         await asyncio.sleep(10)

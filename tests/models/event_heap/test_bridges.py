@@ -68,10 +68,10 @@ def test_both_ways_and_rings_and_side_by_side():
         for person, names in ((a, ("board", "two")), (b, ("two", "three")), (c, ("three",))):
             for name in names:
                 assert sorted(await numbers(person, name)) == [1, 2, 3], name
-        counts = [len(heap._replica.feed.marks) for heap in (a.heap, b.heap)]
+        counts = [len(person.replica.feed.marks) for person in (a, b)]
         sent = c.citizen.replication.sent.total()
         await asyncio.sleep(20)
-        assert [len(heap._replica.feed.marks) for heap in (a.heap, b.heap)] == counts
+        assert [len(person.replica.feed.marks) for person in (a, b)] == counts
         assert c.citizen.replication.sent.total() == sent  # Nothing goes round.
 
     meet(scene, "ba", "cb")

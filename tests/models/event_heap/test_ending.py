@@ -23,7 +23,7 @@ def folder(request, tmp_path):
 
 def left(person: Person) -> list[Any]:
     """What a host keeps of views and shared sessions: but that they have ended, nothing."""
-    replica, core = person.heap._replica, person.citizen.core
+    replica, core = person.replica, person.citizen.core
     items = [
         item for one in replica.system.exchange.streams.values() for item in one.items.values()
     ]
@@ -109,7 +109,7 @@ def test_a_view_ends_with_its_last_user(folder):
         mine = await a.do(a.heap.view(lease=0))
         theirs = await b.do(b.heap.view(mine.id, wait=30.0))
         await b.do(theirs.put(Event("n", i=1)))
-        await room.until(lambda: a.heap._replica.uses._elsewhere == {mine.id}, "a knows the user")
+        await room.until(lambda: a.replica.uses._elsewhere == {mine.id}, "a knows the user")
         await a.do(mine.close())
         await asyncio.sleep(300)
         assert await read(b, theirs, 1) == [1]
@@ -141,7 +141,7 @@ def test_what_nobody_uses_ends_with_its_lease_and_not_before():
         await b.do(again.close())
         await asyncio.sleep(300)
         for person in (a, b):
-            assert list(person.heap._replica.uses.leases) == [for_ever.id]
+            assert list(person.replica.uses.leases) == [for_ever.id]
         with pytest.raises(BadArgument):
             await a.do(a.heap.view(view.id))
         assert (await a.do(a.heap.view(for_ever.id))).id == for_ever.id
@@ -155,12 +155,12 @@ def test_a_view_whose_token_was_lost_with_its_host_ends_as_well():
         await room.together()
         await room["a"].citizen.crash()
         await asyncio.sleep(300)
-        assert view.id in room["b"].heap._replica.orders.made
+        assert view.id in room["b"].replica.orders.made
         await room["a"].citizen.start()
         room["a"].begin()
         await asyncio.sleep(300)
         for name in "abc":
-            assert not room[name].heap._replica.uses.leases
+            assert not room[name].replica.uses.leases
 
     meet(scene, *ROW)
 
@@ -172,11 +172,11 @@ def test_a_view_that_nobody_uses_gets_no_places_until_somebody_does():
         for view in views:
             await a.do(view.close())
         await room.together()
-        upto = a.heap._replica.system.exchange.own.upto
+        upto = a.replica.system.exchange.own.upto
         await a.put(*[Event("n", i=i) for i in range(10)])
         await b.put(Event("n", i=10))
         await room.together()
-        assert a.heap._replica.system.exchange.own.upto == upto
+        assert a.replica.system.exchange.own.upto == upto
         again = await b.do(b.heap.view(views[0].id))
         assert sorted(await read(b, again, 11)) == list(range(11))
 

@@ -101,7 +101,7 @@ def test_a_heap_that_is_made_anew_has_nothing_of_the_one_before(folder):
                 await person.do(again.view(old.id))
             with pytest.raises(BadArgument):
                 await person.do(again.session(shared))
-            assert not again._replica.orders.made
+            assert not person.replica.orders.made
         view = await a.do((await a.do(EventHeap.create(a.host, HEAP))).view())
         await a.do(view.put(Event("n", i=2)))
         other = await b.do(again.view(view.id, wait=20.0))

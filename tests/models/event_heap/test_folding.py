@@ -26,12 +26,12 @@ def fold_early(monkeypatch):
 
 
 def places(person: Person, view: View) -> int:
-    return len(list(person.heap._replica.orders.orders[view.id].ordering.listed()))
+    return len(list(person.replica.orders.orders[view.id].ordering.listed()))
 
 
 def records(person: Person) -> int:
     """How many records a host keeps, those of others included."""
-    streams = person.heap._replica.system.exchange.streams.values()
+    streams = person.replica.system.exchange.streams.values()
     return sum(len(stream.items) for stream in streams)
 
 

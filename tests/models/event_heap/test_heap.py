@@ -208,7 +208,7 @@ def test_a_heap_is_destroyed_everywhere_and_can_be_made_anew(folder):
         await room["b"].do(room["b"].heap.destroy())
         with pytest.raises(HeapDestroyed):
             await waiting
-        await room.until(lambda: all(room[name].heap._replica.destroyed for name in "abc"))
+        await room.until(lambda: not any(room[name].has_replica for name in "abc"))
         for name in "abc":
             with pytest.raises(HeapDestroyed):
                 await room[name].put(Event("n"))

@@ -57,7 +57,7 @@ def test_a_host_that_leaves_a_session_that_it_has_not_opened_hands_it_over():
         await b.put(Event("n"))
         shared = await a.do((await a.do(a.heap.session())).share())
         await room.together()
-        await room.until(lambda: a.heap._replica.others == ["b"], "they have met")
+        await room.until(lambda: a.replica.others == ["b"], "they have met")
         await a.citizen.leave()
         theirs = await b.do(b.heap.session(shared))
         assert await b.do(theirs.get()) == Event("n")

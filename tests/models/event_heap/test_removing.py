@@ -55,7 +55,7 @@ def test_a_client_settles_a_removal_after_the_crash_of_its_host(tmp_path, receiv
         a = room["a"]
         await a.put(JOB)
         holder = Holder("client", "someone@a", "its session", call=7)
-        removing = a.heap._replica.removing
+        removing = a.replica.removing
         removed = await a.do(removing.remove(event_template(JOB), 0, holder))
         assert [entry.fields for entry in removed.value]
         assert await a.do(a.heap.snoop(JOB)) is None
@@ -77,7 +77,7 @@ def test_a_waiting_removal_gets_an_event_that_another_gave_back():
         a, b = room["a"], room["b"]
         await a.put(JOB)
         await room.together()
-        removing = a.heap._replica.removing
+        removing = a.replica.removing
         holder = Holder("client", "someone@a", "its session", call=7)
         held = await a.do(removing.remove(event_template(JOB), 0, holder))
         waiting = b.do(b.heap.wait_to_remove(JOB, wait=60.0))

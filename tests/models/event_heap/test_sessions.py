@@ -307,7 +307,7 @@ def test_what_was_seen_is_told_anew_and_records_before_that_are_removed(folder, 
         assert got == list(range(20))
         await room.together()
         for person in room.people.values():
-            told = person.heap._replica.system.space.port.entries()
+            told = person.replica.system.space.port.entries()
             assert len([one for one in told if one.shape.kind is kind_of(SessionSeen)]) < 12
         if folder is not None:
             for name in "cab":
@@ -329,7 +329,7 @@ def test_the_token_of_an_older_release_is_read_with_the_events_that_it_carries(t
         await a.put(*[Event("n", i=i) for i in range(4)])
         shared = await a.do((await a.do(a.heap.session())).share())
         seen = Seen()
-        for entry in a.heap._replica.find(event_template(Event("n")), 2):
+        for entry in a.replica.find(event_template(Event("n")), 2):
             seen.add(entry)
         await a.do(write_token(a, shared, encode_seen(seen)))
         await a.citizen.crash()
@@ -349,7 +349,7 @@ def test_the_token_of_an_older_release_is_read_with_the_events_that_it_carries(t
 
 
 async def write_token(person: Person, session: str, state: bytes) -> None:
-    async with person.heap._replica.shared_record(session).token.held() as token:
+    async with person.replica.shared_record(session).token.held() as token:
         token.state = state
 
 
@@ -403,7 +403,7 @@ def test_what_a_host_has_told_nobody_is_given_again_and_it_goes_on_with_the_othe
         assert await a.do(opened["a"].get()) == Event("n", i=3)
         await room.together()
         room.network.partition("a", "bc")
-        await room.until(lambda: "a" not in b.heap._replica.others, "they have parted")
+        await room.until(lambda: "a" not in b.replica.others, "they have parted")
         assert await a.do(opened["a"].get()) == Event("n", i=4)
         await b.do(opened["b"].resume())
         assert await b.do(opened["b"].get()) == Event("n", i=4)
@@ -413,7 +413,7 @@ def test_what_a_host_has_told_nobody_is_given_again_and_it_goes_on_with_the_othe
         assert await a.do(opened["a"].get()) == Event("n", i=5)
         assert await a.do(opened["a"].get()) == Event("n", i=6)
         room.network.heal()
-        await room.until(lambda: "a" in b.heap._replica.others, "they have met")
+        await room.until(lambda: "a" in b.replica.others, "they have met")
         # From now on nothing is given twice, though nobody has waited until all was heard.
         assert await room["c"].do(opened["c"].get()) == Event("n", i=7)
         await b.put(Event("n", i=8))
@@ -440,7 +440,7 @@ def test_of_a_session_that_was_resumed_in_two_places_one_is_left(folder):
         assert await room["c"].do(opened["c"].get()) == Event("n", i=5)
         room.network.heal()
         await room.until(
-            lambda: all(len(room[name].heap._replica.others) == 2 for name in "abc"),
+            lambda: all(len(room[name].replica.others) == 2 for name in "abc"),
             "they have met",
         )
         tasks = [room[name].do(read_on(opened[name])) for name in "abc"]
@@ -464,7 +464,7 @@ async def read_on(session: Session) -> list[int]:
 
 
 def token_of(person: Person, session: Session) -> Token:
-    return person.heap._replica.shared_record(session.id or "").token
+    return person.replica.shared_record(session.id or "").token
 
 
 def test_only_a_shared_session_can_be_resumed():

@@ -170,7 +170,7 @@ def test_a_view_whose_owner_is_gone_is_cloned_and_its_users_are_told():
         replayed = [await room[name].do(views[name].replay()) for name in "abc"]
         assert replayed[0] == replayed[1] == replayed[2]
         assert len(replayed[0]) == 7
-        await room.until(lambda: new not in room["a"].heap._replica.orders.made)
+        await room.until(lambda: new not in room["a"].replica.orders.made)
 
     meet(scene, *ROW)
 
@@ -184,8 +184,8 @@ def test_what_is_lost_has_no_place_in_a_clone_unless_it_turns_up():
         await room.together()
         room.network.partition("ab", "c")
         await room["c"].put(Event("late", i=1))
-        replica = room["a"].heap._replica
-        lost = [(room["c"].heap._replica.feed.source, 1), ("nobody/1", 7)]
+        replica = room["a"].replica
+        lost = [(room["c"].replica.feed.source, 1), ("nobody/1", 7)]
         await room["a"].do(replica.record(encode_places(views["a"].id, 1, lost)))
         await room["a"].put(Event("n", i=2))
         await room.alike("ab")
@@ -211,7 +211,7 @@ def test_a_clone_waits_for_what_another_has_of_its_events(monkeypatch, seed):
         await room["a"].do(views["a"].put(Event("n", i=0)))
         assert await read(room["c"], views["c"], 1) == [0]
         await room["a"].citizen.crash()
-        slow = room["b"].heap._replica.feed
+        slow = room["b"].replica.feed
         hear, late = slow.heard, []
 
         def heard(peer: Any, message: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_clone_is_made_though_more_of_the_old_order_comes_meanwhile(monkeypatc
         for i in range(3):
             await room["a"].do(views["a"].put(Event("n", i=i)))
         await room.together()
-        replica = room["b"].heap._replica
+        replica = room["b"].replica
         old = replica.orders.order(views["a"].id)
 
         async def record(one: object) -> None:
@@ -463,7 +463,7 @@ def test_hosts_that_put_at_once_get_their_places_from_one_owner():
     async def scene(room: Room) -> None:
         views = await open_all(room, "abc")
         await room.together()
-        replica = room["a"].heap._replica
+        replica = room["a"].replica
         holding = replica.orders.orders[views["a"].id].token.held()
         await room["a"].do(holding.__aenter__())  # It is just putting something.
         putting = [
@@ -485,7 +485,7 @@ def test_hosts_that_put_at_once_get_their_places_from_one_owner():
 def test_a_token_that_goes_round_stays_with_its_holder_after_a_while():
     async def scene(room: Room) -> None:
         views = await open_all(room, "abc")
-        token = room["a"].heap._replica.orders.orders[views["a"].id].token
+        token = room["a"].replica.orders.orders[views["a"].id].token
         for i in range(60):
             await room.together()
             await room["abc"[i % 3]].do(views["abc"[i % 3]].put(Event("n", i=i)))
@@ -515,12 +515,12 @@ def test_a_put_whose_owner_is_gone_before_it_has_its_place_gets_one_in_the_clone
     async def scene(room: Room) -> None:
         views = await open_all(room, "abc")
         await room.together()
-        order = room["a"].heap._replica.orders.orders[views["a"].id]
+        order = room["a"].replica.orders.orders[views["a"].id]
         monkeypatch.setattr(order, "permits_put", lambda host: True)
         holding = order.token.held()  # It gives no places, and then it is gone.
         await room["a"].do(holding.__aenter__())
         putting = [room[name].do(views[name].put(Event("n", i=i))) for i, name in enumerate("bc")]
-        await room.until(lambda: len(room["c"].heap._replica.find(ANY_EVENT)) == 2)
+        await room.until(lambda: len(room["c"].replica.find(ANY_EVENT)) == 2)
         assert not any(one.done() for one in putting)
         await room["a"].citizen.crash()
         await asyncio.gather(*putting)

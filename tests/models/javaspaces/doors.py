@@ -16,7 +16,7 @@ import tupelo
 from tests.conftest import PATIENCE_SECONDS, Call, HandClock, until_true
 from tests.kinds import SpaceMaker
 from tests.laws.doors import LoopThread
-from tupelo.federation.client.handles import RemoteTransaction
+from tupelo.federation.client.handles import RemoteSpaceTransaction
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.models.javaspaces import (
@@ -154,7 +154,13 @@ class Async:
 
 ASYNC_THINGS = (
     *(JavaSpace, MatchSet, Transaction, AsyncLease, EventRegistration, LeaseMap),
-    *(tupelo.aio.Space, tupelo.aio.Transaction, RemoteSpace, FederatedSpace, RemoteTransaction),
+    *(
+        tupelo.aio.Space,
+        tupelo.aio.Transaction,
+        RemoteSpace,
+        FederatedSpace,
+        RemoteSpaceTransaction,
+    ),
     *(PostgresSpace, PostgresTransaction),
 )
 
@@ -170,6 +176,11 @@ def port_of(javaspace: Any) -> Any:
     """The port of the space that a JavaSpace stands on, also if that is at a host."""
     space = bare(javaspace).space
     return space._port if isinstance(space, PostgresSpace) else find_port(space)  # type: ignore[attr-defined]
+
+
+def core_of(space: Any) -> Any:
+    """The core of the space of a JavaSpace, to see that nothing is left in it."""
+    return port_of(space)._core
 
 
 class World:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.conftest import PATIENCE_SECONDS, Call, until_true
+from tests.models.classes import forget, learn
 from tests.models.javaspaces.doors import (
     TIMEOUT,
     Listener,
@@ -152,17 +153,15 @@ def foreign(monkeypatch):
     class Foreign(SimpleEntry):
         secret: Any = None
 
-    name = kind.name_of(Foreign)
-
     class Known:
         entry: Any = Foreign(1, "foreign", True, 7)
         nested: Any = Shape("holder", [Foreign(1)])
 
         def forget(self) -> None:
-            monkeypatch.delitem(kind._class_of_name, name)
+            forget(monkeypatch, Foreign)
 
         def learn(self) -> None:
-            monkeypatch.setitem(kind._class_of_name, name, Foreign)
+            learn(monkeypatch, Foreign)
 
     return Known()
 
@@ -245,11 +244,11 @@ def test_entries_of_another_version_of_a_class_are_passed_over(javaspace, monkey
         size: int = field(kw_only=True)
 
     monkeypatch.setitem(kind._given_name, NewJob, old_name)
-    monkeypatch.setitem(kind._class_of_name, old_name, NewJob)
+    learn(monkeypatch, NewJob)
     javaspace.write(NewJob("new", size=3))
     template = Entry()
     assert drain(javaspace, template) == [NewJob("new", size=3)]
-    monkeypatch.setitem(kind._class_of_name, old_name, Job)
+    learn(monkeypatch, Job)
     assert drain(javaspace, template) == [Job("old")]
 
 

@@ -21,6 +21,7 @@ from tupelo.models.javaspaces.leases import (
     PolicyByKind,
     seconds_asked,
 )
+from tupelo.space.port import port_of
 from tupelo.values import lease as engine
 
 
@@ -193,13 +194,13 @@ def test_a_map_of_a_durable_space_is_one_step(tmp_path, clock, monkeypatch):
     with Space(path=tmp_path / "a", log_keep="all", clock=clock) as space:
         leases = LeaseMap((leased(space, n), 100) for n in range(5))
         steps: list[int] = []
-        flush = space._port._engine.flush
+        flush = port_of(space)._engine.flush
 
         def spy(position: int) -> None:
             steps.append(position)
             flush(position)
 
-        monkeypatch.setattr(space._port._engine, "flush", spy)
+        monkeypatch.setattr(port_of(space)._engine, "flush", spy)
         assert len(leases.renew_all().renewed) == 5
         assert len([position for position in steps if position]) == 1
     with Space(path=tmp_path / "a", clock=clock) as space:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.models.classes import forget
 from tupelo import Space, Where
 from tupelo.errors import (
     BadArgument,
@@ -556,8 +557,7 @@ def test_which_classes_of_attributes_there_are(office):
 
 def test_a_class_of_attributes_that_is_not_known_here_is_named(office, monkeypatch):
     name = kind.name_of(Label)
-    monkeypatch.delitem(kind._class_of_name, name)
-    monkeypatch.setattr(kind, "_find_class", lambda name: None)
+    forget(monkeypatch, Label)
     assert office.get_entry_classes(like(Name("b"), Place("annex"))) == [name]
 
 

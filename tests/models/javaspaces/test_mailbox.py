@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from tests.conftest import core_of
+from tests.models.classes import forget, learn
 from tests.models.javaspaces.doors import Target, fetched
 from tupelo import Capacity, Lifo, ManualClock, Space, aio
 from tupelo.errors import (
@@ -429,7 +431,7 @@ def test_a_target_may_use_the_mailbox(mailbox, until):
     registration.enable_delivery(once)
     until(lambda: got == [1] and not registration.delivering)
     assert fetched(registration) == [2]
-    until(lambda: not mailbox.space._port._core.transactions)
+    until(lambda: not core_of(mailbox.space).transactions)
     assert got == [1] and registration.pending == 0
 
 
@@ -525,7 +527,7 @@ def test_ended_while_an_event_is_on_its_way(mailbox, until):
     registration.lease.cancel()
     assert mailbox.space.count() == 0
     go_on.open()
-    until(lambda: not mailbox.space._port._core.transactions)
+    until(lambda: not core_of(mailbox.space).transactions)
     until(lambda: mailbox.space.count() == 0)
 
 
@@ -671,24 +673,20 @@ def test_a_crash_while_an_event_is_on_its_way_loses_nothing(tmp_path, clock, unt
 
 
 def test_events_of_unknown_classes_wait_until_they_are_known(tmp_path, clock, until, monkeypatch):
-    from tupelo.values import kind
-
     with Space(path=tmp_path / "m", clock=clock) as space:
         registration = EventMailbox(space).register(60)
         registration.listener(AvailabilityEvent("source", 1, 1, None, Job("a")))
         tell(registration, 2)
-        name = kind.name_of(Job)
-        monkeypatch.delitem(kind._class_of_name, name)
-        monkeypatch.setattr(kind, "_find_class", lambda name: None)
+        forget(monkeypatch, Job)
         again = EventMailbox(space).registration(registration.id)
         target = Target()
         again.enable_delivery(target)
         until(lambda: again.error is not None)
         assert "Job" in str(again.error) and again.pending == 2 and target.tries == 0
-        monkeypatch.setitem(kind._class_of_name, name, Job)
+        learn(monkeypatch, Job)
         assert fetched(again) == [1, 2]
         registration.listener(AvailabilityEvent("source", 1, 3, None, Job("b")))
-        monkeypatch.delitem(kind._class_of_name, name)
+        forget(monkeypatch, Job)
         clock.advance(60)
         assert space.count() == 0, "what cannot be built can be removed all the same"
 

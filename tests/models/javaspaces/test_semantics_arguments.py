@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.javaspaces.doors import Parked, SimpleEntry, port_of
+from tests.models.javaspaces.doors import Parked, SimpleEntry, core_of
 from tupelo.errors import BadArgument, BadEntry, BadInput, BadTemplate
 from tupelo.models.javaspaces import FOREVER, NO_WAIT, JavaSpace, JavaSpace05, Retry
 
@@ -78,7 +78,7 @@ def unchanged(javaspace):
     """The JavaSpace; afterwards nothing has changed in it and nobody waits or listens."""
     javaspace.write(ENTRY)
     yield javaspace
-    core = port_of(javaspace)._core
+    core = core_of(javaspace)
     assert list(core.waiting) == []
     assert len(list(core.subscriptions.watchers)) == 0
     assert core.match_sets == {}

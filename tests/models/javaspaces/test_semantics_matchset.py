@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.models.classes import forget
 from tests.models.javaspaces.doors import (
     EXTENDED,
     SIMPLE,
@@ -16,14 +17,13 @@ from tests.models.javaspaces.doors import (
     SimpleEntry,
     at_once,
     bare,
+    core_of,
     drain,
     fill,
     in_order,
-    port_of,
 )
 from tupelo.errors import LeaseLost, MatchSetInvalid
 from tupelo.models.javaspaces import FOREVER, NO_WAIT, Entry, Snapshot
-from tupelo.values import kind
 
 BLANK = SimpleEntry()
 
@@ -205,7 +205,7 @@ def test_what_this_program_has_no_class_for_is_passed_over_and_listed(javaspace,
         size: int | None = None
 
     fill(javaspace, SIMPLE[0], Hat(7), SIMPLE[1])
-    monkeypatch.delitem(kind._class_of_name, kind.name_of(Hat))  # as if another had written it
+    forget(monkeypatch, Hat)  # as if another program had written it
     matches = javaspace.contents([Entry()])
     assert list(matches) == SIMPLE[:2]
     (skipped,) = matches.skipped
@@ -262,7 +262,7 @@ def test_an_iteration_breaks_off_when_it_becomes_invalid(world, ten):
 
 
 def test_one_that_is_dropped_leaves_nothing_behind(ten):
-    core = port_of(ten)._core
+    core = core_of(ten)
     matches = ten.contents([BLANK])
     assert len(core.match_sets) == 1
     del matches

@@ -48,6 +48,7 @@ from tupelo.models.javaspaces import (
     Lease,
     TransactionManager,
 )
+from tupelo.space.port import port_of
 
 ENTRY = SimpleEntry(1, "one", True)
 OTHER = SimpleEntry(2, "two", False)
@@ -111,7 +112,7 @@ def pair(world):
 
 
 def decisions(manager: Any) -> list[Any]:
-    log = bare(manager)._log_space
+    log = bare(manager).log
     return [entry[1:] for entry in log.read_all() if entry[0] != "manager"]
 
 
@@ -1028,14 +1029,14 @@ def test_a_decision_is_on_the_disk_before_anyone_is_told(clock, tmp_path):
     transaction = manager.create().transaction
     for space in spaces:
         space.write((space.name,), txn=transaction)
-    log = manager._log_space
+    log = manager.log
     durable: list[bool] = []
     Interrupting(log, "_flush", KeyboardInterrupt(), does_it=False)
     for member in transaction._members:
         commit = member.commit
 
         def told(commit: Any = commit) -> None:
-            saved = log._port._engine.saved
+            saved = port_of(log)._engine.saved
             assert saved is not None
             durable.append(not saved._pending)
             commit()
@@ -1059,7 +1060,7 @@ def test_if_the_log_is_gone_everyone_keeps_the_promise(clock, tmp_path):
     transaction = manager.create().transaction
     for space in spaces:
         space.write((space.name,), txn=transaction)
-    transaction.join(Guest(prepare=lambda: promise_after(manager._log_space.close)))
+    transaction.join(Guest(prepare=lambda: promise_after(manager.log.close)))
     with pytest.raises(OutcomeUnknown, match="log"):
         transaction.commit()
     assert [len(space.in_doubt()) for space in spaces] == [1, 1]

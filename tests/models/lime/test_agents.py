@@ -320,16 +320,16 @@ def test_an_agent_is_loaded_at_another_host_that_knows_its_class(play):
         ada = await do(a.agent("ada"))
         mine = await shared("board", ada)
         location = await do(a.load_at(b.location, cls, 3))
-        assert a.server.find(location.id) == b.location
+        assert a.server.directory.host_of(location.id) == b.location.id
         assert await do(mine.in_(("done", str), **PATIENCE)) == ("done", location.id)
         assert sorted(await do(mine.rdg(ITEM, location))) == [("item", n) for n in range(3)]
         await do(c.agent("cleo"))
         named = await do(c.load_at(b.location, cls.__name__, 0, name="nora"))
         assert named.id.startswith("nora#")
         assert await do(mine.in_(("done", str), **PATIENCE)) == ("done", named.id)
-        life = b.lives[named.id]
+        life = b.runtimes[named.id]
         await do(life.agent.end())
-        await stage.until(lambda: a.server.find(named.id) is None, "it has ended")
+        await stage.until(lambda: a.server.directory.host_of(named.id) is None, "it has ended")
 
     play(scene)
 
@@ -374,7 +374,7 @@ def test_what_cannot_be_loaded_elsewhere_is_named_and_nobody_is_there(play):
         for words, given, options in bad:
             with pytest.raises(BadArgument, match=words):
                 await do(a.load_at(*given, **options))
-        assert b.lives == {}
+        assert b.runtimes == {}
         found = await do(a.system.rdg(("agent", str, b.location.id, str)))
         assert found == []
 
@@ -391,7 +391,7 @@ def test_an_agent_that_is_loaded_elsewhere_shares_only_what_its_loader_may_use()
         for space in ("board", "locked"):
             with pytest.raises(LoadFailed, match=f"NotAllowed.*{space!r}"):
                 a.load_at(b.location, Choosy, space, 1)
-        assert b.lives == {}
+        assert b.runtimes == {}
         b.load(Choosy, "board", 1)  # The host's own may.
         a.load_at(b.location, Choosy, "other", 1)
 

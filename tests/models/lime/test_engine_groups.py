@@ -24,13 +24,13 @@ def test_on_disengagement_tuples_stay_with_their_agents(over: str) -> None:
         await one.out("of one")
         await two.out("of two")
         await one.out("for two", to=two.location)
-        await one.do(one.server.disengage())
+        await one.do(one.server.group.leave())
         assert await one.all() == [("of one",)]
         await camp.agreed("b")
         assert await two.all() == [("for two",), ("of two",)]
         await two.out("for one", to=one.location)
         assert await two.all(two.location, one.location) == [("for one",)]
-        await one.do(one.server.engage())
+        await one.do(one.server.group.join())
         await camp.agreed("ab")
         for agent in (one, two):
             assert len(await agent.all()) == 4
@@ -218,7 +218,7 @@ def test_a_moved_agent_is_found_where_it_is() -> None:
         await two.out("for one", to=one.location)
         before = one.state.number
         await one.go(camp["c"])
-        assert camp["a"].server.find(one.state.id) == camp["c"].location
+        assert camp["a"].server.directory.host_of(one.state.id) == camp["c"].location.id
         assert camp["a"].server.agents == {}
         assert one.state.number == before
         assert await two.all(camp["c"].location) == [("for one",), ("mine",)]

@@ -274,7 +274,7 @@ def test_reactions_that_feed_each_other_keep_nobody_from_leaving() -> None:
         await throw(far, one)
         await one.out("ball", 0)
         await camp.quiet()
-        await far.do(far.server.disengage())
+        await far.do(far.server.group.leave())
         assert far.tent.members() == "b"
         await camp.quiet()
         assert [host for kind, host, *_ in camp["a"].system() if kind == "host"] == ["a"]

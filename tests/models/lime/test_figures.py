@@ -115,12 +115,12 @@ def test_figure_7_a_weak_reaction_over_three_hosts(over):
         await stage.quiet()
         assert told(events) == [1, 2, 3]
         assert [event.source for event in events] == [stage.location(name) for name in "cba"]
-        await stage.servers["c"].disengage()
+        await stage.servers["c"].group.leave()
         await stage.out("c", 4)
         await stage.out("b", 5)
         await stage.quiet()
         assert told(events) == [1, 2, 3, 5]
-        await stage.servers["c"].engage()
+        await stage.servers["c"].group.join()
         await stage.quiet()
         assert told(events) == [1, 2, 3, 5, 4]
 
@@ -322,13 +322,13 @@ def test_figure_9_disengagement():
         await stage.out("a", 7, to="b")
         under_way = asyncio.ensure_future(stage.rdg("c"))
         await asyncio.sleep(0)
-        await stage.servers["b"].disengage()
+        await stage.servers["b"].group.leave()
         assert await under_way in ([0, 1, 2, 7], [0], [2])  # before it, or after
         await stage.quiet()
         assert await asyncio.gather(*map(stage.rdg, "abc")) == [[0], [1, 7], [2]]
         for name in "abc":
             assert known_hosts(stage, name) == {name}
-        await stage.servers["b"].engage()
+        await stage.servers["b"].group.join()
         await stage.grouped()
         assert await asyncio.gather(*map(stage.rdg, "abc")) == [[0, 1, 2, 7]] * 3
         assert known_hosts(stage, "a") == set("abc")
@@ -353,14 +353,14 @@ def test_figure_9_reactions_that_feed_each_other_cannot_keep_a_host():
         for _ in range(5):
             await stage.servers["a"].out(stage.interface["a"], ("ping", 0))
         await stage.until(lambda: len(tasks) > 50)
-        await timely(stage.servers["b"].disengage())
+        await timely(stage.servers["b"].group.leave())
         assert known_hosts(stage, "b") == {"b"}
         await stage.quiet()
         assert known_hosts(stage, "a") == {"a"}
         once = len(tasks)
-        await stage.servers["b"].engage()
+        await stage.servers["b"].group.join()
         await stage.until(lambda: len(tasks) > once + 50)
-        await timely(stage.servers["b"].disengage())
+        await timely(stage.servers["b"].group.leave())
         await asyncio.gather(*tasks)
 
     play("ab", scenario)

@@ -199,7 +199,7 @@ def test_spaces_tuples_and_reactions_travel_along():
         # What is its own came along, the misplaced one too, with the same agent to hold it.
         own = await board.rdg(tupelo.ANY, agent.location)
         assert sorted(own) == [("item", 0), ("item", 1), ("item", 2), ("misplaced",)]
-        here = b.lives[agent.id].agent
+        here = b.runtimes[agent.id].agent
         assert isinstance(here, Prepared) and here is not agent
         assert (here.id, here.host) == (agent.id, b)
         assert here.diary.name == "diary" and not here.diary.is_shared
@@ -210,7 +210,7 @@ def test_spaces_tuples_and_reactions_travel_along():
         await stage.until(lambda: len(Mover.heard) == 6)
         assert Mover.heard[5:] == [("b", ("item", 3))]
         assert here.weak.enabled and not here.off.enabled
-        assert len(b.lives[agent.id].state.reactions) == 3
+        assert len(b.runtimes[agent.id].state.reactions) == 3
         assert await a.agent("ada") and not a.system.get_registered_reactions()
 
     play_async(scene)
@@ -300,7 +300,7 @@ async def tried(stage: Stage, cls: type[Mover]) -> str:
     assert not agent.ended and agent.running and agent.board.is_shared
     await board.out(("item", 1), agent.location)
     assert await board.rdp(ITEM, agent.location) == ("item", 1)
-    assert agent.id in a.lives and not b.migrations.parked
+    assert agent.id in a.runtimes and not b.migrations.parked
     return why
 
 
@@ -499,7 +499,7 @@ def test_an_agent_may_say_itself_what_travels():
         assert await ready(board) == "a"
         await board.out(("go", b.host.id), agent.location)
         assert await ready(board) == "b"
-        assert b.lives[agent.id].agent.words == "HELLO"  # type: ignore[attr-defined]
+        assert b.runtimes[agent.id].agent.words == "HELLO"  # type: ignore[attr-defined]
 
     play_async(scene)
 
@@ -549,7 +549,7 @@ def test_an_agent_whose_run_is_over_may_be_moved_by_a_listener(play):
         await stage.until(lambda: not agent.running)
         await do(board.out(("follow", b.location.id)))
         await do(board.in_(("ready", "b"), **PATIENCE))
-        assert agent.ended and b.lives[agent.id].agent.steps == 1  # type: ignore[attr-defined]
+        assert agent.ended and b.runtimes[agent.id].agent.steps == 1  # type: ignore[attr-defined]
 
     play(scene)
 
@@ -667,7 +667,7 @@ def test_a_reaction_is_the_same_one_there_though_another_has_fired_on_the_way():
         assert await ready(board) == "a"
         await board.out(("go", b.host.id), agent.location)
         assert await ready(board) == "b"
-        here = b.lives[agent.id].agent
+        here = b.runtimes[agent.id].agent
         assert isinstance(here, Watched)
         for kept, name in ((here.second, "second"), (here.third, "third")):
             assert kept._registered.pattern().template == encoded_template((name, int))
@@ -705,7 +705,7 @@ def test_a_listener_is_called_there_when_its_spaces_are_shared_again_and_may_end
         Slow.gate.set()
         await stage.until(lambda: len(Mover.heard) == 3)
         assert Mover.heard[2] == ("shared: True", ("item", 1))
-        await stage.until(lambda: agent.id not in b.lives, "it has ended")
+        await stage.until(lambda: agent.id not in b.runtimes, "it has ended")
         await stage.until(lambda: agent.id not in b.server.directory.metadata_of[b.host.id])
         assert await b.system.rdp(("agent", agent.id, str, str)) is None
 
@@ -768,7 +768,7 @@ class Place(WorldHost):
     def residents(self) -> list[Resident]:
         if not self.is_up:
             return []
-        lives = self.host.lives.values()
+        lives = self.host.runtimes.values()
         return [one.agent for one in lives if isinstance(one.agent, Resident)]
 
 
@@ -1046,7 +1046,7 @@ def test_an_agent_that_is_loaded_elsewhere_is_made_once_whatever_link_is_lost(fa
             return "in doubt" if error.in_doubt else "refused"
         except LoadFailed:
             return "refused"
-        assert a.host.server.find(location.id) in (HostLocation("b"), None)
+        assert a.host.server.directory.host_of(location.id) in ("b", None)
         return "loaded"
 
     def play_load(frames: int) -> bool:

@@ -103,7 +103,7 @@ def test_an_agent_comes_whose_class_is_in_a_signed_package(play, ending, tmp_pat
         await stage.until(lambda: agent.ended, "it has moved")
         loaded = await do(a.load_at(b.location, cls))
         assert await do(board.in_(HERE, wait=PATIENCE_SECONDS)) == ("here", "b", "word", "")
-        assert type(b.lives[loaded.id].agent) is not cls
+        assert type(b.runtimes[loaded.id].agent) is not cls
 
     play(scene)
 

@@ -13,6 +13,7 @@ from tests.virtual import play as play_virtually
 from tupelo.federation.hosts.doors import RunningHost
 from tupelo.federation.names import companion_name
 from tupelo.models.melon import Melon
+from tupelo.models.melon.message_store import MessageStore, message_store_of
 
 PATIENCE_SECONDS = 60.0
 MELON = "melon"
@@ -28,6 +29,11 @@ class Bed(WorldHost):
     def key(self) -> str:
         assert self.identity is not None
         return self.identity.key
+
+    @property
+    def message_store(self) -> MessageStore:
+        """What all Melons of this host share."""
+        return message_store_of(self.core, MELON)
 
     @property
     def host(self) -> RunningHost:

@@ -169,7 +169,7 @@ async def forge(bed: Bed, addressee: str) -> object:
     """A receipt that says it is the addressee's, signed by another."""
     from tupelo.models.melon.sealed import Receipt
 
-    (stream,) = bed.melon._message_store.directed.feed.exchange.owned()
+    (stream,) = bed.message_store.directed.feed.exchange.owned()
     (item,) = stream.items
     assert bed.identity is not None
     forged = Receipt.signed("melon", stream.source, item, carried(bed)[0].number, bed.identity)

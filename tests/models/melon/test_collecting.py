@@ -118,7 +118,7 @@ def test_pins_outlive_a_crash(tmp_path):
 
 def pins(bed: Bed) -> list[Pinned]:
     """What is kept on disk of them."""
-    return [record for record, _ in bed.melon._message_store._private.all(Pinned)]
+    return [record for record, _ in bed.message_store._private.all(Pinned)]
 
 
 @pytest.mark.parametrize("bound", [Bound(count=3), None], ids=["bound", "boundless"])
@@ -207,7 +207,7 @@ def test_copies_have_a_bound_of_their_own():
         a, b = garden["a"], garden["b"]
         await a.write(*(("n", number) for number in range(20)))
         await asyncio.sleep(5)
-        feed = b.melon._message_store.feed
+        feed = b.message_store.feed
         assert feed is not None
         assert sum(len(one.items) for one in feed.exchange.streams.values()) <= 10
         assert len(await b.read_all(("n", int))) == 20

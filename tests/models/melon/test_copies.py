@@ -23,7 +23,7 @@ def holders(garden: Garden, source: str, among: str) -> str:
     return "".join(
         name
         for name in among
-        if (feed := garden[name].melon._message_store.feed) is not None
+        if (feed := garden[name].message_store.feed) is not None
         for name_of_stream, stream in feed.exchange.streams.items()
         if name_of_stream.startswith(f"{source}/") and stream.items
     )
@@ -33,7 +33,7 @@ async def held(garden: Garden, at: str, source: str, count: int) -> None:
     """Wait until so many of a host's messages are at another."""
 
     def are_there() -> bool:
-        feed = garden[at].melon._message_store.feed
+        feed = garden[at].message_store.feed
         assert feed is not None
         return any(
             one.source.startswith(f"{source}/") and len(one.items) == count

@@ -20,7 +20,7 @@ MESH = ("ab", "bc", "ca")
 
 def carried(bed: Bed, kind: type = Sealed) -> list[Any]:
     """What is at this host of all that is sealed."""
-    streams = bed.melon._message_store.directed.feed.exchange.streams.values()
+    streams = bed.message_store.directed.feed.exchange.streams.values()
     found = [read_item(entry) for stream in streams for entry in stream.items.values()]
     return [one for one in found if isinstance(one, kind)]
 
@@ -131,7 +131,7 @@ def test_a_seal_that_was_altered_or_moved_is_dropped_and_counted():
         await b.do(space.write(Sealed(c.key, true.number + 2, true.after, b"")))
         await garden.until(lambda: c.melon.refused == 3, "refused")
         # Nor can it say that c has taken it.
-        (stream,) = a.melon._message_store.directed.feed.exchange.owned()
+        (stream,) = a.message_store.directed.feed.exchange.owned()
         (item,) = stream.items
         await b.do(space.write(Receipt(stream.source, item, c.key, true.number, b"x" * 64)))
         await asyncio.sleep(3)
@@ -201,7 +201,7 @@ def test_an_address_is_an_identity():
 
 def places_of(bed: Bed) -> list[tuple[str, int, Sealed]]:
     """The messages that are at a host, opened or not: their places, and what they are."""
-    streams = bed.melon._message_store.directed.feed.exchange.streams.values()
+    streams = bed.message_store.directed.feed.exchange.streams.values()
     items = [(one.source, item, read_item(e)) for one in streams for item, e in one.items.items()]
     return [(source, item, found) for source, item, found in items if isinstance(found, Sealed)]
 
@@ -218,7 +218,7 @@ def test_who_carries_a_message_lets_it_go_only_for_a_receipt_of_its_number(first
         ((source, item, sealed),) = places_of(c)
         assert b.identity is not None and c.life is not None
         receipt = Receipt.signed("melon", source, item, sealed.number + 1, b.identity)
-        directed = c.melon._message_store.directed
+        directed = c.message_store.directed
         c.life.call(directed._receipts.apply, ("b/x>>a", 1), receipt)
         if first == "receipt":
             c.life.call(directed._processed.clear)
@@ -257,7 +257,7 @@ def test_receipts_need_no_room_that_a_message_could_have():
         away = Identity.new().key
         await a.store(*(("for", number) for number in range(3)), to=away)
         await b.store(*(("from", number) for number in range(5)), to=a.key)
-        await garden.until(lambda: len(a.melon._message_store.directed.letters) == 5)
+        await garden.until(lambda: len(a.message_store.directed.letters) == 5)
         await garden.parted("a", "b")
         assert len(await a.take_all(("from", int), 1)) == 5
         await garden.pause(1)
@@ -276,9 +276,9 @@ def test_what_was_taken_by_one_who_was_killed_before_it_had_it_is_there_again(tm
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
         await a.store(("n", 1), ("n", 2), to=b.key)
-        await garden.until(lambda: len(b.melon._message_store.directed.letters) == 2, "with b")
+        await garden.until(lambda: len(b.message_store.directed.letters) == 2, "with b")
         assert await b.take(("n", int)) == ("n", 1)
-        taking = b.melon._message_store.taking
+        taking = b.message_store.taking
         taken = await b.do(taking.take(("n", int), 0, False))  # It has not got to the process yet.
         assert [one.fields for one in taken] == [("n", 2)]
         await garden.until(lambda: len(carried(a)) == 1, "the first is confirmed")

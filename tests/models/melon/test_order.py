@@ -120,7 +120,7 @@ def test_what_is_for_us_of_an_earlier_life_comes_before_what_is_stored_now() -> 
         await a.store(*(("for", number) for number in range(5)))  # so that numbers are used
         await garden.parted("ab", "c")
         await a.store(("n", 0), to=c.key)
-        held = b.melon._message_store.directed.feed.exchange.streams
+        held = b.message_store.directed.feed.exchange.streams
         await garden.until(lambda: any(one.items for one in held.values()), "with b")
         await a.crash()
         await a.start()
@@ -128,7 +128,7 @@ def test_what_is_for_us_of_an_earlier_life_comes_before_what_is_stored_now() -> 
         await garden.met("ab", "bc", "ca")
         await a.store(("n", 1))
         await garden.until(
-            lambda: bool(list(c.melon._message_store.directed.letters.matching(("n", int)))),
+            lambda: bool(list(c.message_store.directed.letters.matching(("n", int)))),
             "with c",
         )
         assert [await c.take(("n", int)) for _ in range(2)] == [("n", 0), ("n", 1)]

@@ -125,7 +125,7 @@ def test_a_record_that_found_no_room_is_made_before_another_letter_is_taken(tmp_
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
         await a.store(("n", 1), ("n", 2), to=b.key)
-        await garden.until(lambda: len(b.melon._message_store.directed.letters) == 2, "here")
+        await garden.until(lambda: len(b.message_store.directed.letters) == 2, "here")
         taking = b.take(("n", int))
         taking.add_done_callback(lambda done: b.fill_disk())  # before the take is confirmed
         assert await taking == ("n", 1)

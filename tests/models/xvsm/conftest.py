@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from tests.conftest import Call, parked_at, until_true
+from tests.conftest import Call, core_of, parked_at, until_true
 from tests.kinds import start_host, take_turns
 from tests.laws.doors import LoopThread
 from tupelo.federation.hosts.core import HostCore
@@ -198,7 +198,7 @@ def wait_at(clock):
     """`wait_at(cref, capi.take, ...)` starts an operation and returns when it waits there."""
 
     def start(cref: Any, operation: Any, *args: Any, timed: bool = False) -> Call:
-        core = cref.space._port._core
+        core = core_of(cref.space)
         before, sleepers = parked_at(core), clock.sleepers
         call = Call(operation, *args)
         until_true(

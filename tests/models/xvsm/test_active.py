@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.conftest import PATIENCE_SECONDS, parked_at
+from tests.conftest import PATIENCE_SECONDS, core_of, parked_at
 from tests.laws.talk import refused
+from tests.models.classes import forget, learn
 from tests.models.xvsm.conftest import cancel
 from tupelo import ManualClock
 from tupelo.errors import BadArgument, CountNotMet, DuplicateKey, LeaseLost, TupeloError
@@ -38,7 +39,6 @@ from tupelo.models.xvsm import (
     Request,
     current,
 )
-from tupelo.values import kind
 
 gate = threading.Event()
 at_the_gate: list[int] = []
@@ -265,7 +265,7 @@ def test_an_entry_that_only_waits_for_room_comes_out_after_the_folder_is_opened_
     capi = Capi(folder, clock=ManualClock())
     cref = capi.create_container(None, None, "c", 1, ActiveCoordinator(), FifoCoordinator())
     capi.write(cref, 0, None, Squares([1]), Squares([2]))
-    until(lambda: cref.space.count() and parked_at(cref.space._port._core))
+    until(lambda: cref.space.count() and parked_at(core_of(cref.space)))
     capi.close()
     with Capi(folder, clock=ManualClock()) as capi:
         cref = capi.lookup_container(None, None, "c")
@@ -317,7 +317,7 @@ def test_workers_that_always_fail_are_not_hired_for_ever(capi, active, monkeypat
     assert active.active.work.count() == 1
 
 
-def test_work_of_an_unknown_class_is_left_until_it_is_known(folder, until, caplog):
+def test_work_of_an_unknown_class_is_left_until_it_is_known(folder, until, caplog, monkeypatch):
     gate.clear()
     capi = Capi(folder, clock=ManualClock())
     cref = capi.create_container(None, None, "c", INFINITE, ActiveCoordinator(1))
@@ -325,40 +325,34 @@ def test_work_of_an_unknown_class_is_left_until_it_is_known(folder, until, caplo
     capi.write(cref, 0, None, Stranger(3))
     capi.close()
     gate.set()
-    cls = kind._class_of_name.pop("active.stranger")
-    try:
-        with Capi(folder, clock=ManualClock()) as capi:
-            cref = capi.lookup_container(None, None, "c")
-            assert capi.take(cref, None, None, ActiveSelector())[0].result == 1
-            capi.write(cref, 0, None, Squares([2]))
-            assert capi.take(cref, None, None, ActiveSelector()) == [Squares([2], 4)]
-            until(lambda: cref.active._aside is not None)
-            assert "active.stranger" in caplog.text
-            kind._class_of_name["active.stranger"] = cls
-            assert capi.take(cref, None, None, ActiveSelector()) == [Stranger(3, 9)]
-    finally:
-        kind._class_of_name["active.stranger"] = cls
+    forget(monkeypatch, Stranger)
+    with Capi(folder, clock=ManualClock()) as capi:
+        cref = capi.lookup_container(None, None, "c")
+        assert capi.take(cref, None, None, ActiveSelector())[0].result == 1
+        capi.write(cref, 0, None, Squares([2]))
+        assert capi.take(cref, None, None, ActiveSelector()) == [Squares([2], 4)]
+        until(lambda: cref.active._aside is not None)
+        assert "active.stranger" in caplog.text
+        learn(monkeypatch, Stranger)
+        assert capi.take(cref, None, None, ActiveSelector()) == [Stranger(3, 9)]
 
 
-def test_what_cannot_be_finished_for_an_unknown_class_is_left_too(folder, until):
+def test_what_cannot_be_finished_for_an_unknown_class_is_left_too(folder, until, monkeypatch):
     gate.clear()
     capi = Capi(folder, clock=ManualClock())
     cref = capi.create_container(None, None, "c", 1, ActiveCoordinator(2), FifoCoordinator())
     capi.write(cref, 0, None, Squares([1]))
     until(lambda: cref.space.count())
     capi.write(cref, 0, None, Stranger(3))
-    until(lambda: parked_at(cref.space._port._core))
+    until(lambda: parked_at(core_of(cref.space)))
     capi.close()
-    cls = kind._class_of_name.pop("active.stranger")
-    try:
-        with Capi(folder, clock=ManualClock()) as capi:
-            cref = capi.lookup_container(None, None, "c")
-            until(lambda: cref.active._aside)
-            assert capi.take(cref, None, None, FifoSelector()) == [Squares([1], 1)]
-            kind._class_of_name["active.stranger"] = cls
-            assert capi.take(cref, None, None, FifoSelector()) == [Stranger(3, 9)]
-    finally:
-        kind._class_of_name["active.stranger"] = cls
+    forget(monkeypatch, Stranger)
+    with Capi(folder, clock=ManualClock()) as capi:
+        cref = capi.lookup_container(None, None, "c")
+        until(lambda: cref.active._aside)
+        assert capi.take(cref, None, None, FifoSelector()) == [Squares([1], 1)]
+        learn(monkeypatch, Stranger)
+        assert capi.take(cref, None, None, FifoSelector()) == [Stranger(3, 9)]
 
 
 @pytest.fixture
@@ -452,7 +446,7 @@ def test_what_comes_out_is_a_change_for_those_that_were_put_off(capi, active, la
     capi.add_aspect(active, Point.PRE_TAKE, Patient())
     capi.write(active, 0, None, Calls("wait_at_the_gate", (5,)))
     call = later(capi.take, active, None, None, ActiveSelector())
-    until(lambda: active.changes._awaited)
+    until(lambda: active.changes.waiting)
     gate.set()
     assert call.result()[0].result == 5
 
@@ -516,7 +510,7 @@ def test_work_is_given_in_and_found_through_javaspaces(folder, until, store):
         with pytest.raises(BadArgument, match="cref="):
             ActiveSpace(capi, capi.create_container(None, None, None, INFINITE, *keyed))
         space.close()
-        assert not cref.space._port.closed
+        assert not cref.port.closed
 
 
 def test_work_is_given_in_and_found_through_javaspaces_by_tasks(loop_thread):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import core_of
 from tests.laws.talk import refused
 from tupelo.errors import (
     AspectFailed,
@@ -210,7 +211,7 @@ def test_a_failing_aspect_corrupts_nothing(capi, queue, name, when):
     with pytest.raises(AspectFailed, match=f"{point} raised ZeroDivisionError"):
         OPERATIONS[name](capi, queue)
     assert values(capi, queue) == [1]
-    assert not queue.space._port._core.transactions
+    assert not core_of(queue.space).transactions
 
 
 def test_what_an_aspect_raised_is_the_cause(capi, queue):
@@ -314,7 +315,7 @@ def test_an_aspect_may_put_an_operation_off_until_something_has_changed(capi, qu
     capi.add_aspect(queue, Point.PRE_TAKE, Rest())
     call = later(capi.take, queue, None, None, FifoSelector())
     for i in range(3):
-        until(lambda: queue.changes._awaited or not call.waits)
+        until(lambda: queue.changes.waiting or not call.waits)
         assert call.waits
         capi.write(queue, 0, None, i)
     assert call.result() == [0]
@@ -342,7 +343,7 @@ def test_a_commit_is_a_change_too(capi, queue, later, until):
     tx = capi.create_transaction(None, INFINITE_TIMEOUT)
     capi.write(queue, 0, tx, 0, 1, 2)
     call = later(capi.take, queue, None, None, FifoSelector())
-    until(lambda: queue.changes._awaited)
+    until(lambda: queue.changes.waiting)
     capi.commit_transaction(tx)
     assert call.result() == [0]
 

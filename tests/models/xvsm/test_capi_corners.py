@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.conftest import PATIENCE_SECONDS
+from tests.conftest import PATIENCE_SECONDS, core_of
 from tests.laws.talk import refused
 from tupelo.errors import (
     AspectFailed,
@@ -565,10 +565,10 @@ def test_what_is_put_off_is_tried_again_when_an_entry_comes_by_another_door(
     capi.add_aspect(queue, Point.PRE_TAKE, aspect(pre_take=wait_for_two))
     call = later(capi.take, queue, None, None, FifoSelector())
     for number in (1, 2):
-        until(lambda: queue.changes._awaited)
+        until(lambda: queue.changes.waiting)
         queue.space.write((number,))
     assert call.result() == [(1,)]
-    assert not list(queue.space._port._core.subscriptions.watchers)
+    assert not list(core_of(queue.space).subscriptions.watchers)
 
 
 def test_who_is_put_off_after_taking_does_not_wake_itself(capi, queue, later, until, clock):
@@ -582,7 +582,7 @@ def test_who_is_put_off_after_taking_does_not_wake_itself(capi, queue, later, un
     capi.add_aspect(queue, Point.POST_TAKE, aspect(post_take=never))
     sleepers = clock.sleepers
     call = later(capi.take, queue, 5, None, FifoSelector())
-    until(lambda: queue.changes._awaited and clock.sleepers > sleepers and len(tries) >= 2)
+    until(lambda: queue.changes.waiting and clock.sleepers > sleepers and len(tries) >= 2)
     clock.advance(5)
     with pytest.raises(PutOff):
         call.result()
@@ -696,7 +696,7 @@ def test_what_was_just_shifted_in_may_be_shifted_out(capi):
 def test_who_is_put_off_is_told_when_the_container_is_no_more(capi, queue, later, until, end):
     capi.add_aspect(queue, Point.PRE_TAKE, aspect(pre_take=lambda request: RESCHEDULE))
     call = later(capi.take, queue, None, None, FifoSelector())
-    until(lambda: queue.changes._awaited)
+    until(lambda: queue.changes.waiting)
     if end == "destroy":
         capi.destroy_container(None, queue)
     else:

@@ -85,7 +85,7 @@ def test_the_shapes_of_a_container_are_looked_at_under_its_lock():
     with Capi() as capi:
         cref = container(capi, KeyCoordinator())
         capi.write(cref, 0, None, Entry((1, 2), KeySelector("a")))
-        lock: Any = cref.space._port.atomic()
+        lock: Any = cref.port.atomic()
         looked = []
 
         class Watched(dict[Any, None]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +14,9 @@ from typing import Any, ClassVar
 import pytest
 
 import tupelo
-from tests.conftest import parked_at, until_true
+from tests.conftest import core_of, parked_at, until_true
 from tests.laws.talk import refused
+from tests.models.classes import forget, learn
 from tests.models.xvsm.conftest import Door, answered, cancel
 from tupelo.errors import (
     AspectVeto,
@@ -74,7 +74,6 @@ from tupelo.models.xvsm import (
 from tupelo.models.xvsm import serving as xvsm_serving
 from tupelo.models.xvsm.wire import METHODS
 from tupelo.space.dual_api import run_sync
-from tupelo.values import kind
 
 HEARTBEAT_SECONDS = 2.0  # So that a busy machine loses no link.
 SHORT_DOUBT = Doubt(0.05)
@@ -499,19 +498,14 @@ def test_aspects_are_added_by_the_names_under_which_they_are_offered(make_place,
 
 
 @pytest.fixture
-def forgotten() -> Iterator[Any]:
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Nobody in this program knows the classes any more, until it is told."""
-    classes = {kind.kind_of(cls).name: cls for cls in (Stranger, StillStranger)}
 
     def know(known: bool) -> None:
-        for name, cls in classes.items():
-            if known:
-                kind._class_of_name[name] = cls
-            else:
-                kind._class_of_name.pop(name, None)
+        for cls in (Stranger, StillStranger):
+            (learn if known else forget)(monkeypatch, cls)
 
-    yield know
-    know(True)
+    return know
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -618,7 +612,7 @@ def test_who_is_cancelled_while_it_waits_takes_nothing(loop_thread, there, watch
             if watched:
                 await capi.create_notification(cref, lambda *told: None, "take")
             taking = asyncio.create_task(capi.take(cref, INFINITE_TIMEOUT, None, FifoSelector()))
-            while not parked_at(here.space._port._core):
+            while not parked_at(core_of(here.space)):
                 await asyncio.sleep(0.001)
             taking.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -709,7 +703,7 @@ def test_a_commit_whose_link_is_lost_is_in_doubt(capi, queue, there, later):
 
 
 def test_who_only_asks_is_asked_again(capi, queue, there, later, until):
-    core = there.container().space._port._core
+    core = core_of(there.container().space)
     taker = later(capi.take, queue, INFINITE_TIMEOUT, None, FifoSelector())
     reader = later(capi.read, queue, 60, None, FifoSelector())
     until(lambda: parked_at(core) == 2)
@@ -768,11 +762,11 @@ def test_when_the_site_stays_away_the_operation_fails(make_place, dial):
 
 def test_a_closed_capi_tells_those_that_wait(capi, queue, there, later, until):
     taker = later(capi.take, queue, INFINITE_TIMEOUT, None, FifoSelector())
-    until(lambda: parked_at(there.container().space._port._core) == 1)
+    until(lambda: parked_at(core_of(there.container().space)) == 1)
     capi.close()
     with pytest.raises(SpaceClosed):
         taker.result()
-    until(lambda: parked_at(there.container().space._port._core) == 0)
+    until(lambda: parked_at(core_of(there.container().space)) == 0)
     with pytest.raises(SpaceClosed):
         capi.read(queue, 0, None)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import memory_folder, parked_at
+from tests.conftest import core_of, memory_folder, parked_at
 from tupelo.errors import BadEntry, IndexOutOfRange
 from tupelo.models.xvsm import (
     COUNT_ALL,
@@ -311,7 +311,7 @@ def test_what_a_cancelled_taker_had_comes_back_to_its_place():
             await capi.write(cref, 0, None, ("b",), ("c",))
             wanted = LindaSelector(("a",))
             taker = asyncio.create_task(capi.take(cref, INFINITE_TIMEOUT, None, wanted))
-            while not parked_at(cref.space._port._core):
+            while not parked_at(core_of(cref.space)):
                 await asyncio.sleep(0)
             Capi(capi).write(cref, 0, None, at(("a",), 0))
             taker.cancel()

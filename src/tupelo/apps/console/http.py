@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from tupelo.apps.console import openapi as api
 from tupelo.apps.console.feeds import KEEPALIVE_SECONDS, STILL_HERE, change_to_json, event
 from tupelo.apps.console.gateway import PAGE_MAX, TRANSACTION_SECONDS, Gateway, error_to_json
 from tupelo.apps.console.jigsaw import SERVICE as JIGSAW
 from tupelo.apps.console.jigsaw import check_cells
 from tupelo.apps.console.json_values import entry_from_json, entry_to_json, template_from_json
-from tupelo.apps.console.openapi import describe_api
+from tupelo.apps.console.openapi import ApiOperation, describe_api
 from tupelo.apps.console.report import ADDRESS as REPORT
 from tupelo.apps.console.report import HEADERS as REPORT_HEADERS
 from tupelo.apps.console.report import ReportPage
@@ -65,6 +66,7 @@ READY_SECONDS = 5.0
 WATCH_AFTER_SECONDS = 0.01
 """A request that takes longer ends when its client disconnects."""
 
+SPACE = "/api/spaces/{space}"
 STATIC = Path(__file__).parent / "static"
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -135,28 +137,41 @@ class HttpResponse(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One request: the name in its path, of a space, transaction or lease, its raw body, and the
+    """One request: the name in its path, of a space, transaction or lease, its body, and the
     connection to the host with the rights of its caller."""
 
     name: str
-    raw: bytes
+    body: dict[str, Any]
     gateway: Gateway
 
-    def body(self, *known: str) -> dict[str, Any]:
-        """The JSON object that was sent. BadArgument if it is none, or has other keys."""
-        try:
-            body = msgspec.json.decode(self.raw) if self.raw else {}
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise BadArgument("body", f"a JSON object ({error})") from error
-        if not isinstance(body, dict):
-            raise BadArgument("body", "a JSON object", body)
-        for key in body:
-            if key not in known:
-                raise BadArgument(key, f"left out: the keys are {', '.join(known)}")
-        return body
+
+OPERATIONS: list[ApiOperation] = []
+"""The endpoints, in the order of the methods of HttpApi."""
+Handler = Callable[["HttpApi", Call], Awaitable[HttpResponse]]
 
 
-Handler = Callable[[Call], Awaitable[HttpResponse]]
+def endpoint(
+    route: str,
+    keys: dict[str, Any] | None = None,
+    *,
+    needed: tuple[str, ...] = (),
+    answer: dict[str, Any] | None = None,
+    status: int = 200,
+    is_open: bool = False,
+) -> Callable[[Handler], Handler]:
+    """Decorator: a method of HttpApi answers these requests. `keys` and `answer` are the schemas of
+    the keys of the body and of the answer; with `is_open` no token is needed."""
+    method, path = route.split()
+
+    def add(handler: Handler) -> Handler:
+        OPERATIONS.append(
+            ApiOperation(method, path, handler, keys or {}, needed, answer or {}, status, is_open)
+        )
+        return handler
+
+    return add
+
+
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -191,42 +206,8 @@ class HttpApi:
         self._gateway: Gateway
         self._gateways: dict[str, Gateway] = {}  # by identity, the last used last
         self._opening = asyncio.Lock()
-        space = "/api/spaces/*"
-        self._open_to_all: dict[str, Handler] = {
-            "GET /healthz": self.healthz,
-            "GET /readyz": self.readyz,
-        }
-        self.handlers: dict[str, Handler] = self._open_to_all | {
-            "GET /metrics": self.metrics,
-            "GET /api/openapi.json": self.openapi,
-            "GET /api/host": self.host,
-            "GET /api/report": self.report,
-            "POST /api/host/disengage": self.disengage,
-            "POST /api/host/engage": self.engage,
-            "POST /api/whiteboard/draw": self.draw,
-            "POST /api/whiteboard/wipe": self.wipe,
-            "POST /api/whiteboard/watch": partial(self.show, WHITEBOARD, "picture"),
-            "POST /api/jigsaw/new": self.new_puzzle,
-            "POST /api/jigsaw/select": self.select,
-            "POST /api/jigsaw/assemble": self.assemble,
-            "POST /api/jigsaw/away": self.put_away,
-            "POST /api/jigsaw/watch": partial(self.show, JIGSAW, "tray"),
-            "GET /api/spaces": self.spaces,
-            f"GET {space}": self.space,
-            f"POST {space}/write": self.write,
-            f"POST {space}/read": partial(self.get, "read"),
-            f"POST {space}/take": partial(self.get, "take"),
-            f"POST {space}/count": self.count,
-            f"POST {space}/entries": self.entries,
-            f"POST {space}/subscribe": self.subscribe,
-            f"POST {space}/changes": self.changes,
-            f"POST {space}/history": self.history,
-            f"POST {space}/watch": self.watch,
-            "POST /api/transactions": self.begin,
-            "POST /api/transactions/*/commit": self.commit,
-            "POST /api/transactions/*/abort": self.abort,
-            "POST /api/leases/*/renew": self.renew,
-            "POST /api/leases/*/cancel": self.cancel,
+        self._operations = {
+            f"{one.method} {re.sub('{.*?}', '*', one.path)}": one for one in OPERATIONS
         }
         """By method and path; * is the name in it, which may have slashes."""
         self._pages = {
@@ -250,33 +231,36 @@ class HttpApi:
         if scope["type"] != "http":
             return  # There are no web sockets: the server refuses.
         method, path = scope["method"], scope["path"]
-        handler, name = self._find(method, path)
-        if handler is None:
+        operation, name = self._find(method, path)
+        if operation is None:
             await _send(self._page(method, path), send)
             return
-        caller = self._recognise(handler, scope)
+        caller = "" if operation.is_open else self._recognise(scope)
         if isinstance(caller, HttpResponse):
             await _send(caller, send)
             return
 
         async def answer(raw: bytes) -> HttpResponse:
-            return await handler(Call(name, raw, await self._gateway_of(caller)))
+            body = _body(raw, operation.keys) if method == "POST" else {}
+            call = Call(name, body, await self._gateway_of(caller))
+            answered: HttpResponse = await operation.handler(self, call)
+            return answered
 
         await _serve(answer, receive, send)
 
-    def _find(self, method: str, path: str) -> tuple[Handler | None, str]:
-        """The handler of this request, and the name in its path."""
-        handlers = self.handlers
-        found = handlers.get(f"{method} {path}")
+    def _find(self, method: str, path: str) -> tuple[ApiOperation | None, str]:
+        """The operation of this request, and the name in its path."""
+        operations = self._operations
+        found = operations.get(f"{method} {path}")
         if found is not None or not path.startswith("/api/"):
             return found, ""
         what, _, rest = path[len("/api/") :].partition("/")
         name, _, operation = rest.rpartition("/")
         if name:
-            found = handlers.get(f"{method} /api/{what}/*/{operation}")
+            found = operations.get(f"{method} /api/{what}/*/{operation}")
             if found is not None:
                 return found, name
-        return (handlers.get(f"{method} /api/{what}/*") if rest else None), rest
+        return (operations.get(f"{method} /api/{what}/*") if rest else None), rest
 
     def _page(self, method: str, path: str) -> HttpResponse:
         """A file of the console, which needs no token: it holds nothing of the host."""
@@ -298,11 +282,9 @@ class HttpApi:
         allow = (b"allow", ", ".join(allowed).encode())
         return refuse(405, "HTTP", "Method Not Allowed", allow)
 
-    def _recognise(self, handler: Handler, scope: dict[str, Any]) -> str | HttpResponse:
-        """The identity of the caller, "" if it has the token or needs none; or why it is refused:
-        it has neither token nor certificate, or another Host header."""
-        if handler in self._open_to_all.values():
-            return ""
+    def _recognise(self, scope: dict[str, Any]) -> str | HttpResponse:
+        """The identity of the caller, "" if it has the token; or why it is refused: it has neither
+        token nor certificate, or another Host header."""
         host = given = origin = b""
         for name, value in scope["headers"]:
             if name == b"host":
@@ -341,10 +323,12 @@ class HttpApi:
 
     # About the host
 
+    @endpoint("GET /healthz", answer={"status": api.TEXT}, is_open=True)
     async def healthz(self, call: Call) -> HttpResponse:
         """200 as long as the console runs."""
         return reply({"status": "ok"})
 
+    @endpoint("GET /readyz", answer={"status": api.TEXT}, is_open=True)
     async def readyz(self, call: Call) -> HttpResponse:
         """200 if the host answers and its disk can be written; 503 if not."""
         try:
@@ -355,6 +339,7 @@ class HttpApi:
         ill = {one["name"]: one["health"] for one in spaces if one.get("health", "ok") != "ok"}
         return reply({"status": "degraded" if ill else "ok", "spaces": ill}, 503 if ill else 200)
 
+    @endpoint("GET /metrics")
     async def metrics(self, call: Call) -> HttpResponse:
         """The numbers of `spaces`, for Prometheus."""
         spaces = [one for one in await call.gateway.inspect("spaces") if "entries" in one]
@@ -376,45 +361,56 @@ class HttpApi:
             lines += [f"{name}{{space={_label(one['name'])}}} {one[field]}" for one in spaces]
         return HttpResponse(200, "\n".join([*lines, ""]).encode(), b"text/plain; version=0.0.4")
 
+    @endpoint("GET /api/openapi.json")
     async def openapi(self, call: Call) -> HttpResponse:
         """The OpenAPI description of this API."""
-        return reply(describe_api())
+        return reply(describe_api(OPERATIONS))
 
+    @endpoint("GET /api/host")
     async def host(self, call: Call) -> HttpResponse:
         """The host, its peers and its clients."""
         return reply(await call.gateway.inspect("host"))
 
+    @endpoint("GET /api/report", answer={"report": {"type": ["object", "null"]}})
     async def report(self, call: Call) -> HttpResponse:
         """Where the report of the pipeline is, for who has the token: it covers all spaces."""
         if call.gateway is not self._gateway:
             return refuse(403, "NotAllowed", "The report covers all spaces: use the token.")
         return reply({"report": await asyncio.to_thread(self._report.address)})
 
+    @endpoint("POST /api/host/disengage", answer={"disengaged": api.FLAG})
     async def disengage(self, call: Call) -> HttpResponse:
         """Part the host from all other hosts, until `engage`."""
-        call.body()
         await call.gateway.inspect("disengage")
         return reply({"disengaged": True})
 
+    @endpoint("POST /api/host/engage", answer={"disengaged": api.FLAG})
     async def engage(self, call: Call) -> HttpResponse:
         """Let the host meet the others again."""
-        call.body()
         await call.gateway.inspect("reengage")
         return reply({"disengaged": False})
 
+    @endpoint("GET /api/spaces", answer={"spaces": api.ARRAY})
     async def spaces(self, call: Call) -> HttpResponse:
         """Every space with its numbers; with "refused" if it may not be read."""
         return reply({"spaces": await call.gateway.inspect("spaces")})
 
+    @endpoint("GET /api/spaces/{space}")
     async def space(self, call: Call) -> HttpResponse:
         """One space with its waiting operations, transactions and deliveries in doubt."""
         return reply(await call.gateway.inspect("space", call.name))
 
     # Entries
 
+    @endpoint(
+        f"POST {SPACE}/write",
+        api.WRITING,
+        answer={"written": api.NUMBER, "leases": {"type": "array", "items": api.TEXT}},
+        status=201,
+    )
     async def write(self, call: Call) -> HttpResponse:
         """Write one `entry` or several `entries` in one step."""
-        body = call.body("entry", "entries", "lease", "to", "txn", "wait", "delay")
+        body = call.body
         if ("entry" in body) == ("entries" in body):
             raise BadArgument("entry", "given, or else entries", body.get("entry"))
         said = [body["entry"]] if "entry" in body else body["entries"]
@@ -434,9 +430,18 @@ class HttpApi:
             answer["leases"] = [call.gateway.leases.add(lease)[0] for lease in leases]
         return reply(answer, 201)
 
-    async def get(self, operation: str, call: Call) -> HttpResponse:
-        """Read or take one entry, or with `limit` several."""
-        body = call.body("template", "wait", "limit", "txn", "about")
+    @endpoint(f"POST {SPACE}/read", api.GETTING, answer=api.FOUND)
+    async def read(self, call: Call) -> HttpResponse:
+        """Read an entry, or with limit several."""
+        return await self._get("read", call)
+
+    @endpoint(f"POST {SPACE}/take", api.GETTING, answer=api.FOUND)
+    async def take(self, call: Call) -> HttpResponse:
+        """Take an entry, or with limit several."""
+        return await self._get("take", call)
+
+    async def _get(self, operation: str, call: Call) -> HttpResponse:
+        body = call.body
         template, seconds, about = (
             template_from_json(body.get("template")),
             _wait(body),
@@ -453,16 +458,26 @@ class HttpApi:
         said = {"entries": [entry_to_json(entry) for entry in entries]}
         return reply(said if about is None else said | {"about": about})
 
+    @endpoint(
+        f"POST {SPACE}/count",
+        {"template": api.TEMPLATE, "txn": api.TXN},
+        answer={"count": api.NUMBER},
+    )
     async def count(self, call: Call) -> HttpResponse:
         """How many entries match."""
-        body = call.body("template", "txn")
+        body = call.body
         template = template_from_json(body.get("template"))
         space, txn = await self._target(call, body)
         return reply({"count": await space.count(template, txn=txn)})
 
+    @endpoint(
+        f"POST {SPACE}/entries",
+        {"template": api.TEMPLATE, "limit": api.LIMIT, "cursor": api.CURSOR, "about": api.ABOUT},
+        answer={"entries": api.ENTRIES, "cursor": api.CURSOR, "about": {}},
+    )
     async def entries(self, call: Call) -> HttpResponse:
         """A page of the entries at this host, and the cursor of the next page."""
-        body = call.body("template", "limit", "cursor", "about")
+        body = call.body
         cursor, about = body.get("cursor"), _about(body)
         if cursor is not None and not isinstance(cursor, str):
             raise BadArgument("cursor", "the text of a page before", cursor)
@@ -478,28 +493,43 @@ class HttpApi:
 
     # Events
 
+    @endpoint(f"POST {SPACE}/subscribe", {"template": api.TEMPLATE})
     async def subscribe(self, call: Call) -> HttpResponse:
         """A stream of the entries that are written from now on."""
-        said = call.body("template").get("template")
+        said = call.body.get("template")
         key, template = msgspec.json.encode(said), template_from_json(said)
         return await _stream(call.gateway.notices(call.name, key, template).events())
 
+    @endpoint(
+        f"POST {SPACE}/changes",
+        {"since": api.SINCE, "limit": api.LIMIT},
+        answer={"changes": api.ARRAY},
+    )
     async def changes(self, call: Call) -> HttpResponse:
         """Changes of the log after the position `since`, oldest first."""
-        body = call.body("since", "limit")
+        body = call.body
         space = await call.gateway.space(call.name)
         found = await space.changes(since=body.get("since", 0), limit=_limit(body))
         return reply({"changes": [change_to_json(change) for change in found]})
 
+    @endpoint(
+        f"POST {SPACE}/history",
+        {"template": api.TEMPLATE},
+        answer={"changes": api.NUMBER, "lives": api.ARRAY, "chart": {"type": "object"}},
+    )
     async def history(self, call: Call) -> HttpResponse:
         """The lives of the entries that changed last, and the rates and latencies of the space."""
-        body = call.body("template")
+        body = call.body
         template = template_from_json(body["template"]) if body.get("template") else None
         return reply(await call.gateway.history(call.name, template))
 
+    @endpoint(
+        f"POST {SPACE}/watch",
+        {"since": api.SINCE_OR_NOW, "kinds": api.KINDS, "template": api.TEMPLATE},
+    )
     async def watch(self, call: Call) -> HttpResponse:
         """A stream of batches of changes, at most two a second."""
-        body = call.body("since", "kinds", "template")
+        body = call.body
         since, kinds = body.get("since"), body.get("kinds")
         if since is not None and not is_int(since):
             raise BadArgument("since", "a position, or null", since)
@@ -512,9 +542,18 @@ class HttpApi:
 
     # Boards
 
-    async def show(self, service: str, method: str, call: Call) -> HttpResponse:
+    @endpoint("POST /api/whiteboard/watch")
+    async def watch_whiteboard(self, call: Call) -> HttpResponse:
+        """Server-sent events: the picture."""
+        return await self._watch_board(WHITEBOARD, "picture", call)
+
+    @endpoint("POST /api/jigsaw/watch")
+    async def watch_jigsaw(self, call: Call) -> HttpResponse:
+        """Server-sent events: the tray."""
+        return await self._watch_board(JIGSAW, "tray", call)
+
+    async def _watch_board(self, service: str, method: str, call: Call) -> HttpResponse:
         """A stream of what is on a board: the whole of it, and then its changes."""
-        call.body()
 
         async def events() -> AsyncGenerator[bytes]:
             known: tuple[str, bool | None] = "", None
@@ -527,49 +566,83 @@ class HttpApi:
 
         return await _stream(events())
 
+    @endpoint(
+        "POST /api/whiteboard/draw",
+        {"colour": api.COLOUR, "width": api.WIDTH, "points": api.POINTS},
+        needed=("colour", "width", "points"),
+        answer={"id": api.TEXT},
+        status=201,
+    )
     async def draw(self, call: Call) -> HttpResponse:
         """Draw a line on the whiteboard."""
-        body = call.body("colour", "width", "points")
+        body = call.body
         args = [body.get(key) for key in ("colour", "width", "points")]
         stroke("", *args)  # Numbers that cannot be sent to the host are refused here.
         return reply({"id": await call.gateway.board(WHITEBOARD, "draw", *args)}, 201)
 
+    @endpoint("POST /api/whiteboard/wipe", answer={"id": api.TEXT}, status=201)
     async def wipe(self, call: Call) -> HttpResponse:
         """Wipe the whiteboard."""
-        call.body()
         return reply({"id": await call.gateway.board(WHITEBOARD, "wipe")}, 201)
 
+    @endpoint(
+        "POST /api/jigsaw/new",
+        {"columns": api.SIDE, "rows": api.SIDE},
+        needed=("columns", "rows"),
+        answer={"puzzle": api.PUZZLE},
+        status=201,
+    )
     async def new_puzzle(self, call: Call) -> HttpResponse:
         """Begin a new jigsaw puzzle."""
-        body = call.body("columns", "rows")
+        body = call.body
         sides = body.get("columns"), body.get("rows")
         check_sides(*sides)
         return reply({"puzzle": await call.gateway.board(JIGSAW, "new_puzzle", *sides)}, 201)
 
+    @endpoint(
+        "POST /api/jigsaw/select",
+        {"puzzle": api.PUZZLE, "cells": api.CELLS},
+        needed=("puzzle", "cells"),
+        answer={"selected": api.FLAG},
+    )
     async def select(self, call: Call) -> HttpResponse:
         """Make a piece of a puzzle the player's own."""
-        body = call.body("puzzle", "cells")
+        body = call.body
         cells = check_cells("cells", body.get("cells"))
         done = await call.gateway.board(JIGSAW, "select", _puzzle(body), cells)
         return reply({"selected": done})
 
+    @endpoint(
+        "POST /api/jigsaw/assemble",
+        {"puzzle": api.PUZZLE, "one": api.CELLS, "other": api.CELLS},
+        needed=("puzzle", "one", "other"),
+        answer={"assembled": api.FLAG},
+    )
     async def assemble(self, call: Call) -> HttpResponse:
         """Join two of the player's pieces."""
-        body = call.body("puzzle", "one", "other")
+        body = call.body
         pieces = [check_cells(name, body.get(name)) for name in ("one", "other")]
         done = await call.gateway.board(JIGSAW, "assemble", _puzzle(body), *pieces)
         return reply({"assembled": done})
 
+    @endpoint("POST /api/jigsaw/away", {"puzzle": api.PUZZLE}, needed=("puzzle",))
     async def put_away(self, call: Call) -> HttpResponse:
         """Put a puzzle away, at all hosts."""
-        await call.gateway.board(JIGSAW, "put_away", _puzzle(call.body("puzzle")))
+        await call.gateway.board(JIGSAW, "put_away", _puzzle(call.body))
         return reply({})
 
     # Transactions
 
+    @endpoint(
+        "POST /api/transactions",
+        {"space": api.TEXT, "lease": api.LEASE},
+        needed=("space",),
+        answer={"txn": api.TEXT},
+        status=201,
+    )
     async def begin(self, call: Call) -> HttpResponse:
         """Begin a transaction in the space `space`, with a lease in seconds."""
-        body = call.body("space", "lease")
+        body = call.body
         name = body.get("space")
         if not isinstance(name, str):
             raise BadArgument("space", "the name of a space", name)
@@ -585,12 +658,14 @@ class HttpApi:
                 await old.abort()
         return reply({"txn": key}, 201)
 
+    @endpoint("POST /api/transactions/{txn}/commit", answer={"state": api.TEXT})
     async def commit(self, call: Call) -> HttpResponse:
         """Commit a transaction."""
         _, txn = call.gateway.transactions.pop(call.name)
         await txn.commit()
         return reply({"state": "committed"})
 
+    @endpoint("POST /api/transactions/{txn}/abort", answer={"state": api.TEXT})
     async def abort(self, call: Call) -> HttpResponse:
         """Abort a transaction; entries that it has taken return."""
         _, txn = call.gateway.transactions.pop(call.name)
@@ -599,17 +674,23 @@ class HttpApi:
 
     # Leases
 
+    @endpoint(
+        "POST /api/leases/{lease}/renew",
+        {"lease": api.LEASE},
+        needed=("lease",),
+        answer={"state": api.TEXT},
+    )
     async def renew(self, call: Call) -> HttpResponse:
         """Renew the lease of an entry that was written over HTTP, for `lease` seconds from now."""
-        body = call.body("lease")
+        body = call.body
         if "lease" not in body:
             raise BadArgument("lease", "a number of seconds above 0, or null for ever")
         await call.gateway.leases.get(call.name).renew(body["lease"])
         return reply({"state": "renewed"})
 
+    @endpoint("POST /api/leases/{lease}/cancel", answer={"state": api.TEXT})
     async def cancel(self, call: Call) -> HttpResponse:
         """Cancel the lease of an entry that was written over HTTP: the entry is removed."""
-        call.body()
         await call.gateway.leases.pop(call.name).cancel()
         return reply({"state": "cancelled"})
 
@@ -705,6 +786,21 @@ async def _raw_body(receive: Receive) -> bytes:
         if len(parts) > BODY_MAX:
             raise BadArgument("body", f"at most {BODY_MAX:,} bytes")
     return bytes(parts)
+
+
+def _body(raw: bytes, known: Iterable[str]) -> dict[str, Any]:
+    """The JSON object that was sent. BadArgument if it is none, or has other keys."""
+    try:
+        body = msgspec.json.decode(raw) if raw else {}
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise BadArgument("body", f"a JSON object ({error})") from error
+    if not isinstance(body, dict):
+        raise BadArgument("body", "a JSON object", body)
+    for key in body:
+        if key not in known:
+            keys = f"the keys are {', '.join(known)}" if known else "there are no keys"
+            raise BadArgument(key, f"left out: {keys}")
+    return body
 
 
 def _wait(body: dict[str, Any]) -> float:

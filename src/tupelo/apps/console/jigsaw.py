@@ -94,7 +94,7 @@ class Table:
 
         def changed() -> None:
             with suppress(RuntimeError):  # The loop of the host was closed.
-                loop.call_soon_threadsafe(self._news.ring)
+                loop.call_soon_threadsafe(self._news.notify)
 
         join = Player.join if host.is_async else _in_thread(Player.join)
         self.player = await join(host, changed=changed)

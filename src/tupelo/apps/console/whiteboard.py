@@ -94,7 +94,7 @@ class Whiteboard:
         self._heap = HostedHeap(core, HEAP, PATIENCE_SECONDS)
         self._replica = self._heap.replica
         self._view = self._reading = ""
-        self._rings = -1
+        self._notified = -1
         self._strokes: list[dict[str, Any]] = []
         self._marks = [""]  # _marks[n] stands for the first n strokes
         self._placed = 0
@@ -133,7 +133,7 @@ class Whiteboard:
             async with timeout_at(clock, deadline_of(clock, wait)):
                 await self._look()
                 while mark == self._marks[-1]:
-                    await broadcast.wait(self._rings)
+                    await broadcast.wait(self._notified)
                     await self._look()
         except TimeoutError:
             pass
@@ -148,10 +148,10 @@ class Whiteboard:
 
     async def _look(self) -> None:
         """Read the view again, if anything has happened since the last time."""
-        if self._rings == self._replica.broadcast.rings:
+        if self._notified == self._replica.broadcast.count:
             return
         await self._follow()
-        self._rings = self._replica.broadcast.rings
+        self._notified = self._replica.broadcast.count
         placed = await self._heap.replay(self._reading, Event(None, id=str))
         read = [(entry.origin, thaw(entry.shape, entry.fields)) for entry in placed]
         events = [(origin, event) for origin, event in read if is_of_board(event)]

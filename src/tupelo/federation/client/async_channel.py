@@ -107,12 +107,12 @@ class AsyncChannel(Channel):
     is_async = True
     _call_type = AsyncOutstandingCall
     _lock = _turn = nullcontext()
+    _line: AsyncLine | None
 
     def __init__(self, config: ConnectionConfig, chance: random.Random, network: Network) -> None:
         super().__init__(config, chance)
         self._loop = asyncio.get_running_loop()
         self._network = network
-        self._line: AsyncLine | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dialling: asyncio.Task[None] | None = None
         self._next_tick: asyncio.TimerHandle | None = None
@@ -124,10 +124,6 @@ class AsyncChannel(Channel):
         channel = cls(config, chance, network)
         channel._use_line(*await channel._dial_first())
         return channel
-
-    @property
-    def awaits_link(self) -> bool:
-        return self._line is None
 
     # Calls
 

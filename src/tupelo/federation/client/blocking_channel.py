@@ -25,7 +25,6 @@ from tupelo.federation.client.channel import (
     PARTING_SECONDS,
     TICKS,
     Channel,
-    ChannelUser,
     ConnectionConfig,
     OutstandingCall,
 )
@@ -183,10 +182,6 @@ class BlockingOutstandingCall(OutstandingCall):
 
     __slots__ = ()
 
-    def __init__(self, message: Any, owner: ChannelUser, on_link: int | None) -> None:
-        super().__init__(message, owner, on_link)
-        self.signal = _new_signal()
-
     def wake(self) -> None:
         _set(self.signal)
 
@@ -198,6 +193,7 @@ class BlockingChannel(Channel):
     _call_type = BlockingOutstandingCall
     _lock: threading.Lock
     _turn: threading.Lock
+    _line: BlockingLine | None
 
     def __init__(self, config: ConnectionConfig, chance: random.Random) -> None:
         super().__init__(config, chance)
@@ -209,22 +205,18 @@ class BlockingChannel(Channel):
         self._reading = threading.RLock()  # held by the thread that reads for all
         self._has_reader = False
         self._wake_keeper = _new_signal()
-        self._line: BlockingLine | None = None
         self._lost_lines: list[BlockingLine] = []
         self._line, welcome = run_sync(self._dial_first)
         self._begin_link(welcome)
         self._keeper = threading.Thread(target=self._keep, name="tupelo-channel", daemon=True)
         self._keeper.start()
 
-    @property
-    def awaits_link(self) -> bool:
-        return self._line is None
-
     # Calls
 
     async def run(self, call: OutstandingCall) -> None:
         if call.done:
             call.reset(time.monotonic())
+        call.signal = _new_signal()
         try:
             with self._turn, self._lock:
                 others = len(self._long)
@@ -273,7 +265,7 @@ class BlockingChannel(Channel):
         if is_long or (ordered and self._long):
             self._long.append((line, content))  # for _send_long
         else:
-            self._send_frame(line, wire.frame(content))
+            self._send_frame(line, len(content).to_bytes(4, "big") + content)
 
     def _send_frame(self, line: BlockingLine, data: bytes) -> None:
         """With the lock held: send a frame, or a piece of a message."""
@@ -531,5 +523,7 @@ def _new_signal() -> threading.Lock:
 
 
 def _set(signal: threading.Lock) -> None:
-    with suppress(RuntimeError):  # It was set already.
+    try:  # noqa: SIM105 (three times as fast)
         signal.release()
+    except RuntimeError:  # It was set already.
+        pass

@@ -208,6 +208,7 @@ class Channel(ABC):
         self._next_pause = self._pauses()
         self._dials_at_once = True
         self._forked = False
+        self._line: Any = None
         _channels.add(self)
 
     def __repr__(self) -> str:
@@ -219,9 +220,9 @@ class Channel(ABC):
         return str(self.config.address)
 
     @property
-    @abstractmethod
     def awaits_link(self) -> bool:
         """Is there no link now?"""
+        return self._line is None
 
     # Calls
 
@@ -304,7 +305,7 @@ class Channel(ABC):
             raise self.loss(call.message, "its link was lost")
         if self.given_up is not None and not self.config.reconnect:
             raise self.loss(call.message, self._reason)
-        if self.awaits_link:
+        if self._line is None:
             wire.encode(call.message)  # raises now what would otherwise be raised later
             self._unsent.append(call)
             self._dial_soon()

@@ -170,7 +170,7 @@ class ClosableHandle(RemoteHandle):
             await self._ask(wire.Close(0, self._space.name, self.kind, self.id))
 
 
-class RemoteTransaction(RemoteHandle):
+class RemoteSpaceTransaction(RemoteHandle):
     """A transaction at another host. A lost link aborts it, unless it is prepared."""
 
     kind = "transaction"

@@ -37,8 +37,8 @@ from tupelo.federation.client.handles import (
     RemoteLandlord,
     RemoteMatchSet,
     RemoteSession,
+    RemoteSpaceTransaction,
     RemoteSubscription,
-    RemoteTransaction,
     WrittenEntryId,
 )
 from tupelo.federation.links import wire
@@ -48,6 +48,7 @@ from tupelo.space.fetching import FetchingReaction
 from tupelo.space.order import Fifo, Order
 from tupelo.space.port import Spanning, Transactional, check_entries
 from tupelo.space.protocol import (
+    NOT_AT_ALL,
     AsyncSpaceLike,
     Opening,
     SpaceLike,
@@ -73,14 +74,14 @@ from tupelo.values.parts import ANY
 from tupelo.values.scope import HERE, Coverage, Scope, check_coverage, check_scope
 from tupelo.values.template_encoding import template_to_wire
 
-RemoteTxn = RemoteTransaction | Transactional | None
+RemoteTxn = RemoteSpaceTransaction | Transactional | None
 
 
 class RemoteCapable(Spanning):
     """A transaction that can have branches at other hosts."""
 
     @abstractmethod
-    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteTransaction:
+    async def branch_elsewhere(self, space: RemoteSpace) -> RemoteSpaceTransaction:
         """The branch of this transaction in `space`; the first call begins it."""
 
 
@@ -291,7 +292,7 @@ class RemoteSpace(HostConnection, SpaceLike):
 
     # Transactions as `txn=`
 
-    async def branch(self, txn: RemoteTxn) -> RemoteTransaction | None:
+    async def branch(self, txn: RemoteTxn) -> RemoteSpaceTransaction | None:
         """The transaction at this host for the argument `txn=`. BadArgument if it belongs to
         another space."""
         if txn is None:
@@ -299,7 +300,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         if isinstance(txn, RemoteCapable):
             txn = await txn.branch_elsewhere(self)
         if (
-            not isinstance(txn, RemoteTransaction)
+            not isinstance(txn, RemoteSpaceTransaction)
             or txn._space._channel is not self._channel
             or txn._space.name != self._name
         ):
@@ -367,17 +368,22 @@ class RemoteSpace(HostConnection, SpaceLike):
     ) -> list[Lease | AsyncLease]:
         """Write frozen entries in one step and return their leases. With `leases=False` the host
         keeps no record of them for this client, and the result is empty."""
-        check_wait(wait)
-        check_to(to)
-        delay = check_delay(delay, to)
+        if wait is not NOT_AT_ALL:
+            check_wait(wait)
+        if to is not None:
+            check_to(to)
         if delay is not None:
+            delay = check_delay(delay, to)
             self._channel.require_level(1, "delay entries")
         branch = None if txn is None else await self.branch(txn)
         try:
             encoded = [entry_to_wire(shape, fields) for shape, fields in items]
             message = wire.Write(0, self._name, encoded, lease, id_of(branch), at, wait, to, leases)
             message.delay = delay
-            granted = (await self._call_in(branch, message)).value
+            if branch is None:
+                call = await self.call(message)
+            else:
+                call = await self._call_in(branch, message)
         except UnicodeEncodeError as error:
             for shape, fields in items:
                 encode_entry(shape, fields)  # raises an error that names the field
@@ -386,7 +392,7 @@ class RemoteSpace(HostConnection, SpaceLike):
             raise BadArgument("at", "a value that can be sent", at) from error
         if not leases:
             return []
-        return [self.lease_of(WrittenEntryId(*one)) for one in read_leases(granted, len(items))]
+        return [self.lease_of(WrittenEntryId(*one)) for one in read_leases(call.value, len(items))]
 
     # Reading and taking
 
@@ -405,7 +411,8 @@ class RemoteSpace(HostConnection, SpaceLike):
         coverage: Coverage | None,
         about: list[About] | None = None,
     ) -> Any:
-        check_about(about)
+        if about is not None:
+            check_about(about)
         message = self.get_message(
             *(template, take, wait, order, if_exists, scope),
             many=many,
@@ -431,7 +438,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         whole: bool = False,
     ) -> wire.Get:
         """Check the arguments of a read or take, and return the message for it."""
-        if wait is not None:
+        if wait is not None and wait is not NOT_AT_ALL:
             check_wait(wait)
         if limit is not None:
             check_limit(limit)
@@ -471,7 +478,7 @@ class RemoteSpace(HostConnection, SpaceLike):
         if coverage is not None:
             check_coverage(coverage)
             message.coverage = True
-        if isinstance(handle, RemoteTransaction):
+        if isinstance(handle, RemoteSpaceTransaction):
             message.txn = handle.id
         build = read_whole if message.whole else build
         noted: list[About] = []
@@ -544,20 +551,20 @@ class RemoteSpace(HostConnection, SpaceLike):
         return self.dual_call(self.begin, lease)
 
     async def begin(
-        self, lease: float | None, parent: RemoteTransaction | None = None
-    ) -> RemoteTransaction:
+        self, lease: float | None, parent: RemoteSpaceTransaction | None = None
+    ) -> RemoteSpaceTransaction:
         """Begin a transaction, nested if it has a `parent`."""
         lease = check_lease(lease)
         above = await self.branch(parent)
         call = await self._call_in(above, wire.Begin(0, self._name, lease, id_of(above)))
-        return RemoteTransaction(self, call.serial, *parts(call.value, 2))
+        return RemoteSpaceTransaction(self, call.serial, *parts(call.value, 2))
 
     @dual_api
-    async def in_doubt(self) -> list[RemoteTransaction]:
+    async def in_doubt(self) -> list[RemoteSpaceTransaction]:
         call = await self.call(wire.ListPrepared(0, self._name))
-        known = {one.id: one for one in self.handles if isinstance(one, RemoteTransaction)}
+        known = {one.id: one for one in self.handles if isinstance(one, RemoteSpaceTransaction)}
         return [
-            known.get(txn_id) or RemoteTransaction(self, call.serial, txn_id, state="prepared")
+            known.get(txn_id) or RemoteSpaceTransaction(self, call.serial, txn_id, state="prepared")
             for txn_id in listed(call.value)
         ]
 
@@ -725,7 +732,7 @@ def _entries_of(answer: Any, coverage: Coverage | None) -> list[Any]:
     return listed(entries)
 
 
-def id_of(branch: RemoteTransaction | None) -> str | None:
+def id_of(branch: RemoteSpaceTransaction | None) -> str | None:
     return None if branch is None else branch.id
 
 

@@ -38,7 +38,7 @@ Read = Callable[[msgspec.Raw], Any]
 
 class GroupPart(Protocol):
     """A layer that takes part in the group. `install` is called before any message of the new
-    membership is delivered."""
+    membership is delivered. Methods without a result do nothing unless they are overridden."""
 
     def metadata(self) -> Any:
         """The metadata of this part of this host, which all hosts get: a value for msgpack."""
@@ -46,16 +46,16 @@ class GroupPart(Protocol):
 
     def install(self, membership: Membership) -> None:
         """A new membership is in force; no more messages of older ones are delivered."""
-        ...
+        return
 
     async def settle(self, membership: Membership) -> None:
         """Do the work that must be done before operations go on. It must end if hosts are lost. It
         is cancelled if the membership is replaced before; its requests then fail at once."""
-        ...
+        return
 
     def heard(self, neighbour: str, source: str, message: Any) -> None:
         """A message of the host `source` has come, over this neighbour."""
-        ...
+        return
 
     async def asked(self, neighbour: str, source: str, message: Any) -> Any:
         """Return the answer to a request of the host `source`. It must not wait for a change of the
@@ -64,7 +64,7 @@ class GroupPart(Protocol):
 
     def cut(self, hosts: frozenset[str]) -> None:
         """These hosts of the current membership are out of reach."""
-        ...
+        return
 
 
 class PartSender:
@@ -727,4 +727,4 @@ class Group:
         if not hosts <= self.membership.beyond(self._core.id, neighbour):
             raise BadFrame("only hosts behind the sender can be cut off by it")
         self._routing.cut(hosts)
-        self._do(self._protocol.tell_cut, neighbour, hosts)
+        self._do(self._protocol.announce_unreachable, neighbour, hosts)

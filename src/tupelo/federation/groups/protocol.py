@@ -315,9 +315,9 @@ class MembershipProtocol:
         self._severed.add(lost)
         beyond = self.membership.beyond(self.me, lost)
         self.outbox.append(MarkUnreachable(beyond))
-        self.tell_cut(lost, beyond)
+        self.announce_unreachable(lost, beyond)
 
-    def tell_cut(self, where: str, hosts: frozenset[str]) -> None:
+    def announce_unreachable(self, where: str, hosts: frozenset[str]) -> None:
         """Tell the neighbours on all other edges that these hosts are out of reach."""
         for host in self.membership.neighbours(self.me):
             if host != where and host not in self._severed and host in self.neighbours:

@@ -3,10 +3,11 @@ host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -29,6 +30,7 @@ from tupelo.federation.links.encoding import encode_error, encode_fields, encode
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space.asynchronous import Subscription, Transaction
+from tupelo.space.clock import Clock
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.query import deadline_of
@@ -44,32 +46,217 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.serving import ClientServer
 
 HELD = "open transactions, sessions, subscriptions and match sets"
-OF_THINGS: dict[wire.Thing, str] = {
+PERMISSIONS: dict[wire.Thing, str] = {
     "entry": "write",
     "transaction": "read",
     "session": "read",
     "subscription": "subscribe",
     "match set": "read",
 }
-"""What one must be allowed to do, to have such a thing; who has it may renew it and end it."""
+"""The permission that a client needs to have such a thing, to renew it and to end it."""
 
 AT_ONCE_MAX = 500
 """The most notices, or entries of a match set, in one answer."""
 NOTICES_BYTES = 4 * 2**20
 """The most bytes of the notices of one answer, unless it is a single one."""
-AROUND_BYTES = 64
-"""What a message with a notice needs beside the notice."""
+ENVELOPE_BYTES = 64
+"""The bytes of a message with a notice, beside the notice."""
 
 SEARCHES_MAX = 64
-"""While a client has no room, so many times it is looked what has run out, for as many requests of
-it as it may hold things."""
+"""How often ended resources are searched for while a client has no room, in as many requests as it
+may have resources."""
 
 WRITTEN_MIN = 1_000
 """With fewer remembered entries than this, removed ones are not searched for."""
 
 
+class OpenResources:
+    """The open transactions, sessions, subscriptions and match sets of one client, each with its
+    space, by kind and id. They count against the limits of the client and of all clients."""
+
+    def __init__(self, limits: Limits, in_all: Budget, has_ended: Callable[[Any], bool]) -> None:
+        self._limits = limits
+        self._in_all = in_all
+        self._has_ended = has_ended
+        self._open: dict[tuple[str, str], tuple[Any, Any]] = {}
+        self._refusals = 0  # since there was room
+        self._ids = map(str, itertools.count(1))
+
+    def require_room(self, backlog: int = 0) -> None:
+        """Raise LimitReached if this client, or all clients together, have reached their limit, or
+        if the client may not have so many notices in a backlog."""
+        limit = self._limits.held
+        if len(self._open) >= limit:
+            # Not each time: a flood of requests that are refused would cost a search each.
+            if self._refusals % max(1, limit // SEARCHES_MAX) == 0:
+                self._forget_ended()
+            self._refusals += 1
+        if len(self._open) >= limit:
+            raise LimitReached(f"{HELD} of this connection", limit)
+        self._in_all.require_room()
+        self._refusals = 0
+        if backlog > self._limits.backlog:
+            raise LimitReached("notices in the backlog of a subscription", self._limits.backlog)
+
+    def _forget_ended(self) -> None:
+        """Forget resources that have expired. They were kept so that the client can be told why."""
+        for (kind, name), (_, resource) in list(self._open.items()):
+            if self._has_ended(resource):
+                self.pop(kind, name)
+
+    def add(self, space: Any, kind: wire.Thing, resource: Any, name: str = "") -> str:
+        """Add a resource under this id, or a new one; returns the id."""
+        name = name or next(self._ids)
+        self._open[kind, name] = space, resource
+        self._in_all.used += 1
+        return name
+
+    def has(self, kind: wire.Thing, name: str) -> bool:
+        return (kind, name) in self._open
+
+    def get(self, space: Any, kind: wire.Thing, name: str | None) -> Any:
+        """The resource with this id; None without an id. Raises an error if it has ended, or is in
+        another space."""
+        if name is None:
+            return None
+        home, found = self._open.get((kind, name), (None, None))
+        if home is space:
+            return found
+        if kind == "transaction":
+            raise UnknownTransaction(name)
+        raise (MatchSetInvalid if kind == "match set" else LeaseLost)(f"this {kind} is over")
+
+    def pop(self, kind: str, name: str) -> Any:
+        """Remove a resource, and return it; None if there is none with this id."""
+        _, found = self._open.pop((kind, name), (None, None))
+        self._in_all.used -= found is not None
+        return found
+
+    def pop_all(self) -> list[tuple[str, Any, Any]]:
+        """Remove all resources, and return the kind, the space and the resource of each."""
+        found = [(kind, space, one) for (kind, _), (space, one) in self._open.items()]
+        self._in_all.used -= len(found)
+        self._open.clear()
+        return found
+
+
+class Notices(Protocol):
+    """A subscription from which notices are sent to a client."""
+
+    async def next(self, wait: float | None) -> Notice | None:
+        """The next notice; None after `wait` seconds, or if the subscription has ended."""
+        ...
+
+    def give_back(self, notices: list[Notice]) -> None:
+        """Return notices that were not sent."""
+        ...
+
+    def miss(self, count: int) -> None:
+        """The next notice tells that so many are missing."""
+        ...
+
+
+async def next_notices(
+    notices: Notices, message: wire.Next, clock: Clock, message_max: int, level: int
+) -> list[msgspec.Raw]:
+    """The encoded notices that a request wants, as far as they fit in an answer."""
+    deadline = deadline_of(clock, message.wait)
+    taken: list[Notice] = []
+    encoded: list[msgspec.Raw] = []
+    size = 0
+    try:
+        while len(taken) < min(max(1, message.limit), AT_ONCE_MAX):
+            wait = None if deadline is None else max(0.0, deadline - clock.now())
+            notice = await notices.next(0 if taken else wait)
+            if notice is None:
+                break
+            content = _encode_notice(notice, message_max - ENVELOPE_BYTES, level)
+            if content is None:
+                notices.miss(notice.missed + 1)
+                continue
+            size += len(content)
+            if taken and size > NOTICES_BYTES:
+                notices.give_back([notice])
+                break
+            taken.append(notice)
+            encoded.append(msgspec.Raw(content))
+    except BaseException as error:
+        if not (taken and isinstance(error, TupeloError)):  # Otherwise the error comes next.
+            notices.give_back(taken)
+            raise
+    return encoded
+
+
+async def next_matches(
+    message: wire.NextMatches, next_entry: Callable[[], Awaitable[Entry | None]]
+) -> list[Any]:
+    """The encoded entries of a match set that a request wants, as far as they fit in an answer."""
+    entries: list[Any] = []
+    size = 0
+    while len(entries) < min(max(1, message.limit), AT_ONCE_MAX) and size <= NOTICES_BYTES:
+        entry = await next_entry()
+        if entry is None:
+            break
+        entries.append(encode_fields(entry))
+        size += about_bytes(entry.fields)
+    return entries
+
+
+async def require_few(message: wire.Get, count: Callable[[], Awaitable[int]]) -> None:
+    """Raise CannotSend if more entries match than one request may take."""
+    most = message.limit
+    if not (message.take and message.many) or (most is not None and most <= wire.BULK_MAX):
+        return
+    if await count() > wire.BULK_MAX:
+        raise CannotSend(
+            f"more than {wire.BULK_MAX:,} entries match, and so many can be taken at a time; ask "
+            "for fewer with limit="
+        )
+
+
+def entry_numbers(entry_id: str) -> tuple[int, int]:
+    """The number and the arrival of an entry, of which its lease knows the id."""
+    n, _, arrival = entry_id.partition(":")
+    if len(entry_id) > 64 or not (n.isdecimal() and arrival.isdecimal()):
+        raise BadArgument("id", "an entry's n and arrival", entry_id)
+    return int(n), int(arrival)
+
+
+class ClientSubscription(NamedTuple):
+    """A subscription of a client in a space of the host."""
+
+    hosted: HostedSpace
+    state: SubscriptionState
+    handle: Subscription
+
+    @property
+    def ended(self) -> bool:
+        return self.state.ended and not self.state.backlog
+
+    async def next(self, wait: float | None) -> Notice | None:
+        return await self.handle.get(wait=wait)
+
+    def give_back(self, notices: list[Notice]) -> None:
+        with self.hosted.port.atomic():  # More may have been missed meanwhile.
+            for notice in reversed(notices):
+                self.state.missed += notice.missed
+                self.hosted.port.return_notice(
+                    self.state, msgspec.structs.replace(notice, missed=0)
+                )
+
+    def miss(self, count: int) -> None:
+        with self.hosted.port.atomic():
+            self.state.missed += count
+
+
+def _has_ended(resource: Any) -> bool:
+    if isinstance(resource, Transaction):
+        return resource.state in ("committed", "aborted")
+    return bool(resource.ended)
+
+
 class ClientResources:
-    """The transactions, sessions, subscriptions and match sets of one client, by their ids."""
+    """The resources of one client in the spaces of the host, and the requests about them."""
 
     def __init__(
         self,
@@ -84,17 +271,9 @@ class ClientResources:
         self._level = level
         self._actor = actor
         self._who = who
-        self._limits = limits
-        self._in_all = in_all
-        self._counted = 0  # of the budget of all
-        self._refusals = 0  # since there was room
-        self._transactions: dict[tuple[str, str], Transaction] = {}
-        self._sessions: dict[str, tuple[HostedSpace, SessionState]] = {}
-        self._subscriptions: dict[str, tuple[HostedSpace, SubscriptionState, Subscription]] = {}
-        self._match_sets: dict[str, MatchSetState] = {}
+        self._open = OpenResources(limits, in_all, _has_ended)
         self._written: dict[tuple[str, int], Entry] = {}  # by space, and number there
         self._written_max = WRITTEN_MIN
-        self._count = 0
 
     @staticmethod
     def register(handlers: Handlers[ClientServer]) -> None:
@@ -104,7 +283,7 @@ class ClientResources:
             (wire.ListPrepared, "administer", ClientResources._in_doubt),
             (wire.ListInHand, "read", ClientResources._in_hand),
             (wire.ListDelayed, "read", ClientResources._delayed),
-            (wire.OpenSession, "read", ClientResources._remember),
+            (wire.OpenSession, "read", ClientResources._open_session),
             (wire.Subscribe, "subscribe", ClientResources._subscribe),
             (wire.Next, "subscribe", ClientResources._next),
             (wire.Match, "read", ClientResources._match),
@@ -112,58 +291,15 @@ class ClientResources:
             (wire.State, "", ClientResources._state),
             (wire.Close, "", ClientResources._close),
             (wire.Renew, "", ClientResources._renew),
-            (wire.CancelLease, "", ClientResources._revoke),
+            (wire.CancelLease, "", ClientResources._cancel_lease),
         ):
             handlers.later[kind] = partial(_serve, operation, method)
         handlers.uncancellable.add(wire.End)  # The end of a transaction cannot be undone.
 
-    def _require_room(self) -> None:
-        """Raise LimitReached if this client, or all clients together, have reached their limit."""
-        if self._counted >= self._limits.held:
-            # Not each time: a flood of requests that are refused would cost a search each.
-            if self._refusals % max(1, self._limits.held // SEARCHES_MAX) == 0:
-                self._forget_ended()
-            self._refusals += 1
-        if self._counted >= self._limits.held:
-            raise LimitReached(f"{HELD} of this connection", self._limits.held)
-        self._in_all.require_room()
-        self._refusals = 0
-
-    def _forget_ended(self) -> None:
-        """Forget resources that have expired. They were kept so that the client can be told why."""
-        self._transactions = {
-            key: txn
-            for key, txn in self._transactions.items()
-            if txn.state not in ("committed", "aborted")
-        }
-        self._sessions = {key: one for key, one in self._sessions.items() if not one[1].ended}
-        self._subscriptions = {
-            key: one
-            for key, one in self._subscriptions.items()
-            if not one[1].ended or one[1].backlog
-        }
-        self._match_sets = {key: one for key, one in self._match_sets.items() if not one.ended}
-        self.recount()
-
-    def recount(self) -> None:
-        """Update the budget of all clients."""
-        held = len(self._transactions) + len(self._sessions) + len(self._subscriptions)
-        held += len(self._match_sets)
-        self._in_all.used += held - self._counted
-        self._counted = held
-
-    def _new_id(self) -> str:
-        self._count += 1
-        return str(self._count)
-
     # Transactions
 
     def transaction(self, hosted: HostedSpace, txn_id: str | None) -> Transaction | None:
-        if txn_id is None:
-            return None
-        found = self._transactions.get((hosted.name, txn_id))
-        if found is None:
-            raise UnknownTransaction(txn_id)
+        found: Transaction | None = self._open.get(hosted, "transaction", txn_id)
         return found
 
     def wrote(self, hosted: HostedSpace, leases: list[Lease]) -> None:
@@ -176,14 +312,14 @@ class ClientResources:
             self._written[hosted.name, lease.thing.n] = lease.thing
 
     async def _begin(self, hosted: HostedSpace, message: wire.Begin) -> list[Any]:
-        self._require_room()
+        self._open.require_room()
         port = hosted.port
         parent = self.transaction(hosted, message.parent)
         above = parent.core_state if parent else None
         if message.id is not None:
             if not is_spanning(message.id):  # Other ids have meanings of their own.
                 raise BadArgument("id", "that of a transaction that spans hosts", message.id)
-            if (hosted.name, message.id) in self._transactions:
+            if self._open.has("transaction", message.id):
                 raise BadArgument("id", "one that is not in use", message.id)
             with port.acting(self._actor):
                 state = port.begin_branch(check_lease(message.lease), above, message.id)
@@ -191,12 +327,13 @@ class ClientResources:
             with port.acting(self._actor):
                 state = port.begin(message.lease, above)
         state.actor = self._actor  # also where no log is kept
-        self._transactions[hosted.name, state.id] = Transaction(port, state)
+        self._open.add(hosted, "transaction", Transaction(port, state), state.id)
         return [state.id, state.expires]
 
     async def _end(self, hosted: HostedSpace, message: wire.End) -> list[Any]:
-        txn = self._transactions.get((hosted.name, message.txn))
-        if txn is None:
+        try:
+            txn = self._open.get(hosted, "transaction", message.txn)
+        except UnknownTransaction:
             txn = await self._in_doubt_of(hosted, message.txn)
         vote = None
         if message.how == "commit":
@@ -207,7 +344,7 @@ class ClientResources:
             vote = await txn.prepare()
         state = txn.state
         if state in ("committed", "aborted") and message.how != "state":
-            self._transactions.pop((hosted.name, message.txn), None)
+            self._open.pop("transaction", message.txn)
         return [vote, state, txn.core_state.reason, txn.core_state.expires]
 
     async def _in_doubt_of(self, hosted: HostedSpace, txn_id: str) -> Transaction:
@@ -240,27 +377,19 @@ class ClientResources:
     # Sessions
 
     def session(self, hosted: HostedSpace, session_id: str | None) -> SessionState | None:
-        if session_id is None:
-            return None
-        home, state = self._sessions.get(session_id, (None, None))
-        if state is None or home is not hosted:
-            raise LeaseLost("this session is over")
-        return state
+        found: SessionState | None = self._open.get(hosted, "session", session_id)
+        return found
 
-    async def _remember(self, hosted: HostedSpace, message: wire.OpenSession) -> list[Any]:
-        self._require_room()
+    async def _open_session(self, hosted: HostedSpace, message: wire.OpenSession) -> list[Any]:
+        self._open.require_room()
         like = self.session(hosted, message.like)
         state = hosted.port.open_session(message.lease, like, SeenRecord())
-        session_id = self._new_id()
-        self._sessions[session_id] = (hosted, state)
-        return [session_id, state.expires]
+        return [self._open.add(hosted, "session", state), state.expires]
 
     # Subscriptions
 
     async def _subscribe(self, hosted: HostedSpace, message: wire.Subscribe) -> list[Any]:
-        self._require_room()
-        if message.backlog_max > self._limits.backlog:
-            raise LimitReached("notices in the backlog of a subscription", self._limits.backlog)
+        self._open.require_room(backlog=message.backlog_max)
         state = hosted.port.subscribe(
             template_from_wire(message.template),
             None,
@@ -272,151 +401,83 @@ class ClientResources:
             message.returned,
             message.removed,
         )
-        subscription_id = self._new_id()
-        self._subscriptions[subscription_id] = hosted, state, Subscription(hosted.port, state, None)
-        return [subscription_id, state.event.id, state.expires]
+        handle = Subscription(hosted.port, state, None)
+        name = self._open.add(hosted, "subscription", ClientSubscription(hosted, state, handle))
+        return [name, state.event.id, state.expires]
 
-    def _subscription(self, subscription_id: str) -> tuple[SubscriptionState, Subscription]:
-        found = self._subscriptions.get(subscription_id)
-        if found is None:
-            raise LeaseLost("this subscription is over")
-        return found[1], found[2]
-
-    async def _next(self, hosted: HostedSpace, message: wire.Next) -> list[Any]:
-        state, _ = self._subscription(message.subscription)
-        taken: list[Notice] = []
-        encoded: list[msgspec.Raw] = []
-        try:
-            await self._collect(hosted, message, taken, encoded)
-        except BaseException as error:
-            if taken and isinstance(error, TupeloError):
-                return encoded  # The error comes next.
-            for notice in reversed(taken):
-                _return_notice(hosted, state, notice)
-            raise
-        return encoded
-
-    async def _collect(
-        self,
-        hosted: HostedSpace,
-        message: wire.Next,
-        taken: list[Notice],
-        encoded: list[msgspec.Raw],
-    ) -> None:
-        """Append to `taken` and `encoded` the notices that the request wants and that fit."""
-        deadline = deadline_of(hosted.clock, message.wait)
-        state, subscription = self._subscription(message.subscription)
-        size = 0
-        while len(taken) < min(max(1, message.limit), AT_ONCE_MAX):
-            wait = None if deadline is None else max(0.0, deadline - hosted.clock.now())
-            notice = await subscription.get(wait=0 if taken else wait)
-            if notice is None:
-                return
-            content = encode_notice(notice, self._message_max - AROUND_BYTES, self._level)
-            if content is None:
-                with hosted.port.atomic():
-                    state.missed += notice.missed + 1
-                continue
-            size += len(content)
-            if taken and size > NOTICES_BYTES:
-                _return_notice(hosted, state, notice)
-                return
-            taken.append(notice)
-            encoded.append(msgspec.Raw(content))
+    async def _next(self, hosted: HostedSpace, message: wire.Next) -> list[msgspec.Raw]:
+        subscription = self._open.get(hosted, "subscription", message.subscription)
+        return await next_notices(
+            subscription, message, hosted.clock, self._message_max, self._level
+        )
 
     # Match sets
 
     async def _match(self, hosted: HostedSpace, message: wire.Match) -> list[Any]:
-        self._require_room()
+        self._open.require_room()
         txn = self.transaction(hosted, message.txn)
         template = template_from_wire(message.template)
         state = await hosted.port.open_match_set_in_slices(
             template, message.limit, txn, message.lease
         )
-        match_set_id = self._new_id()
-        self._match_sets[match_set_id] = state
-        return [match_set_id, state.expires]
-
-    def _match_set(self, match_set_id: str) -> MatchSetState:
-        found = self._match_sets.get(match_set_id)
-        if found is None:
-            raise MatchSetInvalid("the match set is over")
-        return found
+        return [self._open.add(hosted, "match set", state), state.expires]
 
     async def _next_matches(self, hosted: HostedSpace, message: wire.NextMatches) -> list[Any]:
-        state = self._match_set(message.match_set)
-        entries, size = [], 0
-        for _ in range(min(max(1, message.limit), AT_ONCE_MAX)):
+        state: MatchSetState = self._open.get(hosted, "match set", message.match_set)
+
+        async def next_entry() -> Entry | None:
             entry, position = hosted.port.next_match(state, known=False)
-            if entry is None:
-                break
             if position:
                 await hosted.flush(position)
-            entries.append(encode_fields(entry))
-            size += about_bytes(entry.fields)
-            if size > NOTICES_BYTES:
-                break
-        skipped = [[*one.entry_id, one.reason] for one in state.left_out]
-        return [entries, skipped]
+            return entry
+
+        entries = await next_matches(message, next_entry)
+        return [entries, [[*one.entry_id, one.reason] for one in state.left_out]]
 
     # Whatever is leased
 
-    def _thing(self, hosted: HostedSpace, thing: wire.Thing, name: str) -> Any:
-        if thing == "transaction":
-            txn = self.transaction(hosted, name)
-            assert txn is not None
-            return txn.core_state
-        if thing == "session":
-            return self.session(hosted, name)
-        if thing == "subscription":
-            return self._subscription(name)[0]
-        if thing == "match set":
-            return self._match_set(name)
-        n, _, arrival = name.partition(":")
-        if len(name) > 64 or not (n.isdecimal() and arrival.isdecimal()):
-            raise BadArgument("id", "an entry's n and arrival", name)
-        written = self._written.get((hosted.name, int(n)))
-        if written is not None:
-            return written
-        return hosted.port.entry_of(self._actor.agent, int(n), int(arrival))
+    def _leased(self, hosted: HostedSpace, message: wire.LeaseCall) -> Any:
+        """The state of a resource or entry, with its lease."""
+        if message.thing != "entry":
+            found = self._open.get(hosted, message.thing, message.id)
+            if isinstance(found, Transaction):
+                return found.core_state
+            return found.state if isinstance(found, ClientSubscription) else found
+        n, arrival = entry_numbers(message.id)
+        written = self._written.get((hosted.name, n))
+        return written or hosted.port.entry_of(self._actor.agent, n, arrival)
 
     async def _state(self, hosted: HostedSpace, message: wire.State) -> list[Any]:
         hosted.port.expire()
-        if message.thing == "session":
-            session = self.session(hosted, message.id)
-            assert session is not None
-            return [not session.ended, session.expires, len(session.seen), None]
-        if message.thing == "subscription":
-            state, _ = self._subscription(message.id)
-            error = None if state.error is None else list(encode_error(state.error))
-            return [not state.ended, state.expires, state.event.sequence, error]
-        thing = self._thing(hosted, message.thing, message.id)
-        return [not thing.ended, thing.expires, 0, None]
+        thing = self._leased(hosted, message)
+        number, error = 0, None
+        if isinstance(thing, SessionState):
+            number = len(thing.seen)
+        elif isinstance(thing, SubscriptionState):
+            number = thing.event.sequence
+            error = None if thing.error is None else list(encode_error(thing.error))
+        return [not thing.ended, thing.expires, number, error]
 
     async def _close(self, hosted: HostedSpace, message: wire.Close) -> None:
-        if message.thing == "session":
-            _, state = self._sessions.pop(message.id, (None, None))
-            if state is not None:
-                _end_session(hosted, state)
-        elif message.thing == "subscription":
-            known = self._subscriptions.pop(message.id, None)
-            if known is not None:
-                await known[2].close()
-        elif message.thing == "match set":
-            match_set = self._match_sets.pop(message.id, None)
-            if match_set is not None:
-                hosted.port.end_match_set(match_set)
+        if message.thing in ("session", "subscription", "match set"):
+            found = self._open.pop(message.thing, message.id)
+            if isinstance(found, SessionState):
+                _end_session(hosted, found)
+            elif isinstance(found, ClientSubscription):
+                await found.handle.close()
+            elif found is not None:
+                hosted.port.end_match_set(found)
 
     async def _renew(self, hosted: HostedSpace, message: wire.Renew) -> float | None:
-        thing = self._thing(hosted, message.thing, message.id)
+        thing = self._leased(hosted, message)
         with hosted.port.acting(self._actor):
             position = hosted.port.renew(thing, check_lease(message.lease))
         await hosted.flush(position)
         expires: float | None = thing.expires
         return expires
 
-    async def _revoke(self, hosted: HostedSpace, message: wire.CancelLease) -> None:
-        thing = self._thing(hosted, message.thing, message.id)
+    async def _cancel_lease(self, hosted: HostedSpace, message: wire.CancelLease) -> None:
+        thing = self._leased(hosted, message)
         with hosted.port.acting(self._actor):
             position = hosted.port.cancel(thing)
         await hosted.flush(position)
@@ -425,21 +486,17 @@ class ClientResources:
 
     def free(self) -> None:
         """The client is gone: end its resources, except prepared transactions."""
-        for txn in self._transactions.values():
-            with suppress(SpaceClosed, TransactionEnded):
-                txn.abort_if_active()
-        for hosted, session in self._sessions.values():
-            _end_session(hosted, session)
-        for hosted, state, _ in self._subscriptions.values():
-            hosted.port.end_subscription(state)
-        for match_set in self._match_sets.values():
-            match_set.end("its client is gone")
-        self._match_sets.clear()
-        self._transactions.clear()
-        self._sessions.clear()
-        self._subscriptions.clear()
+        for kind, hosted, resource in self._open.pop_all():
+            if kind == "transaction":
+                with suppress(SpaceClosed, TransactionEnded):
+                    resource.abort_if_active()
+            elif kind == "session":
+                _end_session(hosted, resource)
+            elif kind == "subscription":
+                hosted.port.end_subscription(resource.state)
+            else:
+                resource.end("its client is gone")
         self._written.clear()
-        self.recount()
 
 
 def _end_session(hosted: HostedSpace, state: SessionState) -> None:
@@ -448,15 +505,7 @@ def _end_session(hosted: HostedSpace, state: SessionState) -> None:
         state.seen.close()
 
 
-def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice) -> None:
-    """Return a notice that was not sent to its subscription, together with its count of missed
-    notices, since more may have been missed meanwhile."""
-    with hosted.port.atomic():
-        state.missed += notice.missed
-        hosted.port.return_notice(state, msgspec.structs.replace(notice, missed=0))
-
-
-def encode_notice(notice: Notice, bytes_max: int, level: int) -> bytes | None:
+def _encode_notice(notice: Notice, bytes_max: int, level: int) -> bytes | None:
     """The encoded notice; None if it is too long, or not valid Unicode."""
     try:
         subject = encode_whole(notice.subject, level=level)
@@ -473,8 +522,5 @@ ResourceMethod = Callable[[ClientResources, HostedSpace, Any], Coroutine[Any, An
 async def _serve(operation: str, method: ResourceMethod, client: ClientServer, message: Any) -> Any:
     """Call a method of ClientResources for a client that may do the operation in the space; without
     an operation, the one that the kind of thing needs."""
-    hosted = client.hosted(message.space, operation or OF_THINGS[message.thing])
-    try:
-        return await method(client.resources, hosted, message)
-    finally:
-        client.resources.recount()
+    hosted = client.hosted(message.space, operation or PERMISSIONS[message.thing])
+    return await method(client.resources, hosted, message)

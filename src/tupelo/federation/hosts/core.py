@@ -142,7 +142,7 @@ class HostCore:
         )
         self.all_doubts = {self.doubts}
         """Also those of the models."""
-        self.woken = AnsweredCalls(loop)
+        self.answered = AnsweredCalls(loop)
         self.limits = (limits or Limits()).resolved()
         self.turns = TurnScheduler(loop, self.limits.working_in_all)
         self.held = Budget(

@@ -46,7 +46,7 @@ logger = logging.getLogger("tupelo")
 
 T = TypeVar("T")
 C = TypeVar("C", bound=RemoteCaller)
-Told = list[tuple[str, str]]
+Participants = list[tuple[str, str]]
 """The branches and participants that must learn of a decision."""
 DecisionRequest = wire.AskOutcome | wire.Forget
 _PREFIX = "shared"
@@ -139,7 +139,7 @@ class TransactionDecisions:
             return work()
         return await asyncio.to_thread(work)
 
-    def decide(self, txn: str, told: Told, sender: str) -> bool | None:
+    def decide(self, txn: str, told: Participants, sender: str) -> bool | None:
         """Record that a transaction is committed, with the participants in `told`; if `told` is
         empty, that it is given up. False if the opposite was decided before; None if that is not
         known."""

@@ -31,7 +31,12 @@ from tupelo.federation.links.encoding import (
 from tupelo.federation.links.reception import require_names
 from tupelo.federation.spaces.hosted import HostedSpace, give_back
 from tupelo.federation.spanning.question import choosing, read_some, read_unseen
-from tupelo.federation.spanning.watching import PlannedWatch, RemoteWatch, SpaceAwaited, SpaceWatch
+from tupelo.federation.spanning.watching import (
+    MissingSpaceWatch,
+    RemoteWatch,
+    SpaceWatch,
+    WatchPlaceholder,
+)
 from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
 from tupelo.space.order import Fifo
@@ -48,10 +53,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 
-NOTED_MAX = 1_000
+SESSIONS_CACHED_MAX = 1_000
 """Sessions of one host that are cached. The least recently used is dropped; if it asks again, it
 sends its complete record."""
-NOTED_BYTES = 64 * 2**20
+SESSION_CACHE_BYTES = 64 * 2**20
 """Bytes of the cached records of one host, beside the session that asks."""
 ORIGIN_BYTES = 256
 """Bytes that are counted for an origin, however few its numbers."""
@@ -160,7 +165,9 @@ class PeerSessionCache:
             self._size -= before
             self._kept.move_to_end(number)
         self._size += kept.size
-        while len(self._kept) > 1 and (len(self._kept) > NOTED_MAX or self._size > NOTED_BYTES):
+        while len(self._kept) > 1 and (
+            len(self._kept) > SESSIONS_CACHED_MAX or self._size > SESSION_CACHE_BYTES
+        ):
             self.forget(next(iter(self._kept)))
         return kept
 
@@ -218,7 +225,9 @@ class Peer:
         self.who = who
         self._allowed: dict[tuple[str, str], bool] = {}
         self._held: dict[int, Delivery] = {}
-        self._watches: dict[int, SpaceWatch | RemoteWatch | PlannedWatch | SpaceAwaited] = {}
+        self._watches: dict[
+            int, SpaceWatch | RemoteWatch | WatchPlaceholder | MissingSpaceWatch
+        ] = {}
         self._sessions = PeerSessionCache()
         self.requests: InboundCalls[Peer] = InboundCalls(self, host.from_hosts, strict=True)
 
@@ -262,9 +271,9 @@ class Peer:
             heard(message)
 
     def hint_acknowledged(self, message: wire.HintAck) -> None:
-        telling = self._watches.get(message.watch)
-        if isinstance(telling, RemoteWatch):
-            telling.arrived(message.entries)
+        watch = self._watches.get(message.watch)
+        if isinstance(watch, RemoteWatch):
+            watch.arrived(message.entries)
 
     def forget_session(self, message: wire.ForgetSession) -> None:
         self._sessions.forget(message.number)
@@ -351,8 +360,8 @@ class Peer:
         template, number = template_from_wire(message.template), message.watch
         look = partial(self._look, message, hosted, template, session, actor)
         watching = None if number is None else self._watches.get(number)
-        if number is not None and (watching is None or isinstance(watching, SpaceAwaited)):
-            hint = partial(self._say_hint, message, hosted, session, actor)
+        if number is not None and (watching is None or isinstance(watching, MissingSpaceWatch)):
+            hint = partial(self._send_hint, message, hosted, session, actor)
             watch = partial(SpaceWatch, hosted, template, hint, read_order(message.order))
             entries, encoded = await self._look_or_watch(number, look, watch)
         else:
@@ -373,7 +382,7 @@ class Peer:
     ) -> tuple[list[Entry], msgspec.Raw]:
         """The current matches; if there are none, a watch begins."""
         self._require_room()
-        self._watches[number] = PlannedWatch()
+        self._watches[number] = WatchPlaceholder()
         try:
             entries, encoded = await look()
             if not entries and number in self._watches:  # It may have been called off meanwhile.
@@ -387,7 +396,7 @@ class Peer:
             self._end_watch(number)
         return entries, encoded
 
-    def _say_hint(
+    def _send_hint(
         self,
         message: wire.Ask,
         hosted: HostedSpace,
@@ -415,12 +424,12 @@ class Peer:
     def _await_space(self, number: int, space: str, made: Callable[[HostedSpace], None]) -> None:
         if number not in self._watches:
             self._require_room()
-            self._watches[number] = SpaceAwaited(space, made)
+            self._watches[number] = MissingSpaceWatch(space, made)
 
     def space_created(self, hosted: HostedSpace) -> None:
         """A space was made here: answer the watches of that host that wait for it."""
         for watch in list(self._watches.values()):
-            if isinstance(watch, SpaceAwaited) and watch.space == hosted.name:
+            if isinstance(watch, MissingSpaceWatch) and watch.space == hosted.name:
                 watch.made(hosted)
 
     def _end_watch(self, number: int) -> int:
@@ -517,13 +526,13 @@ class Peer:
             delivery = doubts.of(owner).get(message.of)
             doubts.forget(owner, message.of)
         if delivery is None:
-            return self._host.federation.was_kept(self, message)
+            return self._host.federation.was_confirmed(self, message)
         hosted = self._host.spaces.get(delivery.space)
         if not message.keep:
             give_back(hosted, delivery)
             return False
         position = delivery.confirm()
-        self._host.federation.kept(self.holder.of_call(message.of))
+        self._host.federation.remember_confirmed(self.holder.of_call(message.of))
         if hosted is not None:
             await hosted.flush(position)
         return True
@@ -533,10 +542,10 @@ class Peer:
         template = template_from_wire(message.template)
         if hosted is None:
             later = msgspec.structs.replace(message, existing=True)  # All that comes is new.
-            stand = partial(self._stand_later, template, later)
+            stand = partial(self._begin_watch_later, template, later)
             self._await_space(message.watch, message.space, stand)
             return None
-        self._stand(template, message, hosted)
+        self._begin_watch(template, message, hosted)
         if message.existing:
             return None
         passed = Seen()  # It is not told of these, also not when we part and meet again.
@@ -545,18 +554,20 @@ class Peer:
             passed.add(entry)
         return encode_seen(passed)
 
-    def _stand_later(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
+    def _begin_watch_later(
+        self, template: Any, message: wire.WatchRequest, hosted: HostedSpace
+    ) -> None:
         """Begin a watch on a space that was made after the request."""
         if self.may("subscribe", hosted):
-            self._stand(template, message, hosted)
+            self._begin_watch(template, message, hosted)
         else:
             logger.info("the host %r may not watch %r", self.name, hosted.name)
 
-    def _stand(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
+    def _begin_watch(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
         """Begin a watch that sends the entries of a space."""
         self._end_watch(message.watch)
         self._require_room()
-        telling = RemoteWatch(
+        watch = RemoteWatch(
             hosted,
             template,
             message,
@@ -565,7 +576,7 @@ class Peer:
                 wire.Hint(message.watch, [[kind, encode_whole(entry, hosted.clock.now())]], missed)
             ),
         )
-        self._watches[message.watch] = telling
+        self._watches[message.watch] = watch
 
     async def unwatch(self, message: wire.UnwatchRequest) -> int:
         return self._end_watch(message.watch)

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
@@ -19,14 +18,13 @@ from tupelo.errors import (
     AnswerTooLarge,
     BadArgument,
     BadFrame,
-    CannotSend,
     LimitReached,
     SpaceClosed,
     TransactionEnded,
     TupeloError,
     WrongPassword,
 )
-from tupelo.federation.hosts.client_resources import ClientResources
+from tupelo.federation.hosts.client_resources import ClientResources, require_few
 from tupelo.federation.hosts.stored import StoredCall, StoredDelivery, StoredServing
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
@@ -265,13 +263,16 @@ class ClientDeliveries:
     def confirm(self, call: int) -> None:
         """The entries have reached the client: remove them."""
         delivery = self._held.pop(call, None)
-        if delivery is not None:
-            with suppress(SpaceClosed, TransactionEnded):  # The space took it back before.
-                position = delivery.confirm()
-                self._confirmed.add(call, delivery)
-                hosted = self._space_of(delivery.space)
-                if hosted is not None:
-                    hosted.flush_soon(position)
+        if delivery is None:
+            return
+        try:
+            position = delivery.confirm()
+        except (SpaceClosed, TransactionEnded):  # The space took it back before.
+            return
+        self._confirmed.add(call, delivery)
+        hosted = self._space_of(delivery.space)
+        if hosted is not None:
+            hosted.flush_soon(position)
 
     def give_back(self, call: int) -> None:
         """The entries have not reached the user: return them."""
@@ -372,9 +373,9 @@ class ParkedCall:
         "_woken",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, woken: AnsweredCalls) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, answered: AnsweredCalls) -> None:
         self._loop = loop
-        self._woken = woken
+        self._woken = answered
         self._thread = get_ident()
         self._over = False
         self._hosted: HostedSpace | None = None
@@ -435,13 +436,13 @@ class ParkedCall:
 
 
 @dataclass
-class _NoGroup:
+class LocalWait:
     """A call that waits at this host only."""
 
     hosted: HostedSpace
     message: wire.Get
     query: Query
-    led_on: bool = False
+    continues: bool = False
     """Was the call cancelled to go on as a search over all hosts?"""
 
 
@@ -477,7 +478,7 @@ class ClientServer:
         )
         self._host = host
         self._allowed: dict[tuple[str, str], HostedSpace | StoredSpace] = {}
-        self._shown: set[str] = set()
+        self._passwords_given: set[str] = set()
         self.requests: InboundCalls[ClientServer] = InboundCalls(
             self,
             host.from_clients,
@@ -486,11 +487,11 @@ class ClientServer:
             turns=host.turns,
             hold=lambda held: self.talk.hold(held),
         )
-        self._new_parked = partial(ParkedCall, asyncio.get_running_loop(), host.woken)
+        self._new_parked = partial(ParkedCall, asyncio.get_running_loop(), host.answered)
         self._given = ClientDeliveries(host.spaces.get)
         self.writing = ClientWrites(host, self)
         self.stored = StoredServing(host, self, message_max, level)
-        self._alone: dict[int, _NoGroup] = {}
+        self._local_waits: dict[int, LocalWait] = {}
         self._over = False
 
     @staticmethod
@@ -512,10 +513,13 @@ class ClientServer:
 
     def serve(self, message: wire.Message) -> None:
         """Handle a message; those about a space in a database have handlers of their own."""
-        if isinstance(message, wire.SpaceCall) and self._host.is_stored(message.space):
-            self.requests.serve(StoredCall(message.call, getattr(message, "wait", 0), message))
-        else:
-            self.requests.serve(message)
+        if (
+            isinstance(message, wire.SpaceCall)
+            and message.space not in self._host.spaces
+            and self._host.is_stored(message.space)
+        ):
+            message = StoredCall(message.call, getattr(message, "wait", 0), message)
+        self.requests.serve(message)
 
     # As a caller
 
@@ -532,7 +536,7 @@ class ClientServer:
     def hosted(self, space: str, operation: str) -> HostedSpace:
         """The space, if this client may do this in it; else NotAllowed or WrongPassword. Refused if
         it is in a database."""
-        found = self.allowed(space, operation)
+        found = self._allowed.get((space, operation)) or self.allowed(space, operation)
         if isinstance(found, StoredSpace):
             raise in_database(space)
         return found
@@ -542,14 +546,14 @@ class ClientServer:
         found = self._allowed.get((space, operation))
         if found is None:
             found = self._host.served(space, self.who)
-            found.check(operation, self.who, self._shown)
+            found.check(operation, self.who, self._passwords_given)
             self._allowed[space, operation] = found
         return found
 
     def still_may(self, name: str) -> bool:
         """The rules of this space have changed: may this client still do what it has done there? It
         must show a password again."""
-        self._shown.discard(name)
+        self._passwords_given.discard(name)
         used = [one for one in self._allowed if one[0] == name]
         try:
             for one in used:
@@ -560,12 +564,12 @@ class ClientServer:
         return True
 
     async def open(self, message: wire.Open) -> list[Any]:
-        hosted = await self.shown(message)
+        hosted = await self.check_password(message)
         assert isinstance(hosted, HostedSpace)
         now = self._host.clock.now()
         return [hosted.durable, hosted.port.id, self.agent, self._host.id, now]
 
-    async def shown(self, message: wire.Open) -> HostedSpace | StoredSpace:
+    async def check_password(self, message: wire.Open) -> HostedSpace | StoredSpace:
         """The space that is to be opened, if its password is right; else WrongPassword."""
         hosted = self._host.served(message.space, self.who, message.create)
         if hosted.protected:
@@ -581,7 +585,7 @@ class ClientServer:
                     self._host.guesses.wrong_from(self._address),
                 )
                 raise WrongPassword(message.space)
-            self._shown.add(message.space)
+            self._passwords_given.add(message.space)
         return hosted
 
     # Writing, reading and taking
@@ -589,7 +593,7 @@ class ClientServer:
     def write(self, message: wire.Write) -> None:
         """Write entries; clients that wait for them get them in the same turn of the loop."""
         self.writing.write(message)
-        self._host.woken.answer()
+        self._host.answered.answer()
 
     def get(self, message: wire.Get) -> None:
         call = message.call
@@ -614,18 +618,18 @@ class ClientServer:
             self.requests.spawn(call, self._get_anywhere(hosted, message, query))
             return
         if slow:
-            alone = _NoGroup(hosted, message, query)
+            local = LocalWait(hosted, message, query)
             if waits:
-                self._alone[call] = alone
-            work = self._get_slowly(hosted, message, query)
-            self.requests.spawn(call, work, partial(self._let_go, call, alone))
+                self._local_waits[call] = local
+            work = self._get_as_task(hosted, message, query)
+            self.requests.spawn(call, work, partial(self._local_wait_ended, call, local))
             return
         found, position = hosted.port.get(query, self._new_parked, reserve=message.take)
         if isinstance(found, Waiter):
             parked = found.signal
             assert isinstance(parked, ParkedCall)
             self.requests.parked[call] = parked
-            self._alone[call] = _NoGroup(hosted, message, query)
+            self._local_waits[call] = LocalWait(hosted, message, query)
             parked.wait(
                 hosted,
                 found,
@@ -663,7 +667,8 @@ class ClientServer:
         if message.take:
             self._given.hold(call, hosted.port.reserved_now(entry, query))
         try:
-            self.talk.say(wire.Answer(call, self._encoded(message, [entry])))
+            encoded = self._encoder(message)(entry) if message.whole else encode_fields(entry)
+            self.talk.say(wire.Answer(call, [encoded]))
         except TupeloError:
             self._given.give_back(call)
             raise
@@ -678,7 +683,7 @@ class ClientServer:
     ) -> None:
         """Send the answer of a parked call."""
         self.requests.parked.pop(message.call, None)
-        self._alone.pop(message.call, None)
+        self._local_waits.pop(message.call, None)
         if error is not None:
             self.requests.fail(message.call, error)
         elif not entries:
@@ -693,9 +698,9 @@ class ClientServer:
         self, hosted: HostedSpace, message: wire.Get, entry: Entry, position: int
     ) -> list[Any]:
         await hosted.flush(position)
-        return self._encoded(message, [entry])
+        return [self._encoder(message)(entry)]
 
-    async def _get_slowly(self, hosted: HostedSpace, message: wire.Get, query: Query) -> Any:
+    async def _get_as_task(self, hosted: HostedSpace, message: wire.Get, query: Query) -> Any:
         call = message.call
         await self._require_few(hosted, message, query)
         if message.take and message.txn is None:
@@ -706,19 +711,13 @@ class ClientServer:
             return await self._answer(message, delivery.entries)
         entries = await hosted.port.fetch(query)
         if message.session is not None or (message.take and message.txn is not None):
-            self._given.got(call, hosted.port.got(entries, query))
+            self._given.got(call, hosted.port.delivered_at_once(entries, query))
         return await self._answer(message, entries)
 
     async def _require_few(self, hosted: HostedSpace, message: wire.Get, query: Query) -> None:
         """Raise CannotSend if more entries match than one request may take."""
-        most = query.limit
-        if message.take and message.many and (most is None or most > wire.BULK_MAX):
-            txn = self.resources.transaction(hosted, message.txn)
-            if await hosted.port.count_in_slices(query.template, txn) > wire.BULK_MAX:
-                raise CannotSend(
-                    f"more than {wire.BULK_MAX:,} entries match, and so many can be taken at a "
-                    "time; ask for fewer with limit="
-                )
+        txn = self.resources.transaction(hosted, message.txn)
+        await require_few(message, partial(hosted.port.count_in_slices, query.template, txn))
 
     async def _get_anywhere(self, hosted: HostedSpace, message: wire.Get, query: Query) -> Any:
         call = message.call
@@ -729,7 +728,7 @@ class ClientServer:
         if message.take and taken.entries:
             self._given.hold(call, taken)
         elif query.session is not None:
-            self._given.got(call, hosted.port.got(taken.entries, query))
+            self._given.got(call, hosted.port.delivered_at_once(taken.entries, query))
         return await self._answer(message, taken.entries, taken)
 
     async def _answer(
@@ -745,16 +744,13 @@ class ClientServer:
     def _encoder(self, message: wire.Get) -> Callable[[Entry], Any]:
         return partial(encode_whole, level=self._level) if message.whole else encode_fields
 
-    def _encoded(self, message: wire.Get, entries: list[Entry]) -> list[Any]:
-        return list(map(self._encoder(message), entries))
-
     def confirm(self, message: wire.Confirm) -> None:
         for call in message.calls:
             self._given.confirm(call)
 
     def cancel(self, message: wire.Cancel) -> None:
         for call in message.calls:
-            self._alone.pop(call, None)
+            self._local_waits.pop(call, None)
             self.writing.stop(call)
             self.requests.cancel(call)
 
@@ -763,28 +759,28 @@ class ClientServer:
     def engaged(self) -> None:
         """A host was engaged: calls that wait at this host only go on as searches over all hosts,
         and keep their position in the queue here."""
-        for call, alone in list(self._alone.items()):
-            message = alone.message
-            if alone.hosted.shared and message.scope is None and not message.if_exists:
+        for call, local in list(self._local_waits.items()):
+            message = local.message
+            if local.hosted.shared and message.scope is None and not message.if_exists:
                 parked = self.requests.parked.pop(call, None)
                 if isinstance(parked, ParkedCall):
-                    alone.query = alone.query.replace(ticket=parked.vanish())
-                    self._search_on(call, alone)
+                    local.query = local.query.replace(ticket=parked.vanish())
+                    self._continue_elsewhere(call, local)
                 elif call in self.requests.tasks:
-                    alone.led_on = True
+                    local.continues = True
                     self.requests.tasks[call].cancel()  # It goes on when it has let go.
 
-    def _let_go(self, call: int, alone: _NoGroup, task: asyncio.Task[None]) -> None:
+    def _local_wait_ended(self, call: int, local: LocalWait, task: asyncio.Task[None]) -> None:
         """A call that waited at this host only has ended, or goes on as a search: see `engaged`."""
-        if self._alone.get(call) is alone:
-            if task.cancelled() and alone.led_on:
-                self._search_on(call, alone)
+        if self._local_waits.get(call) is local:
+            if task.cancelled() and local.continues:
+                self._continue_elsewhere(call, local)
             else:
-                del self._alone[call]
+                del self._local_waits[call]
 
-    def _search_on(self, call: int, alone: _NoGroup) -> None:
-        del self._alone[call]
-        work = self._get_anywhere(alone.hosted, alone.message, alone.query)
+    def _continue_elsewhere(self, call: int, local: LocalWait) -> None:
+        del self._local_waits[call]
+        work = self._get_anywhere(local.hosted, local.message, local.query)
         self.requests.spawn(call, work)
 
     # The rest
@@ -836,7 +832,7 @@ class ClientServer:
         if self._over:
             return
         self._over = True
-        self._alone.clear()
+        self._local_waits.clear()
         self.requests.stop()
         self.writing.stop_all()
         self.resources.free()

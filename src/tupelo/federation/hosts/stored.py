@@ -19,10 +19,6 @@ import msgspec
 from tupelo.errors import (
     BadArgument,
     BadFrame,
-    CannotSend,
-    LeaseLost,
-    LimitReached,
-    MatchSetInvalid,
     TransactionEnded,
     TransactionError,
     TupeloError,
@@ -30,12 +26,12 @@ from tupelo.errors import (
     UnknownTransaction,
 )
 from tupelo.federation.hosts.client_resources import (
-    AROUND_BYTES,
-    AT_ONCE_MAX,
-    HELD,
-    NOTICES_BYTES,
-    OF_THINGS,
-    encode_notice,
+    PERMISSIONS,
+    OpenResources,
+    entry_numbers,
+    next_matches,
+    next_notices,
+    require_few,
 )
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers
@@ -49,9 +45,7 @@ from tupelo.federation.links.encoding import (
     read_order,
 )
 from tupelo.federation.spaces.stored import StoredSpace
-from tupelo.space.query import check_wait, deadline_of
-from tupelo.values.change import Notice
-from tupelo.values.entry import Entry, about_bytes
+from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder, InHand
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY
@@ -155,10 +149,9 @@ class StoredServing:
         self._message_max = message_max
         self._level = level
         self._opening: dict[str, asyncio.Task[PostgresSpace]] = {}
-        self._things: dict[tuple[str, str], Any] = {}  # by kind and id
+        self._resources = OpenResources(host.limits, host.held, lambda one: bool(one.ended))
         self._written: dict[str, dict[int, Any]] = {}  # by transaction, and number
         self._tasks: set[asyncio.Task[None]] = set()
-        self._count = 0
         self._ended = False
         self._room = asyncio.Event()
         self.deliveries: set[StoredDelivery] = set()
@@ -171,12 +164,12 @@ class StoredServing:
         """Answer one call of the client."""
         operation, method = _METHODS[type(message)]
         if isinstance(message, wire.Open):
-            stored = await self._client.shown(message)
+            stored = await self._client.check_password(message)
         else:
             if isinstance(message, wire.Get):
                 operation = "take" if message.take else "read"
             elif isinstance(message, wire.LeaseCall):
-                operation = OF_THINGS[message.thing]
+                operation = PERMISSIONS[message.thing]
             stored = self._client.allowed(message.space, operation)
         assert isinstance(stored, StoredSpace)
         space = await self._opened(stored, getattr(message, "create", True))
@@ -218,53 +211,15 @@ class StoredServing:
             if task.done() and not task.cancelled() and task.exception() is None
         }
 
-    # What the client has
-
-    def _require_room(self) -> None:
-        """Raise LimitReached if this client, or all clients together, have reached their limit."""
-        limit = self._host.limits.held
-        if len(self._things) >= limit:
-            for key in [key for key, one in self._things.items() if one.ended]:
-                self._pop(*key)
-        if len(self._things) >= limit:
-            raise LimitReached(f"{HELD} of this connection", limit)
-        self._host.held.require_room()
-
-    def _add(self, kind: str, thing: Any, name: str = "") -> str:
-        self._count += 1
-        name = name or str(self._count)
-        self._things[kind, name] = thing
-        self._host.held.used += 1
-        return name
-
-    def _pop(self, kind: str, name: str) -> Any:
-        thing = self._things.pop((kind, name), None)
-        if thing is not None:
-            self._host.held.used -= 1
-        return thing
-
-    def _thing(self, space: PostgresSpace, kind: str, name: str | None) -> Any:
-        """A transaction, session, subscription or match set of this client; None without a name."""
-        if name is None:
-            return None
-        found = self._things.get((kind, name))
-        if found is not None and found.space is space:
-            return found
-        if kind == "transaction":
-            raise UnknownTransaction(name)
-        error = MatchSetInvalid if kind == "match set" else LeaseLost
-        raise error(f"this {kind} is over")
-
     async def _leased(self, space: PostgresSpace, message: wire.LeaseCall) -> Any:
+        """A resource of this client, or an entry, with its lease."""
         if message.thing != "entry":
-            return self._thing(space, message.thing, message.id)
-        n, _, id_ = message.id.partition(":")
-        if len(message.id) > 64 or not (n.isdecimal() and id_.isdecimal()):
-            raise BadArgument("id", "an entry's n and arrival", message.id)
+            return self._resources.get(space, message.thing, message.id)
+        n, id_ = entry_numbers(message.id)
         for written in self._written.values():
-            if int(n) in written:
-                return written[int(n)]
-        return await space.written_entry(int(n), int(id_))
+            if n in written:
+                return written[n]
+        return await space.written_entry(n, id_)
 
     # Spaces and entries
 
@@ -280,7 +235,7 @@ class StoredServing:
         each = message.lease if isinstance(message.lease, list) else [message.lease] * len(items)
         if len(each) != len(items):
             raise BadFrame("a lease for each entry, or one for all")
-        txn = self._thing(space, "transaction", message.txn)
+        txn = self._resources.get(space, "transaction", message.txn)
         leases = await space.write_items(
             items,
             [check_lease(seconds) for seconds in each],
@@ -302,9 +257,9 @@ class StoredServing:
         space.require_here(message.scope)
         template = template_from_wire(message.template)
         order = read_order(message.order)
-        txn = self._thing(space, "transaction", message.txn)
-        session = self._thing(space, "session", message.session)
-        await self._require_few(space, message, txn)
+        txn = self._resources.get(space, "transaction", message.txn)
+        session = self._resources.get(space, "session", message.session)
+        await require_few(message, partial(space.count, template, txn=txn))
         limit = message.limit if message.many else 1
         asked = (message.wait, message.many, limit)
         if message.take and txn is None:
@@ -325,7 +280,7 @@ class StoredServing:
             elif message.take and entries:
                 undo = partial(self._abort_soon, txn)
             if undo is not None:
-                self._client.got(message.call, _Undoable(message.space, entries, undo))
+                self._client.got(message.call, UndoableRead(message.space, entries, undo))
         encode = partial(encode_whole, level=self._level) if message.whole else encode_fields
         encoded = [encode(entry) for entry in entries]
         return [encoded, [self._host.name], []] if message.coverage else encoded
@@ -333,22 +288,9 @@ class StoredServing:
     def _abort_soon(self, txn: PostgresTransaction) -> None:
         self.run(txn.interrupted())
 
-    async def _require_few(
-        self, space: AsyncSpace, message: wire.Get, txn: PostgresTransaction | None
-    ) -> None:
-        """Raise CannotSend if more entries match than one request may take."""
-        most = message.limit
-        if not (message.take and message.many) or (most is not None and most <= wire.BULK_MAX):
-            return
-        if await space.count(template_from_wire(message.template), txn=txn) > wire.BULK_MAX:
-            raise CannotSend(
-                f"more than {wire.BULK_MAX:,} entries match, and so many can be taken at a "
-                "time; ask for fewer with limit="
-            )
-
     async def _counted(self, space: AsyncSpace, message: wire.CountRequest) -> Any:
         space.require_here(message.scope)
-        txn = self._thing(space, "transaction", message.txn)
+        txn = self._resources.get(space, "transaction", message.txn)
         number = await space.count(template_from_wire(message.template), txn=txn)
         return [number, [self._host.name], []] if message.coverage else number
 
@@ -369,14 +311,14 @@ class StoredServing:
     # Transactions
 
     async def _begin(self, space: PostgresSpace, message: wire.Begin) -> list[Any]:
-        self._require_room()
+        self._resources.require_room()
         if message.id is not None:
             raise TransactionError(
                 f"the space {message.space!r} is in a database, and does not vote in two phases yet"
             )
-        parent = self._thing(space, "transaction", message.parent)
+        parent = self._resources.get(space, "transaction", message.parent)
         txn = await space.begin(message.lease, parent)
-        self._add("transaction", txn, txn.id)
+        self._resources.add(space, "transaction", txn, txn.id)
         return [txn.id, txn.expires]
 
     async def _end(self, space: PostgresSpace, message: wire.End) -> list[Any]:
@@ -395,14 +337,14 @@ class StoredServing:
         await space.database.to_the_end(end)
         state = txn.state
         if state in ("committed", "aborted") and message.how != "state":
-            self._pop("transaction", txn.id)
+            self._resources.pop("transaction", txn.id)
             self._written.pop(txn.id, None)
         return [votes[0] if votes else None, state, txn.reason, txn.expires]
 
     async def _ending(self, space: PostgresSpace, message: wire.End) -> PostgresTransaction:
         """A transaction of this client, or one that is prepared, by whatever program."""
         try:
-            found: PostgresTransaction = self._thing(space, "transaction", message.txn)
+            found: PostgresTransaction = self._resources.get(space, "transaction", message.txn)
         except UnknownTransaction:
             prepared = {txn.id: txn for txn in await space.prepared()}
             if message.txn not in prepared:
@@ -428,75 +370,45 @@ class StoredServing:
 
     # Sessions, subscriptions, match sets
 
-    async def _remember(self, space: PostgresSpace, message: wire.OpenSession) -> list[Any]:
-        self._require_room()
-        like = self._thing(space, "session", message.like)
+    async def _open_session(self, space: PostgresSpace, message: wire.OpenSession) -> list[Any]:
+        self._resources.require_room()
+        like = self._resources.get(space, "session", message.like)
         session = await space.open_session(message.lease, like)
-        return [self._add("session", session), session.expires]
+        return [self._resources.add(space, "session", session), session.expires]
 
     async def _subscribe(self, space: AsyncSpace, message: wire.Subscribe) -> list[Any]:
-        self._require_room()
-        limit = self._host.limits.backlog
-        if message.backlog_max > limit:
-            raise LimitReached("notices in the backlog of a subscription", limit)
+        self._resources.require_room(backlog=message.backlog_max)
         subscription = await space.subscribe(
             template_from_wire(message.template),
             lease=message.lease,
-            txn=self._thing(space, "transaction", message.txn),
+            txn=self._resources.get(space, "transaction", message.txn),
             backlog_max=message.backlog_max,
             available=message.available,
             returned=message.returned,
             removed=message.removed,
         )
-        name = self._add("subscription", subscription)
+        name = self._resources.add(space, "subscription", subscription)
         return [name, subscription.event_id, subscription.expires]
 
     async def _next(self, space: PostgresSpace, message: wire.Next) -> list[msgspec.Raw]:
-        check_wait(message.wait)
-        subscription = self._thing(space, "subscription", message.subscription)
-        deadline = deadline_of(space.clock, message.wait)
-        taken: list[Notice] = []
-        encoded: list[msgspec.Raw] = []
-        size = 0
-        try:
-            while len(taken) < min(max(1, message.limit), AT_ONCE_MAX) and size < NOTICES_BYTES:
-                left = None if deadline is None else max(0.0, deadline - space.clock.now())
-                notice = await subscription.next(0 if taken else left)
-                if notice is None:
-                    break
-                content = encode_notice(notice, self._message_max - AROUND_BYTES, self._level)
-                if content is None:
-                    subscription.miss(notice.missed + 1)
-                    continue
-                size += len(content)
-                taken.append(notice)
-                encoded.append(msgspec.Raw(content))
-        except BaseException as error:
-            if not (taken and isinstance(error, TupeloError)):  # Otherwise the error comes next.
-                subscription.give_back(taken)
-                raise
-        return encoded
+        subscription = self._resources.get(space, "subscription", message.subscription)
+        return await next_notices(
+            subscription, message, space.clock, self._message_max, self._level
+        )
 
     async def _match(self, space: AsyncSpace, message: wire.Match) -> list[Any]:
-        self._require_room()
+        self._resources.require_room()
         match_set = await space.match_set(
             template_from_wire(message.template),
             limit=message.limit,
-            txn=self._thing(space, "transaction", message.txn),
+            txn=self._resources.get(space, "transaction", message.txn),
             lease=message.lease,
         )
-        return [self._add("match set", match_set), match_set.expires]
+        return [self._resources.add(space, "match set", match_set), match_set.expires]
 
     async def _next_matches(self, space: PostgresSpace, message: wire.NextMatches) -> list[Any]:
-        match_set = self._thing(space, "match set", message.match_set)
-        entries: list[Any] = []
-        size = 0
-        while len(entries) < min(max(1, message.limit), AT_ONCE_MAX) and size < NOTICES_BYTES:
-            entry = await match_set.next_entry(False)
-            if entry is None:
-                break
-            entries.append(encode_fields(entry))
-            size += about_bytes(entry.fields)
+        match_set = self._resources.get(space, "match set", message.match_set)
+        entries = await next_matches(message, partial(match_set.next_entry, False))
         return [entries, [[*one.entry_id, one.reason] for one in match_set.skipped]]
 
     # Whatever is leased
@@ -516,7 +428,7 @@ class StoredServing:
 
     async def _close(self, space: PostgresSpace, message: wire.Close) -> None:
         if message.thing in ("session", "subscription", "match set"):
-            thing = self._pop(message.thing, message.id)
+            thing = self._resources.pop(message.thing, message.id)
             if thing is not None:
                 await thing.close()
 
@@ -526,7 +438,7 @@ class StoredServing:
         expires: float | None = thing.expires
         return expires
 
-    async def _revoke(self, space: AsyncSpace, message: wire.CancelLease) -> None:
+    async def _cancel_lease(self, space: AsyncSpace, message: wire.CancelLease) -> None:
         await space.lease_of(await self._leased(space, message)).cancel()
 
     # The end
@@ -547,8 +459,7 @@ class StoredServing:
     def leave(self) -> None:
         """The client is gone: end what it has, except its unconfirmed deliveries."""
         self._ended = True
-        for kind, name in list(self._things):
-            thing = self._pop(kind, name)
+        for kind, _, thing in self._resources.pop_all():
             if kind != "transaction" or thing.is_root:
                 self.run(_end_quietly(thing))
         self._written.clear()
@@ -577,7 +488,7 @@ async def _end_quietly(thing: Any) -> None:
         logger.warning("%r could not be ended: %s", thing, error)
 
 
-class _Undoable:
+class UndoableRead:
     """Entries that belong to the client at once: see `space.delivery.Got`. `undo` is called if its
     user did not get them."""
 
@@ -612,7 +523,7 @@ _METHODS: dict[type, tuple[str, StoredMethod]] = {
     wire.ListPrepared: ("administer", StoredServing._prepared),
     wire.ListInHand: ("read", StoredServing._in_hand),
     wire.ListDelayed: ("read", StoredServing._delayed),
-    wire.OpenSession: ("read", StoredServing._remember),
+    wire.OpenSession: ("read", StoredServing._open_session),
     wire.Subscribe: ("subscribe", StoredServing._subscribe),
     wire.Next: ("subscribe", StoredServing._next),
     wire.Match: ("read", StoredServing._match),
@@ -620,5 +531,5 @@ _METHODS: dict[type, tuple[str, StoredMethod]] = {
     wire.State: ("", StoredServing._state),
     wire.Close: ("", StoredServing._close),
     wire.Renew: ("", StoredServing._renew),
-    wire.CancelLease: ("", StoredServing._revoke),
+    wire.CancelLease: ("", StoredServing._cancel_lease),
 }

@@ -299,14 +299,14 @@ def read_order(encoded: Any) -> Order | None:
 
 
 def encode_seen(seen: Seen) -> dict[str, bytes]:
-    return {origin: _optimised(bits).serialize() for origin, bits in seen.bits.items()}
+    return {origin: encode_bits(bits) for origin, bits in seen.bits.items()}
 
 
 def encode_numbers(numbers: dict[str, BitMap64]) -> Numbers:
     """Numbers of entries by origin, a few of them as a list: a bitmap of one number would be four
     times as long."""
     return {
-        origin: list(bits) if len(bits) <= _FEW else _optimised(bits).serialize()
+        origin: list(bits) if len(bits) <= _FEW else encode_bits(bits)
         for origin, bits in numbers.items()
         if bits
     }
@@ -327,10 +327,10 @@ def read_numbers(encoded: Any) -> dict[str, BitMap64]:
         raise BadFrame(f"these are no numbers of entries: {error}") from error
 
 
-def _optimised(bits: BitMap64) -> BitMap64:
+def encode_bits(bits: BitMap64) -> bytes:
     copy = BitMap64(bits)
     copy.run_optimize()
-    return copy
+    return copy.serialize()
 
 
 # Leases

@@ -19,13 +19,12 @@ from pyroaring import BitMap64
 
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.links.encoding import read_encoded_entry
+from tupelo.federation.links.encoding import encode_bits, read_encoded_entry
 from tupelo.federation.replication.messages import NUMBER_MAX, Chunk
 from tupelo.federation.replication.streams import (
     NumberedItems,
     Stream,
     decode_statement,
-    encode_bits,
     encode_statement,
     host_of,
     is_signed,

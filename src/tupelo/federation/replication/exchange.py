@@ -26,6 +26,7 @@ import msgspec
 
 from tupelo.errors import BadFrame
 from tupelo.federation.identity.keys import Identity
+from tupelo.federation.links.encoding import encode_bits
 from tupelo.federation.replication.messages import (
     NOTHING,
     SOURCES_MAX,
@@ -47,7 +48,6 @@ from tupelo.federation.replication.streams import (
     Stream,
     base_of,
     digest_of,
-    encode_bits,
     host_of,
     is_proved,
     is_signed,

@@ -678,26 +678,26 @@ class Replication:
 
 
 class Broadcast:
-    """A condition to wait for: `ring` wakes all waiters. A waiter passes the number of rings that
-    it has seen, so that none is missed."""
+    """A condition to wait for: `notify` wakes all waiters. A waiter passes the number of
+    notifications that it has seen, so that none is missed."""
 
     def __init__(self) -> None:
-        self.rings = 0
+        self.count = 0
         self._event = asyncio.Event()
 
-    def ring(self) -> None:
-        self.rings += 1
+    def notify(self) -> None:
+        self.count += 1
         self._event.set()
         self._event.clear()
 
     async def wait(self, after: int) -> None:
-        """Wait for a ring after this number of rings."""
-        while self.rings <= after:
+        """Wait for a notification after this number of them."""
+        while self.count <= after:
             await self._event.wait()
 
     async def until(self, condition: Callable[[], object]) -> None:
         while not condition():
-            await self.wait(self.rings)
+            await self.wait(self.count)
 
 
 class FeedCursor:

@@ -42,6 +42,7 @@ from tupelo.federation.identity.keys import (
     key_text,
     verify,
 )
+from tupelo.federation.links.encoding import encode_bits
 from tupelo.federation.replication.messages import (
     NUMBER_MAX,
     AliveNumbers,
@@ -391,12 +392,6 @@ def _between(bits: BitMap64, first: int, last: int) -> BitMap64:
     some.remove_range(0, first)
     some.remove_range(last + 1, NUMBER_MAX + 1)
     return some
-
-
-def encode_bits(bits: BitMap64) -> bytes:
-    copy = BitMap64(bits)
-    copy.run_optimize()
-    return copy.serialize()
 
 
 def read_bits(encoded: bytes) -> BitMap64:

@@ -39,7 +39,7 @@ from tupelo.errors import (
     TupeloError,
     UnknownHost,
 )
-from tupelo.federation.groups.group import group_of
+from tupelo.federation.groups.group import GroupPart, group_of
 from tupelo.federation.groups.membership import Membership, MembershipId
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication.feeds import Broadcast, Feed, FeedCursor
@@ -304,7 +304,7 @@ class Token:
                 raise TokenAway(self.name, self.holder)
             if self._is_given_up(hope) and not is_replaced:
                 raise TokenAway(self.name, self.holder)
-            rings = tokens.broadcast.rings
+            count = tokens.broadcast.count
             before = self._where
             with suppress(PeerLost, UnknownHost):
                 if is_replaced and tokens.first == tokens.me:
@@ -314,7 +314,7 @@ class Token:
             if not self.here and self._where is before:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(RETRY_SECONDS if is_replaced else self._left(hope)):
-                        await tokens.broadcast.wait(rings)
+                        await tokens.broadcast.wait(count)
 
     async def _ask(self, instead: str | None = None) -> None:
         """Ask the holder; or the giver, if the token was given to this host; or `instead`, the host
@@ -333,7 +333,7 @@ class Token:
         known_there = self.payload.known_here() if self.payload else None
         known = [where.epoch, where.holder, where.giver]
         question = ["take", self.name, self.epoch, known_there, known, instead is not None]
-        match await tokens._voice.ask(host, question):
+        match await tokens.sender.ask(host, question):
             case ["given", int(epoch), bytes(state), packed, is_sole]:
                 try:
                     await self._receive(host, epoch, state, packed)
@@ -395,7 +395,7 @@ class Token:
         tokens, membership, payload = self._tokens, self._tokens.membership, self.payload
         assert payload is not None  # Only tokens with payload have patience.
         for host in tokens.others:
-            match await tokens._voice.ask(host, ["where", self.name]):
+            match await tokens.sender.ask(host, ["where", self.name]):
                 case [int(epoch), str(holder), (str() | None) as giver] if (
                     epoch > self._where.epoch
                 ):
@@ -420,11 +420,11 @@ class Token:
         """Until no other host of the group has this token, or it is not here. The caller must hold
         the lock."""
         while self.here and self.is_contested:
-            rings = self._tokens.broadcast.rings
+            count = self._tokens.broadcast.count
             with suppress(PeerLost, UnknownHost):
                 await self._claim_it()
             if self.here and self.is_contested:
-                await self._tokens.broadcast.wait(rings)
+                await self._tokens.broadcast.wait(count)
 
     async def _claim_it(self) -> None:
         """Claim the token: the one that was replaced most often wins. Hosts that drop theirs report
@@ -433,7 +433,7 @@ class Token:
         assert payload is not None
         question = ["mine", self.name, *self._own_claim[:2]]
         others = tokens.others
-        answers = await asyncio.gather(*[tokens._voice.ask(one, question) for one in others])
+        answers = await asyncio.gather(*[tokens.sender.ask(one, question) for one in others])
         epochs, found = [self._where.epoch], []
         for host, answer in zip(others, answers, strict=True):
             match answer:
@@ -596,7 +596,7 @@ class TokenAt:
     life: str | None = None
 
 
-class Tokens:
+class Tokens(GroupPart):
     """The tokens of a feed at one host. Its part in the group is named after the feed."""
 
     def __init__(
@@ -627,7 +627,7 @@ class Tokens:
                     self.token(kept.token).restore(kept)
         feed.watchers.append(self._look)
         self._look()
-        self._voice = self._group.part(self.part, self)
+        self.sender = self._group.part(self.part, self)
         core.extensions.leaving.append(self._leave)
 
     @property
@@ -673,7 +673,7 @@ class Tokens:
             token.here = False
             if self._space.durable:
                 self._begin(self._unkeep(name))
-            self.broadcast.ring()
+            self.broadcast.notify()
 
     async def _unkeep(self, name: str) -> None:
         await self._space.door.take_all(KeptToken(feed=self.feed, token=name), wait=0)
@@ -686,7 +686,7 @@ class Tokens:
             self._feed.watchers.remove(self._look)
         for task in self._tasks:
             task.cancel()
-        self.broadcast.ring()
+        self.broadcast.notify()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -715,7 +715,7 @@ class Tokens:
                     and (said.life is None or type(said.life) is str)
                 ):
                     self._saw(said)
-        self.broadcast.ring()
+        self.broadcast.notify()
 
     def _saw(self, said: TokenAt) -> None:
         if said.token in self.tokens or len(self.tokens) < TOKENS_MAX:
@@ -744,7 +744,7 @@ class Tokens:
             await door.write(at, txn=txn)
 
     def _confirm(self, giver: str, token: Token) -> None:
-        self._voice.send(giver, ["got", token.name, token.epoch])
+        self.sender.send(giver, ["got", token.name, token.epoch])
 
     def _remind(self) -> None:
         """Remind hosts that have not confirmed a token. If such a host is gone, announce that it
@@ -758,14 +758,14 @@ class Tokens:
                     self._begin(self._say(TokenAt(token.name, token.epoch, to)))
 
     def _remind_of(self, token: Token, to: str) -> None:
-        self._voice.send(to, ["yours", token.name, token.epoch])
+        self.sender.send(to, ["yours", token.name, token.epoch])
 
     # Leaving
 
     async def _leave(self) -> None:
         """Before the host stops: hand its tokens to a host that stays."""
         self._leaving = True
-        self.broadcast.ring()
+        self.broadcast.notify()
         chosen = [
             token
             for token in self.tokens.values()
@@ -786,7 +786,7 @@ class Tokens:
             for host, member in membership.members.items():
                 if host != self.me and self.part in member.metadata_of:
                     try:
-                        if await self._voice.ask(host, ["stays"]):
+                        if await self.sender.ask(host, ["stays"]):
                             return host
                     except TupeloError:
                         is_answered = False
@@ -806,14 +806,8 @@ class Tokens:
     def install(self, membership: Membership) -> None:
         for token in self.tokens.values():
             token.look()
-        self.broadcast.ring()
+        self.broadcast.notify()
         asyncio.get_running_loop().call_soon(self._remind)
-
-    async def settle(self, membership: Membership) -> None:
-        pass
-
-    def cut(self, hosts: frozenset[str]) -> None:
-        pass
 
     def _may(self, neighbour: str, source: str) -> bool:
         """Whether a host takes part in the feed, and so may use its tokens."""
@@ -830,7 +824,7 @@ class Tokens:
             case ["got", str(name), int(epoch)]:
                 if name in self.tokens:
                     self.tokens[name].confirmed(source, epoch)
-                    self.broadcast.ring()
+                    self.broadcast.notify()
             case ["yours", str(name), int(epoch)]:
                 self._heard_yours(source, name, epoch)
             case _:
@@ -844,7 +838,7 @@ class Tokens:
             self._confirm(giver, token)
         else:
             token.seen_at(epoch, self.me, giver)
-            self.broadcast.ring()  # for waiters
+            self.broadcast.notify()  # for waiters
             token.take_up_soon()
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:

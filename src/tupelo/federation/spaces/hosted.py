@@ -71,7 +71,7 @@ class HostedSpace:
         self.serves = serves
         self._is_system = serves is None and is_reserved(self.name)
         self.former = former
-        self.alone = False
+        self.is_hidden = False
         """Is it hidden from other hosts, whatever its access rules say?"""
         self.doubt = doubt
         self.clock = self.port.clock
@@ -84,12 +84,12 @@ class HostedSpace:
         self.unsendable = Seen()
         """Entries that cannot be sent to other hosts."""
 
-    def check(self, operation: str, who: str | None, shown: Container[str] = ()) -> None:
+    def check(self, operation: str, who: str | None, passwords_given: Container[str] = ()) -> None:
         """Raise WrongPassword or NotAllowed if `who` may not do this here: see `Access.check`.
-        `shown` has the names of the spaces whose passwords `who` has given."""
+        `passwords_given` has the names of the spaces whose passwords `who` has given."""
         if self.serves is not None:
-            self.serves.check(operation, who, shown)
-        self.access.check(operation, self.name, who, self.name in shown)
+            self.serves.check(operation, who, passwords_given)
+        self.access.check(operation, self.name, who, self.name in passwords_given)
 
     def allows_host(self, operation: str, host_id: str) -> bool:
         """May the host with this id do this here? See `Access.allows_host`."""
@@ -104,7 +104,7 @@ class HostedSpace:
     @property
     def shared(self) -> bool:
         """Do other hosts see it? Not if it has a password, or belongs to the host itself."""
-        return not (self.protected or self._is_system or self.alone)
+        return not (self.protected or self._is_system or self.is_hidden)
 
     def pass_over(self, entry: Entry, reason: object) -> None:
         """Skip an entry that cannot be sent: other hosts get the next one instead."""

@@ -46,9 +46,9 @@ class StoredSpace:
         """Was it named by the program of the host, and not by a client?"""
         self._own: asyncio.Task[PostgresSpace] | None = None
 
-    def check(self, operation: str, who: str | None, shown: Container[str] = ()) -> None:
+    def check(self, operation: str, who: str | None, passwords_given: Container[str] = ()) -> None:
         """Raise WrongPassword or NotAllowed if `who` may not do this here."""
-        self.access.check(operation, self.name, who, self.name in shown)
+        self.access.check(operation, self.name, who, self.name in passwords_given)
 
     @property
     def protected(self) -> bool:

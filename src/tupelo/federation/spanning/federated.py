@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
-KEPT_MAX = 10_000
+CONFIRMED_MAX = 10_000
 """How many confirmed deliveries are remembered, for takers that ask again."""
 
 
@@ -61,7 +61,7 @@ def adopt(hosted: HostedSpace, entries: list[Entry]) -> None:
 
 class UnsettledDelivery:
     """A delivery of another host that is not confirmed to it yet. `handed`: a program of this host
-    is getting it; `kept`: it has it; `answer` is the owner's answer to the confirmation."""
+    is getting it; `is_confirmed`: it has it; `answer` is the owner's answer to the confirmation."""
 
     def __init__(self, peer: EngagedPeer, space: str) -> None:
         self.peer_id = peer.id
@@ -69,7 +69,7 @@ class UnsettledDelivery:
         self.incarnation = peer.incarnation
         self.space = space
         self.handed = False
-        self.kept = False
+        self.is_confirmed = False
         self.answer: asyncio.Future[Any] | None = None
 
 
@@ -82,7 +82,7 @@ class Federation:
         self.resting: dict[Search, None] = {}
         self.subscriptions: dict[FederatedSubscription, None] = {}
         self._unsettled: dict[int, UnsettledDelivery] = {}
-        self._kept: OrderedDict[Holder, None] = OrderedDict()
+        self._confirmed: OrderedDict[Holder, None] = OrderedDict()
         self._refusing: set[asyncio.Future[Any]] = set()
         self._leaving = False
 
@@ -91,8 +91,8 @@ class Federation:
     def engaged(self, peer: EngagedPeer) -> None:
         """A host has engaged: settle deliveries with it, and ask it too."""
         for call, unsettled in list(self._unsettled.items()):
-            if unsettled.kept and unsettled.peer_id == peer.id:
-                self._send_kept(peer, call, unsettled)
+            if unsettled.is_confirmed and unsettled.peer_id == peer.id:
+                self._send_confirmation(peer, call, unsettled)
         for search in list(self.searches):
             search.engaged(peer)
         for subscription in list(self.subscriptions):
@@ -131,7 +131,9 @@ class Federation:
 
     # Reading and taking
 
-    def reach(self, scope: Scope | None) -> tuple[bool, Callable[[EngagedPeer], bool], str | None]:
+    def resolve_scope(
+        self, scope: Scope | None
+    ) -> tuple[bool, Callable[[EngagedPeer], bool], str | None]:
         """Resolve a scope: does it include this host, which peers does it include, and to which
         agent is it limited, if to one? UnknownHost if it names a host that is not engaged."""
         if scope is None:
@@ -164,7 +166,7 @@ class Federation:
         If nothing is found and some hosts have not answered, raises NotAllAnswered (PeerLost for a
         scope of one host), unless `partial`.
         """
-        here, wanted, agent = self.reach(query.scope)
+        here, wanted, agent = self.resolve_scope(query.scope)
         question = FederatedQuery(
             hosted,
             query,
@@ -214,7 +216,7 @@ class Federation:
         `taken.received` when it has them. If the program vanishes during the wait for the disk, or
         the disk is full, `put_back` restores the entries of this host, and the others return to
         their owners."""
-        if self._leaving and taken.is_brought:
+        if self._leaving and taken.has_foreign:
             taken.give_back()
             raise HostClosed("the host was closed")
         taken.handed()
@@ -252,7 +254,7 @@ class Federation:
     ) -> int:
         """How many entries match at all hosts in the scope. With `partial` it records which hosts
         have answered; otherwise a missing answer raises NotAllAnswered or PeerLost."""
-        here, wanted, agent = self.reach(scope)
+        here, wanted, agent = self.resolve_scope(scope)
         result = partial or FederatedResult(hosted)
         total = 0
         if agent is not None:
@@ -353,13 +355,15 @@ class Federation:
         """The taker has the delivery of this call: confirm it to the owner, now or when the owner
         is back."""
         unsettled = self._unsettled.get(call)
-        if unsettled is not None and not unsettled.kept:
-            unsettled.kept = True
+        if unsettled is not None and not unsettled.is_confirmed:
+            unsettled.is_confirmed = True
             peer = self.host.peers.get(unsettled.peer_id)
             if peer is not None:
-                self._send_kept(peer, call, unsettled)
+                self._send_confirmation(peer, call, unsettled)
 
-    def _send_kept(self, peer: EngagedPeer, call: int, unsettled: UnsettledDelivery) -> None:
+    def _send_confirmation(
+        self, peer: EngagedPeer, call: int, unsettled: UnsettledDelivery
+    ) -> None:
         def answered(done: asyncio.Future[Any]) -> None:
             if done.cancelled() or done.exception() is not None:
                 return  # It is sent again when the owner is back.
@@ -382,7 +386,7 @@ class Federation:
         """The taker does not get the delivery of this call: it returns to its owner. An owner that
         is away learns it at the next Hello, which does not list the call any more."""
         unsettled = self._unsettled.get(call)
-        if unsettled is None or unsettled.kept:
+        if unsettled is None or unsettled.is_confirmed:
             return
         del self._unsettled[call]
         peer = self.host.peers.get(unsettled.peer_id)
@@ -412,16 +416,16 @@ class Federation:
 
     # Deliveries of this host to others
 
-    def kept(self, holder: Holder) -> None:
+    def remember_confirmed(self, holder: Holder) -> None:
         """Remember that this delivery was confirmed."""
-        self._kept[holder] = None
-        if len(self._kept) > KEPT_MAX:
-            self._kept.popitem(last=False)
+        self._confirmed[holder] = None
+        if len(self._confirmed) > CONFIRMED_MAX:
+            self._confirmed.popitem(last=False)
 
-    def was_kept(self, peer: EngagedPeer, message: wire.Settle) -> bool:
+    def was_confirmed(self, peer: EngagedPeer, message: wire.Settle) -> bool:
         """Was this delivery, which is not outstanding any more, confirmed to the taker?"""
         holder = peer.holder.of_call(message.of)
-        if holder in self._kept:
+        if holder in self._confirmed:
             return True
         hosted = self.host.spaces.get(message.space)
         if hosted is not None and hosted.durable:

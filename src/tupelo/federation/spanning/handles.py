@@ -8,12 +8,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec.structs import replace
 
-from tupelo.errors import BadFrame, CannotSend, LeaseLost, TupeloError, UnknownType
+from tupelo.errors import BadFrame, CannotSend, HostClosed, LeaseLost, TupeloError, UnknownType
 from tupelo.federation.links import wire
 from tupelo.federation.links.encoding import encode_seen, read_whole
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -21,11 +20,12 @@ from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import no_peer
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.federation.spanning.watching import RemoteWatch
-from tupelo.space.dual_api import Closing, OpenedHandle, dual_api, maybe_await
+from tupelo.space.dual_api import Closing, DualHandle, OpenedHandle, dual_api, maybe_await
+from tupelo.space.fetching import FetchingSubscription
 from tupelo.space.log import Actor
 from tupelo.space.matchset import Skipped
 from tupelo.space.port import Port, value_of
-from tupelo.space.protocol import SessionLike
+from tupelo.space.protocol import SessionLike, SubscriptionLike, names_of
 from tupelo.space.query import check_limit, check_wait
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import alarm_at
@@ -329,11 +329,14 @@ logger = logging.getLogger("tupelo")
 SESSION_OVER = "this session is over: it was closed or its lease ran out"
 
 
-class _FederatedHandle(Closing, OpenedHandle):
+class _FederatedHandle(OpenedHandle, DualHandle):
     """A handle of the blocking or the async API, until it is closed or its lease ends."""
 
-    is_async: bool
+    protocol: type
     _leased: SpanningLease
+
+    def __dir__(self) -> list[str]:
+        return names_of(self.protocol)
 
     @property
     def lease(self) -> Any:
@@ -341,10 +344,17 @@ class _FederatedHandle(Closing, OpenedHandle):
         kind = AsyncLease if self.is_async else Lease
         return kind(self._leased, self._leased)
 
+    @dual_api
+    async def close(self) -> None:
+        """End it at all hosts; notices that have come can still be fetched."""
+        await self.leave(None)
+
 
 class FederatedSession(_FederatedHandle, SessionLike):
     """A session over all hosts, also when they come and go: reads that never return the same entry
     twice. Tasks or threads may share it."""
+
+    protocol = SessionLike
 
     def __init__(self, space: FederatedSpace, record: SeenRecord, lease: float | None) -> None:
         self.is_async = space.is_async
@@ -405,9 +415,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
         """How many entries it remembers."""
         return len(self._record)
 
-    @dual_api
-    async def close(self) -> None:
-        """End the session; this host and the others forget it."""
+    async def leave(self, error: BaseException | None) -> None:
         self._leased.end()
         self._state.ended = True
         self._space._port.forget(self._record)
@@ -430,8 +438,10 @@ class FederatedSession(_FederatedHandle, SessionLike):
             reader.stop(LeaseLost(SESSION_OVER))
 
 
-class FederatedNotices(_FederatedHandle):
+class FederatedNotices(_FederatedHandle, FetchingSubscription):
     """A subscription over all hosts. Iterate (`async for` on the async API), or call `get`."""
+
+    protocol = SubscriptionLike
 
     def __init__(
         self,
@@ -447,30 +457,23 @@ class FederatedNotices(_FederatedHandle):
         self._leased = SpanningLease(space._port, "subscription", lease, self._end)
         space._handles.add(self)
         if callback is not None:
-            space._host.run_apart(partial(self._call, callback))
+            space._host.run_apart(partial(self.call, callback))
 
     def __repr__(self) -> str:
         return f"<Subscription of {self._space.name!r}, {'active' if self.active else 'ended'}>"
-
-    async def _call(self, callback: Callable[[Notice], object]) -> None:
-        try:
-            while (notice := await maybe_await(self.get())) is not None:
-                result = callback(notice)
-                if self.is_async and isawaitable(result):
-                    await result
-        except Exception as error:
-            self._error = error
-            logger.exception("a subscription's callback raised; the subscription is closed")
-            await maybe_await(self.close())
-        except BaseException:  # The exception ends the thread or task.
-            self._leased.end()
-            self._end()
-            raise
 
     @dual_api
     async def get(self, *, wait: float | None = None) -> Notice | None:
         """The next notice; None after `wait` seconds, or if the subscription has ended."""
         check_wait(wait)
+        return await self._next(wait)
+
+    async def fetch_next(self) -> Notice | None:
+        with suppress(HostClosed):
+            return await self._next(None)
+        return None
+
+    async def _next(self, wait: float | None) -> Notice | None:
         self._space._port.refuse_inside()
         return await self._space._host.on_loop(self._subscription.get(wait))
 
@@ -494,9 +497,12 @@ class FederatedNotices(_FederatedHandle):
         """The number of the subscription, which its notices carry."""
         return self._subscription.event_id
 
-    @dual_api
-    async def close(self) -> None:
-        """End the subscription; notices that have come can still be fetched."""
+    def fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._leased.end()
+        self._end()
+
+    async def leave(self, error: BaseException | None) -> None:
         self._leased.end()
         with suppress(TupeloError):
             self._subscription.stop()
@@ -511,21 +517,13 @@ class FederatedNotices(_FederatedHandle):
     def _finish(self) -> None:
         self._finishing = asyncio.ensure_future(self._subscription.finish())
 
-    def __iter__(self) -> Iterator[Notice]:
-        while (notice := self.get()) is not None:
-            yield notice
-
-    async def __aiter__(self) -> AsyncIterator[Notice]:
-        while (notice := await self.get()) is not None:
-            yield notice
-
     def __await__(self) -> Generator[Any, None, Self]:
         yield from self._subscription.stands().__await__()
         return self
 
     async def __aenter__(self) -> Self:
         await self._subscription.stands()
-        return self
+        return await super().__aenter__()
 
 
 class FederatedMatchSet(Closing):

@@ -309,7 +309,7 @@ class FederatedResult:
     def confirm(self) -> int:
         """The taker has the entries: confirm all deliveries; see `confirm_here`."""
         position = self.confirm_here()
-        self.confirm_brought()
+        self.confirm_foreign()
         return position
 
     def confirm_here(self) -> int:
@@ -331,7 +331,7 @@ class FederatedResult:
         return position
 
     @property
-    def is_brought(self) -> bool:
+    def has_foreign(self) -> bool:
         """Are there deliveries of other hosts?"""
         return bool(self._foreign)
 
@@ -344,9 +344,9 @@ class FederatedResult:
         """On the host's loop: the program has the entries. The other hosts get the confirmation in
         the next turn of the loop; if this host is killed before, they still keep them in doubt."""
         if self._foreign:
-            asyncio.get_running_loop().call_soon(self.confirm_brought)
+            asyncio.get_running_loop().call_soon(self.confirm_foreign)
 
-    def confirm_brought(self) -> None:
+    def confirm_foreign(self) -> None:
         """The taker has the entries: confirm the deliveries of other hosts."""
         for foreign in self._foreign:
             foreign.confirm()

@@ -27,6 +27,7 @@ from tupelo.federation.spanning.question import FederatedResult
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space import asynchronous, blocking
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
+from tupelo.space.fetching import FetchingReaction
 from tupelo.space.log import Actor
 from tupelo.space.order import Order
 from tupelo.space.port import Transactional, TransactionHandle, value_of
@@ -38,7 +39,7 @@ from tupelo.space.protocol import (
     takes_longer_to_write,
 )
 from tupelo.space.query import Query, check_count, check_limit, check_order, check_wait, deadline_of
-from tupelo.space.reaction import WeakFunction, WeakReaction
+from tupelo.space.reaction import WeakFunction
 from tupelo.space.session import SessionState
 from tupelo.values.change import Notice
 from tupelo.values.entry import About, Entry, check_about, note_about, require_known
@@ -287,16 +288,23 @@ class FederatedSpace(Closing, SpaceLike):
         here = await maybe_await(self._local.match_set(template, limit=limit, txn=txn, lease=lease))
         if txn is not None or not self._spans():
             return here
-        query = self._query(template, False, 0, None, None, many=True, limit=limit)
-
-        async def elsewhere() -> list[Entry]:
-            taken = await self._federation.get(self._hosted, query, partial=True)
-            return taken.entries
-
         others = [
-            entry for entry in await self._host.on_loop(elsewhere()) if not self._port.has(entry)
+            entry
+            for entry in await self._matches(template, limit=limit)
+            if not self._port.has(entry)
         ]
         return FederatedMatchSet(self, here, others, limit)
+
+    async def _matches(
+        self, template: object, scope: Scope | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """The present matches at the hosts that answer."""
+        query = self._query(template, False, 0, None, scope, many=True, limit=limit)
+
+        async def get() -> list[Entry]:
+            return (await self._federation.get(self._hosted, query, partial=True)).entries
+
+        return await self._host.on_loop(get())
 
     def _is_here(self, scope: Scope | None) -> bool:
         return scope is not None and not self._core.spans(self._hosted, scope)
@@ -383,7 +391,7 @@ class FederatedSpace(Closing, SpaceLike):
         self, template: object, scope: Scope | None, **how: Any
     ) -> FederatedSubscription:
         check_scope(scope)
-        here, wanted, _ = self._federation.reach(scope)
+        here, wanted, _ = self._federation.resolve_scope(scope)
 
         async def make() -> FederatedSubscription:
             return FederatedSubscription(
@@ -395,7 +403,8 @@ class FederatedSpace(Closing, SpaceLike):
             self._host.now(subscription.stands())
         return subscription
 
-    def _react(
+    @dual_api
+    async def _react(
         self,
         template: object,
         function: WeakFunction,
@@ -405,14 +414,20 @@ class FederatedSpace(Closing, SpaceLike):
     ) -> Any:
         self._require_open()
         if self._is_here(check_scope(scope)):
-            return self._local.react(template, function, once=once, existing=existing)
+            here = self._local.react(template, function, once=once, existing=existing)
+            return await maybe_await(here)
         if not callable(function):
             raise BadArgument("function", "a function of an entry and a step", function)
         subscription = self._subscribed(template, scope, existing=existing, backlog_max=1_000_000)
-        reaction = WeakReaction(
-            self, FederatedNotices(self, subscription, None, None), function, bool(once)
+        reaction = FetchingReaction(
+            self,
+            f"the host {self._core.name!r}",
+            FederatedNotices(self, subscription, None, None),
+            lambda: self._matches(template, scope),
+            function,
+            bool(once),
         )
-        self._host.run_apart(reaction.run)
+        self._host.run_apart(lambda: reaction.run([]))
         return reaction
 
     # This host

@@ -20,7 +20,7 @@ from tupelo.values.change import Notice
 from tupelo.values.entry import Entry
 
 
-class PlannedWatch:
+class WatchPlaceholder:
     """The place of a watch that is set up only if there is no match now."""
 
     hits = 0
@@ -28,7 +28,7 @@ class PlannedWatch:
     def end(self) -> None: ...
 
 
-class SpaceAwaited:
+class MissingSpaceWatch:
     """A watch on a space that this host does not have yet; `made` is called when it is created."""
 
     def __init__(self, space: str, made: Callable[[HostedSpace], None]) -> None:

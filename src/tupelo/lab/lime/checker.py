@@ -65,7 +65,7 @@ def check_agents(world: LimeSimulation) -> Iterator[Fault]:
             if running != places[0]:
                 yield Fault("agent lost", f"{agent} is at {places[0]}, and runs at {running}")
     for member in world.members:
-        for life in member.host.lives.values():
+        for life in member.host.runtimes.values():
             if life.error is not None:
                 yield Fault("failed", f"{life.state.id}: {life.error!r}")
 
@@ -174,7 +174,7 @@ def check_reactions(world: LimeSimulation, history: LimeHistory) -> Iterator[Fau
 
 def _workers(world: LimeSimulation) -> Iterator[tuple[str, LimeWorker]]:
     for member in world.members:
-        for life in member.host.lives.values():
+        for life in member.host.runtimes.values():
             if isinstance(life.agent, LimeWorker):
                 yield life.state.id, life.agent
 

@@ -15,7 +15,7 @@
 | registerForEvents            | register(template, callback): all that comes                    |
 | view                         | view(order="none", "source" or "total"); view(id)               |
 | total ordering               | view.put, view.get, view.wait: one order for all who use it     |
-| ownership of a view          | view.is_owner; it goes to who puts through the view             |
+| ownership of a view          | view.is_owner; a host that puts through the view gets it        |
 | clone of a view              | view.id changes, view.cloned and on_clone tell of it            |
 | complete replay              | view.replay(), view.session()                                   |
 | session identifier           | session(): empty; session.clone(): with the record of another   |

@@ -50,7 +50,7 @@ class Event:
         return self.fields[name]
 
     def __repr__(self) -> str:
-        if not isinstance(self.fields, dict):  # As another door asks for it.
+        if not isinstance(self.fields, dict):  # A template of another API.
             return f"<an event {self.type!r} with the fields {self.fields!r}>"
         fields = "".join(f", {name}={value!r}" for name, value in self.fields.items())
         return f"Event({self.type!r}{fields})"

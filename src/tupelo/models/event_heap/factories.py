@@ -11,34 +11,24 @@ calls the factory of its host directly.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from tupelo.errors import (
-    BadArgument,
-    DiskFull,
-    JournalFailed,
-    NotAllowed,
-    SpaceClosed,
-    TupeloError,
-)
+from tupelo.errors import BadArgument, DiskFull, JournalFailed, NotAllowed, SpaceClosed, TupeloError
 from tupelo.models.event_heap.records import SessionMade
 from tupelo.models.event_heap.seen import read_seen
 from tupelo.models.event_heap.uses import check_unused
 from tupelo.space.port import value_of
 from tupelo.space.query import Query
-from tupelo.space.tasks import when_room
+from tupelo.space.tasks import Tasks, when_room
 from tupelo.values.checks import is_number
 from tupelo.values.kind import entry
 from tupelo.values.template import Template
 
 if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Heaps
-
-T = TypeVar("T")
 
 SPACE = "event heaps"
 ANSWER_SECONDS = 60.0
@@ -120,25 +110,16 @@ class Factory:
     def __init__(self, heaps: Heaps) -> None:
         self._heaps = heaps
         self._space = heaps.core.make_space(SPACE)
-        self._space.alone = True  # Whoever asks must be known here.
+        self._space.is_hidden = True  # Only this program, and clients of this host, may ask.
         self._free = asyncio.Semaphore(REQUESTS_MAX)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._begin(self._serve())
-
-    def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self._tasks = Tasks()
+        self._tasks.start(self._serve())
+        self.close = self._tasks.cancel
 
     async def ask(self, request: FactoryRequest) -> str:
         """Serve a request of the program of this host, to its end even if the caller is cancelled;
         returns the id or name of what was made."""
-        return await asyncio.shield(self._begin(self._make(request)))
+        return await asyncio.shield(self._tasks.start(self._make(request)))
 
     async def _serve(self) -> None:
         while True:
@@ -151,7 +132,7 @@ class Factory:
                     await self._space.flush(position)
             except (SpaceClosed, JournalFailed):
                 return
-            self._begin(self._answer(value_of(entry), entry.origin))
+            self._tasks.start(self._answer(value_of(entry), entry.origin))
 
     async def _answer(self, request: FactoryRequest, agent: str) -> None:
         try:

@@ -1,4 +1,5 @@
-"""The total orders of a heap at one host: who adds to them, and how they survive their owner.
+"""The total orders of a heap at one host: which host adds to them, and how they
+survive the loss of that host.
 
 The order of a view is a list of places, told by records of the host that owned the view at the
 time. The owner is the host that holds the view's token; it places every event that it gets. A host
@@ -170,7 +171,7 @@ class TotalOrder(TokenState):
             places = self.unplaced
             if any(source != own for source, _ in places):
                 await self._replica.keep(self._replica.feed)  # before their places
-            await self.tell(len(self.ordering), places)
+            await self.publish(len(self.ordering), places)
         if len(self.ordering.places) >= max(self._replica.folded_after, len(self.ordering.kept)):
             await self._fold()
 
@@ -215,7 +216,7 @@ class TotalOrder(TokenState):
         length = int(self.token.state or b"0")
         await self._replica.until(lambda: len(self.ordering) >= length)
 
-    async def tell(self, start: int, places: list[Place]) -> None:
+    async def publish(self, start: int, places: list[Place]) -> None:
         for begin in range(0, len(places), PLACES_MAX):
             part = places[begin : begin + PLACES_MAX]
             await self._replica.record(encode_places(self.id, start + begin, part))
@@ -322,7 +323,7 @@ class TotalOrder(TokenState):
         permit = holder, self._replica.membership.id
         if self._permit != permit or not self._permitted:
             try:
-                allowed = await self._replica.voice.ask(holder, ["put", self.id])
+                allowed = await self._replica.sender.ask(holder, ["put", self.id])
             except (PeerLost, UnknownHost):
                 return False
             if allowed is not True or any(len(one.items) > 1 for one in self.waiting):
@@ -397,7 +398,7 @@ class TotalOrder(TokenState):
         start, places = self.read(packed)
         lacking = places[len(self.ordering) - start :] if start <= len(self.ordering) else []
         if lacking:
-            await self.tell(len(self.ordering), lacking)
+            await self.publish(len(self.ordering), lacking)
         await self._replica.keep(self._replica.system)  # The owner stores the whole order.
 
     def read_known(self, answer: Any) -> tuple[tuple[int, list[Place]], dict[str, int]]:
@@ -467,7 +468,7 @@ class TotalOrders:
                 before = self.made.get(parent.id, ViewMade())
                 made.parent, made.length = parent.id, len(places)
                 made.root, made.depth = before.root or parent.id, (before.depth or 0) + 1
-                await total.tell(0, places)
+                await total.publish(0, places)
             await self._replica.tokens.create(f"view {view}", payload=total)
             await total.place_if_owned()
         await self._replica.record(made)
@@ -622,7 +623,7 @@ class TotalOrders:
                     self._start(f"clone {order.id}", lambda: self._clone(order))
             elif order.waiting and order.asked_host != (first, self._replica.membership.id):
                 order.asked_host = first, self._replica.membership.id
-                ask = self._replica.voice.ask
+                ask = self._replica.sender.ask
                 self._start(f"ask {order.id}", partial(ask, first, ["clone", order.id]))
         elif order.timer is None:
             loop = asyncio.get_running_loop()
@@ -687,7 +688,7 @@ class TotalOrders:
             more = True
             while more and replica.membership.id == membership:
                 before = len(order.ordering)
-                answer = await replica.voice.ask(host, ["order", order.id, before])
+                answer = await replica.sender.ask(host, ["order", order.id, before])
                 if answer is None:
                     break
                 (start, places), there = order.read_known(answer)
@@ -714,7 +715,7 @@ class TotalOrders:
         users = self.used.pop(old.id)
         old.successor, new.successor = new, None
         old.token.abandoned, new.token.abandoned = True, False
-        self._replica.tokens.broadcast.ring()
+        self._replica.tokens.broadcast.notify()
         self.used.setdefault(new.id, []).extend(users)
         for user in users:
             user.switch(new, ViewCloned(old.id, new.id))

@@ -19,7 +19,7 @@ from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.session import Seen, SessionState
-from tupelo.space.tasks import timeout_at
+from tupelo.space.tasks import Tasks, timeout_at
 from tupelo.values.entry import Entry
 from tupelo.values.template import Template
 
@@ -184,7 +184,7 @@ class Ordered:
         try:
             async with timeout_at(clock, deadline_of(clock, wait)):
                 while True:
-                    await self._replica.broadcast.wait(self._replica.broadcast.rings)
+                    await self._replica.broadcast.wait(self._replica.broadcast.count)
                     for entry in self._ready(template):
                         return entry
         except TimeoutError:
@@ -217,7 +217,7 @@ class Ordered:
     def end(self) -> None:
         """End the reading; its waiters are notified."""
         self._closed = True
-        self._replica.broadcast.ring()
+        self._replica.broadcast.notify()
 
 
 class Shared:
@@ -231,10 +231,10 @@ class Shared:
         self._record.readers.append(self)
         self._token: Token = self._record.token
         self._copies = HeapCopies(replica, self._record.known.seen.copy(), known=known)
-        self._told = self._record.losses  # of so many
+        self._losses_reported = self._record.losses
         self._closed = False
         self._scopes: set[asyncio.Timeout] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         replica.uses.use(session, self.close)
 
     def note(self, record: Record) -> None:
@@ -254,7 +254,7 @@ class Shared:
         it is gone for good."""
         async with self._holding(self._replica.patience, replace=True):
             await self._record.ready()
-            self._told = len(self._record.lost)
+            self._losses_reported = len(self._record.lost)
 
     @asynccontextmanager
     async def _holding(
@@ -278,7 +278,7 @@ class Shared:
                 yield
         except TokenAway as away:
             if self._token.is_lost:
-                self._told = self._record.losses + 1
+                self._losses_reported = self._record.losses + 1
                 raise SessionLost(self.of, away.holder) from None
             raise
         except BaseException:
@@ -288,10 +288,10 @@ class Shared:
         finally:
             self._scopes.discard(scope)
 
-    def _tell_of_loss(self) -> None:
+    def _report_loss(self) -> None:
         """Raise SessionLost, once, if the session was resumed since this reading was opened."""
-        before, lost = self._told, self._record.lost
-        self._told = len(lost)
+        before, lost = self._losses_reported, self._record.lost
+        self._losses_reported = len(lost)
         if len(lost) > before:
             raise SessionLost(self.of, lost[-1], resumed=True)
 
@@ -302,7 +302,7 @@ class Shared:
         clock, patience = self._replica.core.clock, self._replica.patience
         deadline = deadline_of(clock, wait)
         while True:
-            rings = self._replica.broadcast.rings
+            count = self._replica.broadcast.count
             if wait == 0:
                 found = await self._get(template, 1, patience)
             else:
@@ -311,7 +311,7 @@ class Shared:
                 return found[0]
             try:
                 async with timeout_at(clock, deadline):
-                    await self._replica.broadcast.wait(rings)
+                    await self._replica.broadcast.wait(count)
             except TimeoutError:
                 return None
 
@@ -343,7 +343,7 @@ class Shared:
     async def _read(self, template: Template, limit: int | None) -> list[Entry]:
         """Unseen matches, which count as seen. The token must be held."""
         await self._record.ready()
-        self._tell_of_loss()
+        self._report_loss()
         if limit is None:
             found = await self._copies.rest(template)
         else:
@@ -358,16 +358,14 @@ class Shared:
         return found
 
     def unsee(self, entries: list[Entry]) -> None:
-        task = asyncio.ensure_future(self._unsee(entries))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._unsee(entries))
 
     async def _unsee(self, entries: list[Entry]) -> None:
         with suppress(TupeloError):
             async with self._holding(None):
                 await self._record.ready()
                 await self._record.count(entries)
-        self._replica.broadcast.ring()
+        self._replica.broadcast.notify()
 
     def close(self) -> None:
         if self._closed:
@@ -379,7 +377,7 @@ class Shared:
             if not scope.expired():
                 scope.reschedule(0)  # Waiters for the token give up.
         self._copies.close()
-        self._replica.broadcast.ring()
+        self._replica.broadcast.notify()
 
 
 EventReading = HeapCopies | Ordered | Shared

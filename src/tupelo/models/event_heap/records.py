@@ -7,7 +7,7 @@ before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,6 +19,8 @@ PLACES_MAX = 10_000
 """Most places in one record."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_Order = Literal["none", "source", "total"]
+_MADE = tuple[str, _Order, str, str | None, str | None, int | None, int | None, int | None]
 _PLACES = tuple[str, _Count, list[str], list[_Count], list[_Count]]
 _FOLDED = tuple[_Count, _Count, _Count, list[_Count], dict[str, int]]
 
@@ -201,13 +203,9 @@ def read_folded(folded: Folded) -> tuple[list[tuple[int, Place]], dict[str, int]
 
 def is_valid(made: ViewMade) -> bool:
     """Whether a record has valid types."""
-    return (
-        type(made.view) is str
-        and made.order in ("none", "source", "total")
-        and type(made.host) is str
-        and (made.parent is None or (type(made.parent) is str and made.parent != made.view))
-        and (made.length is None or type(made.length) is int)
-        and (made.root is None or type(made.root) is str)
-        and (made.depth is None or type(made.depth) is int)
-        and (made.horizon is None or type(made.horizon) is int)
-    )
+    names = made.view, made.order, made.host, made.parent, made.root
+    try:
+        msgspec.convert((*names, made.length, made.depth, made.horizon), _MADE)
+    except msgspec.ValidationError:
+        return False
+    return made.parent != made.view

@@ -31,7 +31,7 @@ from tupelo.federation.spanning.question import FederatedQuery
 from tupelo.models.event_heap.ordering import Place
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import Query, deadline_of
-from tupelo.space.tasks import timeout_at
+from tupelo.space.tasks import Tasks, timeout_at
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
 from tupelo.values.parts import ANY, OfKind
@@ -46,7 +46,7 @@ FIRST_MATCHES = 16
 """Matches that are tried first, before all are looked up."""
 REMEMBERED_MAX = 10_000
 """Most requests that a source remembers."""
-MEETING_SECONDS = 2.0
+JOIN_SECONDS = 2.0
 """Time that the group may need to learn of a host whose events are here."""
 AGAIN_SECONDS = 1.0
 """A waiting request looks again after so long: a match may have been reserved for another."""
@@ -58,7 +58,7 @@ class Removing:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._removed: dict[str, int] = {}  # request → number
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks = Tasks()
         self.reserved: set[Entry] = set()
         """The copies of events that clients and programs of this host have removed."""
 
@@ -77,9 +77,9 @@ class Removing:
         SourceAway if all matches are out of reach; NotAllowed if their hosts refuse."""
         loop, clock = asyncio.get_running_loop(), self._replica.core.clock
         deadline = deadline_of(clock, wait)
-        met = loop.time() + MEETING_SECONDS
+        join_deadline = loop.time() + JOIN_SECONDS
         while True:
-            rings = self._replica.broadcast.rings
+            count = self._replica.broadcast.count
             away: set[str] = set()
             refusals: list[NotAllowed] = []
             for entry in self._matches(template, known):
@@ -87,14 +87,16 @@ class Removing:
                 removed = place and await self._remove_for(entry, place, holder, away, refusals)
                 if removed:
                     return removed
-            meeting = bool(away) and self._is_meeting and loop.time() < met
+            joining = bool(away) and self._is_joining and loop.time() < join_deadline
             again = clock.now() + AGAIN_SECONDS
             until = again if deadline is None else min(deadline, again)
             try:  # Patience ends between questions: what was removed must not be lost.
-                async with asyncio.timeout_at(met) if meeting else timeout_at(clock, until):
-                    await self._replica.broadcast.wait(rings)
+                async with (
+                    asyncio.timeout_at(join_deadline) if joining else timeout_at(clock, until)
+                ):
+                    await self._replica.broadcast.wait(count)
             except TimeoutError:
-                if meeting or until != deadline:
+                if joining or until != deadline:
                     continue
                 if away:
                     names = self._replica.names
@@ -111,7 +113,7 @@ class Removing:
             yield from [entry for entry in found if entry not in few]
 
     @property
-    def _is_meeting(self) -> bool:
+    def _is_joining(self) -> bool:
         """Whether a connected host is not in the membership yet."""
         members = self._replica.membership.members
         return any(
@@ -138,16 +140,14 @@ class Removing:
                 return await self._claim(entry, peer, holder, away, refusals)
             away.add(host)  # It has lost this source with its memory.
             return None
-        twin = copy(entry)  # An entry that has ended does not say any more until when it lived.
+        copied = copy(entry)  # Its expiry is lost when the entry is removed.
         removing = asyncio.ensure_future(self._remove(place, away, refusals))
         try:
             gone = await asyncio.shield(removing)
         except asyncio.CancelledError:
-            task = asyncio.ensure_future(self._put_back(removing, twin))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._put_back(removing, copied))
             raise
-        return HandOver([twin], None, partial(self._undo, twin)) if gone else None
+        return HandOver([copied], None, partial(self._undo, copied)) if gone else None
 
     # Reserving
 
@@ -200,7 +200,7 @@ class Removing:
 
     def _hand_over(self, entry: Entry, delivery: Delivery) -> HandOver:
         """Pass a delivery on. From now on the event is not found at this host."""
-        space, twin = self._replica.feed.space, copy(entry)  # The copy may end before it is sent.
+        space, copied = self._replica.feed.space, copy(entry)  # It may end before it is sent.
         self.reserved = {one for one in self.reserved if not one.gone}
         self.reserved.add(entry)
 
@@ -208,8 +208,8 @@ class Removing:
             self.reserved.discard(entry)
             give_back(space, delivery)
 
-        handed = HandOver([twin], partial(confirm, space, delivery), returned, delivery.forget)
-        handed.entries = [twin]  # They return if the client is interrupted after it has confirmed.
+        handed = HandOver([copied], partial(confirm, space, delivery), returned, delivery.forget)
+        handed.entries = [copied]  # They return if the client is interrupted after confirming.
         return handed
 
     # Removing at once
@@ -242,7 +242,7 @@ class Removing:
                 raise
             away.add(host)
             return False
-        if removed is None:  # It has a source of that name no more: another life.
+        if removed is None:  # That host was restarted, and has another source.
             away.add(host)
         return removed is True
 
@@ -250,19 +250,19 @@ class Removing:
         """Ask a host, and ask again if the group changes before the answer. If the host is gone, or
         has restarted, the outcome is in doubt."""
         replica = self._replica
-        life = replica.life_of(host)
+        incarnation = replica.incarnation_of(host)
         doubt: PeerLost | None = None
         while True:
             membership = replica.membership.id
             try:
-                return await replica.voice.ask(host, question)
+                return await replica.sender.ask(host, question)
             except (PeerLost, UnknownHost) as lost:
                 if isinstance(lost, PeerLost) and lost.in_doubt:
                     doubt = lost
                 elif doubt is None:
                     raise
             await self._next_membership(membership)
-            if replica.life_of(host) != life or replica.membership.id == membership:
+            if replica.incarnation_of(host) != incarnation or replica.membership.id == membership:
                 raise doubt
 
     async def _next_membership(self, membership: MembershipId) -> None:

@@ -12,7 +12,6 @@ likewise.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,17 +32,12 @@ from tupelo.errors import (
     TupeloError,
     UnknownHost,
 )
-from tupelo.federation.groups.group import group_of
+from tupelo.federation.groups.group import GroupPart, group_of
 from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.peer import SilentExtension
 from tupelo.federation.identity.access import NOBODY
-from tupelo.federation.replication.feeds import (
-    Broadcast,
-    Feed,
-    FeedCursor,
-    replication_of,
-)
+from tupelo.federation.replication.feeds import Broadcast, Feed, FeedCursor, replication_of
 from tupelo.federation.replication.placement import CopyAll
 from tupelo.federation.replication.streams import host_of
 from tupelo.federation.replication.tokens import TokenAt, Tokens, TokenState
@@ -57,7 +51,7 @@ from tupelo.models.event_heap.removing import Removing
 from tupelo.models.event_heap.seen import Base, SharedRecord
 from tupelo.models.event_heap.uses import UsageLeases
 from tupelo.space.query import Query
-from tupelo.space.tasks import TaskSignal, when_room
+from tupelo.space.tasks import Tasks, TaskSignal, when_room
 from tupelo.space.waiting import Items, WriteOutcome
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.kind import kind_of
@@ -91,7 +85,7 @@ class Heaps(SilentExtension):
         self.core = core
         self.factory = Factory(self)
         self._due: dict[HostedSpace, dict[Entry, None]] = {}  # to be removed when there is room
-        self._removing: set[asyncio.Task[None]] = set()
+        self._removing = Tasks()
         core.extensions[CHANNEL] = self
 
     def replica(self, name: str, patience: float) -> Replica:
@@ -112,7 +106,7 @@ class Heaps(SilentExtension):
         found = self.replicas.get(name)
         if found is not None:
             return found
-        found = self.replicas[name] = Replica(self, name, patience, anew=True)
+        found = self.replicas[name] = Replica(self, name, patience, recreate=True)
         if found.is_new:
             found.clear()  # This host may have been away when the heap was destroyed.
             await found.feed.drawn()  # Until then its copies of the old events can be read.
@@ -128,9 +122,7 @@ class Heaps(SilentExtension):
             _remove(space, entries)
         except DiskFull:
             self._due[space] = dict.fromkeys(entries)
-            task = asyncio.ensure_future(self._remove_when_room(space))
-            self._removing.add(task)
-            task.add_done_callback(self._removing.discard)
+            self._removing.start(self._remove_when_room(space))
 
     async def _remove_when_room(self, space: HostedSpace) -> None:
         async def remove() -> None:
@@ -146,8 +138,7 @@ class Heaps(SilentExtension):
         self.factory.close()
         for replica in list(self.replicas.values()):
             replica.close()
-        for task in self._removing:
-            task.cancel()
+        self._removing.cancel()
 
 
 class WrittenEvents(NamedTuple):
@@ -157,14 +148,15 @@ class WrittenEvents(NamedTuple):
     position: int
 
 
-class Replica:
-    """One host's part of a heap. `anew`: create the next generation if the heap was destroyed."""
+class Replica(GroupPart):
+    """One host's part of a heap. `recreate`: make the next generation if the heap was
+    destroyed."""
 
     folded_after = 1_000
     """An order is folded after this many places (and as many as it has kept), and what was seen in
     a shared session after this many records."""
 
-    def __init__(self, heaps: Heaps, name: str, patience: float, *, anew: bool = False) -> None:
+    def __init__(self, heaps: Heaps, name: str, patience: float, *, recreate: bool = False) -> None:
         core = heaps.core
         self.name = name
         self.part = f"event heap {name}"
@@ -204,10 +196,10 @@ class Replica:
         self.uses = UsageLeases(self)
         self.orders = TotalOrders(self)
         self.removing = Removing(self)
-        self.voice = self.group.part(self.part, self)
+        self.sender = self.group.part(self.part, self)
         self.feed.watchers.append(self._look_at_events)
         self.system.watchers.append(self._look_at_records)
-        self._anew = anew
+        self._recreate = recreate
         self._look_at_events()
         self._look_at_records()
 
@@ -236,7 +228,7 @@ class Replica:
         what, _, id = token.partition(" ")
         return self.shared_record(id) if what == "session" else None
 
-    def life_of(self, host: str) -> str | None:
+    def incarnation_of(self, host: str) -> str | None:
         member = self.membership.members.get(host)
         return None if member is None else member.incarnation
 
@@ -284,7 +276,7 @@ class Replica:
                     self._made = max(self._made, generation)
         if not joined:  # The records say which generation it is.
             self.generation = max(1, self._made)
-            if self._anew and self.destroyed:
+            if self._recreate and self.destroyed:
                 self.is_new = True
                 self.generation = self.gone + 1
         elif self.destroyed and not self.closed:
@@ -299,7 +291,7 @@ class Replica:
             self.close()
         if not self.closed:
             self.orders.look()
-            self.broadcast.ring()
+            self.broadcast.notify()
 
     def _heard_record(self, record: Any) -> None:
         match record:
@@ -441,7 +433,7 @@ class Replica:
         self.require_open()
         for host in self.others:
             with suppress(PeerLost, UnknownHost):
-                await self.voice.ask(host, ["destroy"])
+                await self.sender.ask(host, ["destroy"])
         self.require_open()
         with suppress(HeapDestroyed):  # by the record itself
             await self.record(records.Destroyed(self.generation))
@@ -508,7 +500,7 @@ class Replica:
         readings, self.readings = self.readings, {}
         for end in readings:
             end()
-        self.broadcast.ring()
+        self.broadcast.notify()
 
     # As a part of the group
 
@@ -523,13 +515,7 @@ class Replica:
             self.names.update((one.host, one.name) for one in membership.members.values())
             self.uses.install(membership)
             self.orders.look()
-            self.broadcast.ring()
-
-    async def settle(self, membership: Membership) -> None:
-        pass
-
-    def cut(self, hosts: frozenset[str]) -> None:
-        pass
+            self.broadcast.notify()
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
         raise BadFrame("a heap has no notices")

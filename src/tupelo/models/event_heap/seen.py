@@ -259,7 +259,7 @@ class SharedRecord(TokenState):
         self._set_base(base)
         self._recent += recent
         self._is_whole = True
-        if lacking:  # The giver may go before others have heard of it.
+        if lacking:  # Other hosts may lack these, and the giver may leave.
             await self._publish(lacking.encode())
         await self._replica.keep(self._replica.system)
 

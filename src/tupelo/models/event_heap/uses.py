@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tupelo.errors import BadArgument, TokenAway, TupeloError
 from tupelo.federation.groups.membership import Membership
 from tupelo.models.event_heap.records import Ended
+from tupelo.space.tasks import Tasks
 from tupelo.values.lease import check_lease
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class UsageLeases:
         self._here: dict[str, list[Callable[[], None]]] = {}
         self._elsewhere: frozenset[str] = frozenset()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     @property
     def here(self) -> list[str]:
@@ -113,10 +114,8 @@ class UsageLeases:
             self._timers[id] = loop.call_later(max(lease, least), self._run_out, id)
 
     def _run_out(self, id: str) -> None:
-        self._review(id, NEW_SECONDS)  # Others may have the token, or it may come here.
-        task = asyncio.ensure_future(self._end_unused(id))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._review(id, NEW_SECONDS)  # Once more later: the token may be elsewhere now.
+        self._tasks.start(self._end_unused(id))
 
     async def _end_unused(self, id: str) -> None:
         replica = self._replica
@@ -157,8 +156,7 @@ class UsageLeases:
     def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
 
 def check_unused(seconds: object) -> float | None:

@@ -24,7 +24,7 @@ from math import inf
 from typing import Any, Self
 
 from tupelo.errors import BadArgument, InvalidIterator, ListenerFailed, UnknownEvent
-from tupelo.models.javaspaces.leases import Lease, LeaseNotice, lease_of
+from tupelo.models.javaspaces.leases import EventDelivery, Lease, lease_of
 from tupelo.space.blocking import ThreadSignal
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import dual_api, maybe_await, run_sync
@@ -93,10 +93,10 @@ class EventRegistration:
         source: str,
         event_id: int,
         sequence_number: int,
-        notifier: LeaseNotice | None = None,
+        notifier: EventDelivery | None = None,
     ) -> None:
         self._subscription = subscription
-        self._notifier: LeaseNotice = notifier or subscription
+        self._notifier: EventDelivery = notifier or subscription
         self.source = source
         self.event_id = event_id
         self.sequence_number = sequence_number

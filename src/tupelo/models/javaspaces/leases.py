@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, cast
@@ -38,7 +37,7 @@ from tupelo.values.lease import LeasePolicy, check_lease
 FOREVER = math.inf
 ANY_LEASE = -1
 """A lease of the length that the grantor prefers."""
-_NO_TIME = math.ulp(0.0)  # Added to any moment, it gives that moment.
+_NO_TIME = math.ulp(0.0)  # Above 0, and yet it changes no moment to which it is added.
 
 
 def seconds_asked(duration: object, name: str = "lease", *, zero: bool = False) -> float | None:
@@ -56,7 +55,7 @@ def seconds_asked(duration: object, name: str = "lease", *, zero: bool = False) 
     return check_lease(duration, name)
 
 
-class LeaseNotice(Protocol):
+class EventDelivery(Protocol):
     """The delivery of events to a listener: how many were `missed`, and how to stop it."""
 
     missed: int
@@ -74,7 +73,7 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
     """
 
     granted: engine.Leased
-    telling: LeaseNotice | None = None
+    delivery: EventDelivery | None = None
     """The delivery to a listener, if this is the lease of a registration; `cancel` stops it."""
 
     FOREVER: ClassVar[float] = FOREVER
@@ -100,8 +99,8 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def ended_by_cancel(self) -> None:
         """Called after the lease was cancelled, by itself or in a LeaseMap."""
-        if self.telling is not None:
-            self.telling.call_off()
+        if self.delivery is not None:
+            self.delivery.call_off()
 
     def can_batch(self, other: object) -> bool:
         """Whether both are renewed in one step. A LeaseMap accepts leases for which this is
@@ -139,10 +138,10 @@ class AsyncLease(Lease, frozen=True, eq=False):
         self.ended_by_cancel()
 
 
-def lease_of(granted: engine.Leased, telling: LeaseNotice | None = None) -> Lease:
+def lease_of(granted: engine.Leased, delivery: EventDelivery | None = None) -> Lease:
     """A Lease, or AsyncLease, for a lease that a space has granted."""
     kind = AsyncLease if isinstance(granted, engine.AsyncLease) else Lease
-    return kind(granted, telling)
+    return kind(granted, delivery)
 
 
 @dataclass
@@ -328,9 +327,13 @@ class Tenant:
     """Something that a service has leased, represented by an entry in the service's space. The
     entry may be replaced while the lease goes on."""
 
-    def __init__(self, tenancy: Tenancy, granted: engine.Lease) -> None:
+    def __init__(
+        self, tenancy: Tenancy, granted: engine.Lease, on_end: Callable[[], object]
+    ) -> None:
         self.granted = granted  # the lease of the entry
-        self.left = False  # Its end was handled, or the service has ended it itself.
+        self.lease_ended = on_end
+        """Frees the resources of the tenant, and removes the entry if it is there. Called once."""
+        self.left = False  # Its end was handled.
         self.alarm_at = FOREVER
         self.cancel_alarm: Callable[[], None] = lambda: None
         self._tenancy = tenancy
@@ -362,10 +365,6 @@ class Tenant:
 
     def renewed(self) -> None:
         """Called after an attempt to renew the lease."""
-
-    @abstractmethod
-    def lease_ended(self) -> None:
-        """Free the resources of the tenant, and remove the entry if it is there. Called once."""
 
 
 class Tenancy:

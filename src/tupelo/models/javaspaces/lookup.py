@@ -225,7 +225,7 @@ class ServiceEvent(RemoteEvent):
     @property
     def after(self) -> Description | None:
         """The data of the service in this process after the event; None if it was removed."""
-        return self.__dict__.get("_after")  # not a field: it stays here
+        return self.__dict__.get("_after")  # not a field: it is not sent
 
     @property
     def item(self) -> ServiceItem | None:
@@ -248,15 +248,11 @@ class RegisteredService(Tenant):
 
     def __init__(self, registry: Registry, description: Description, granted: engine.Lease) -> None:
         self.description = description
-        self._registry = registry
-        super().__init__(registry.tenancy, granted)
+        super().__init__(registry.tenancy, granted, partial(registry.service_ended, self))
 
     @property
     def service_id(self) -> str:
         return self.description.service_id
-
-    def lease_ended(self) -> None:
-        self._registry.service_ended(self)
 
 
 class RegisteredListener(Tenant):
@@ -286,10 +282,7 @@ class RegisteredListener(Tenant):
         self._wanted = wanted
         self._transitions = transitions
         self._sequence = 0
-        super().__init__(tenancy, granted)
-
-    def lease_ended(self) -> None:
-        self._registry.listener_ended(self)
+        super().__init__(tenancy, granted, partial(registry.listener_ended, self))
 
     def changed(self, before: Description | None, after: Description | None) -> None:
         did, does = self._wanted.matches(before), self._wanted.matches(after)

@@ -231,7 +231,7 @@ class MailboxRegistration(Tenant):
             for record in mailbox._entries(UnwantedEvent(registration_id))
         }
         self._gone = False
-        super().__init__(mailbox._tenancy, granted)
+        super().__init__(mailbox._tenancy, granted, self._remove_events)
 
     @property
     def pending(self) -> int:
@@ -379,7 +379,7 @@ class MailboxRegistration(Tenant):
             self._sender.stop()
             self._sender = None
 
-    def lease_ended(self) -> None:
+    def _remove_events(self) -> None:
         """The lease has ended: remove the events of the registration."""
         self._gone = True
         with self._mailbox._lock:

@@ -347,7 +347,7 @@ class LeaseRenewalManager(ClosingHandle):
 def _tell(listener: Any, managed: _Managed, error: Exception | None) -> None:
     if listener is None:
         if error is not None:
-            logger.warning("a lease could not be renewed, and nobody listens: %s", error)
+            logger.warning("a lease could not be renewed, and there is no listener: %s", error)
         return
     try:
         listener(LeaseRenewalEvent(managed.lease, managed.expiration, error))
@@ -467,7 +467,6 @@ class LeaseRenewalSet(Tenant):
 
     def __init__(self, set_id: str, service: LeaseRenewalService, granted: engine.Lease) -> None:
         self.id = set_id
-        self._service = service
         self._clock = clock = service.clock
         self._retry = service.retry
         self._lock = threading.RLock()
@@ -482,10 +481,7 @@ class LeaseRenewalSet(Tenant):
             notify=partial(self._ended, lost=True),
             expiration_reached=partial(self._ended, lost=False),
         )
-        super().__init__(service.tenancy, granted)
-
-    def lease_ended(self) -> None:
-        self._service.set_ended(self)
+        super().__init__(service.tenancy, granted, partial(service.set_ended, self))
 
     @property
     def leases(self) -> list[Lease]:
@@ -638,7 +634,7 @@ class LeaseRenewalSet(Tenant):
                 lease_id=lease_id,
                 expiration=event.lease.expiration,
                 reason=None if event.error is None else str(event.error),
-                beside={"_lease": event.lease, "_error": event.error},
+                local={"_lease": event.lease, "_error": event.error},
             )
 
     def _require_active(self) -> None:
@@ -661,13 +657,13 @@ class SetEvents:
         self,
         kind: type[RemoteEvent],
         source: str,
-        beside: dict[str, Any] | None = None,
+        local: dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
         if self.listening is not None and self.listening.active:
             self.sequence += 1
             event = kind(source, self.event_id, self.sequence, self.listening.handback, **fields)
-            event.__dict__.update(beside or {})
+            event.__dict__.update(local or {})
             self.listening.tell(event)
 
     def stop(self) -> None:

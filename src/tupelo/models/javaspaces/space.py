@@ -503,11 +503,7 @@ class JavaSpace05(JavaSpace[DoorT]):
 
     @dual_api
     async def contents(
-        self,
-        templates: Any,
-        txn: Any = None,
-        lease: Any = FOREVER,
-        max_entries: int | None = None,
+        self, templates: Any, txn: Any = None, lease: Any = FOREVER, max_entries: int | None = None
     ) -> MatchSet:
         """A leased set of the entries that match any of the templates at this moment. It does not
         wait: the set may be empty."""

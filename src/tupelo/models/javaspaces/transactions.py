@@ -435,10 +435,11 @@ class TransactionManager:
         if check_lease(vote_seconds, "vote_seconds") is None:
             raise BadArgument("vote_seconds", "a number of seconds above 0", vote_seconds)
         self._vote_seconds = vote_seconds
-        self._log_space = Space("transactions", path=path, clock=clock, lease_policy=lease_policy)
-        self._clock = port_of(self._log_space).clock
+        self.log = Space("transactions", path=path, clock=clock, lease_policy=lease_policy)
+        """The space with the decisions of the manager."""
+        self._clock = port_of(self.log).clock
         self.id = self._identity()
-        self._decisions = ManagerLog(self._log_space, self.id)
+        self._decisions = ManagerLog(self.log, self.id)
         self._lock = threading.Lock()
         self._live: dict[str, Transaction] = {}
         self._families: dict[str, list[str]] = {}  # the ids of a transaction and those within it
@@ -558,7 +559,7 @@ class TransactionManager:
         for transaction in live:
             if transaction.state == "active":
                 transaction.abort_because("its manager was closed")
-        self._log_space.close()
+        self.log.close()
 
     def __enter__(self) -> Self:
         return self
@@ -570,7 +571,7 @@ class TransactionManager:
 
     def granted(self, seconds: float | None) -> float | None:
         """The lease that the policy of the manager grants."""
-        return grant(port_of(self._log_space).lease_policy, "transaction", seconds, 0.0)
+        return grant(port_of(self.log).lease_policy, "transaction", seconds, 0.0)
 
     def log_with(self, txn_id: str, decider: Decider) -> SpanningLog:
         """The log of a transaction whose decision is recorded by this decider."""
@@ -578,10 +579,10 @@ class TransactionManager:
 
     def _identity(self) -> str:
         """The id of the manager, kept in the log: spaces record it with their promises."""
-        found = self._log_space.read(("manager", str), wait=0)
+        found = self.log.read(("manager", str), wait=0)
         if found is None:
             found = ("manager", uuid4().hex)
-            self._log_space.write(found)
+            self.log.write(found)
         return found[1]
 
     def _transaction(self, txn_id: str) -> Transaction | SharedState:

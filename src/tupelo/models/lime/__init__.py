@@ -20,7 +20,7 @@
 | weak reaction                      | a function after it, for entries of any host               |
 | ONCEPERTUPLE, ONCE                 | ONCE_PER_TUPLE, ONCE                                       |
 | ReactionListener.reactsTo(e)       | a function of a ReactionEvent, or an object's reacts_to(e) |
-| LimeSystem                         | LimeSystemTupleSpace: who is there, or departed; to read   |
+| LimeSystem                         | LimeSystemTupleSpace: hosts and agents, also departed ones |
 | setShared(lts[], b)                | set_shared(spaces, b)                                      |
 | migration                          | Agent.migrate(host): state and spaces move, code does not  |
 

@@ -95,7 +95,7 @@ class TupleEngine(Protocol):
     A tuple is an `Entry`, known by its origin and number. While it is in the engine, all methods
     return the same Entry object for it; `gone` is set when it leaves. An entry whose `expires` has
     passed is gone. A method that changes something returns a position, which LIME flushes before it
-    tells anybody of the change; it is 0 if there is nothing to flush.
+    reports the change; it is 0 if there is nothing to flush.
     """
 
     @property
@@ -201,13 +201,10 @@ class TupleEngine(Protocol):
         ...
 
 
-class EngineFactory(Protocol):
-    """Makes the engine of one tuple space."""
-
-    def __call__(self, name: str, agent: str | None, clock: Clock) -> TupleEngine:
-        """The engine for the space of this name: the private space of this agent, or, for None, the
-        one that all agents of the host share. Leases (`Entry.expires`) are times of the clock."""
-        ...
+EngineFactory = Callable[[str, str | None, Clock], TupleEngine]
+"""(name, agent, clock): makes the engine for the space of this name: the private space of this
+agent, or, for None, the one that all agents of the host share. Leases (`Entry.expires`) are times
+of the clock."""
 
 
 class SpaceEngine:

@@ -86,7 +86,7 @@ class Host:
         self._over: Literal["collect", "publish"] = over
         self._classes: dict[str, type[Agent]] = {}
         self._class_names: dict[type[Agent], str] = {}
-        self.lives: dict[str, AgentRuntime] = {}
+        self.runtimes: dict[str, AgentRuntime] = {}
         """The agents at this host by id, for the lab and for diagnosis."""
         self._started: Server | None = None
         self._closed = False
@@ -175,14 +175,14 @@ class Host:
         """Take part in the group of the hosts that this host reaches, as it does from the start,
         after `disengage`."""
         require_outside_step()
-        await self._door.on_loop(self.server.engage())
+        await self._door.on_loop(self.server.group.join())
 
     @dual_api
     async def disengage(self) -> None:
         """Leave the group: operations that are running end first, and no host sees half of the
         change. The agents of this host only see each other until `engage`."""
         require_outside_step()
-        await self._door.on_loop(self.server.disengage())
+        await self._door.on_loop(self.server.group.leave())
 
     # Agents
 
@@ -275,7 +275,7 @@ class Host:
 
         async def enter() -> None:
             runtime.state = await server.enter(name, class_name)
-            self.lives[runtime.state.id] = runtime
+            self.runtimes[runtime.state.id] = runtime
 
         await self._door.on_loop(enter())
         return runtime
@@ -283,7 +283,7 @@ class Host:
     async def _end(self, runtime: AgentRuntime) -> None:
         if not runtime.ended:
             runtime.end(asyncio.current_task())
-            del self.lives[runtime.state.id]
+            del self.runtimes[runtime.state.id]
             await self.server.depart(runtime.state)
 
     # Closing
@@ -306,7 +306,7 @@ class Host:
         self._close_owned()
 
     async def _stop(self, server: Server) -> None:
-        runtimes = list(self.lives.values())
+        runtimes = list(self.runtimes.values())
         for runtime in runtimes:
             runtime.end(asyncio.current_task())
         await server.stop()

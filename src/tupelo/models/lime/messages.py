@@ -231,21 +231,21 @@ def encoded_template(template: Any) -> bytes:
     return encode_entry(shape_of(None, types_of(encoded)), encoded)
 
 
-_read: dict[bytes, Template] = {}
+_templates: dict[bytes, Template] = {}
 
 
 def read_encoded_template(encoded: bytes) -> Template:
     """Decode a template, with a cache; raises BadFrame."""
-    known = _read.get(encoded)
+    known = _templates.get(encoded)
     if known is None:
         try:
             known = read_template(decode_entry(encoded)[1])
         except BadBytes as error:
             raise BadFrame(str(error)) from error
         if len(encoded) <= _TEMPLATE_BYTES_MAX:
-            if len(_read) >= _TEMPLATES_MAX:
-                _read.clear()
-            _read[encoded] = known
+            if len(_templates) >= _TEMPLATES_MAX:
+                _templates.clear()
+            _templates[encoded] = known
     return known
 
 

@@ -71,6 +71,7 @@ from tupelo.models.lime.reactions import (
 from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, InterfaceSpace
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, space_of_migrated
 from tupelo.space.session import Seen
+from tupelo.space.tasks import Tasks
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.parts import ANY
@@ -166,7 +167,7 @@ class Migrations:
         """The outcomes of loads for other hosts, by host and token; None until one is known."""
         self._news: dict[tuple[str, str], asyncio.Event] = {}
         """Set when the outcome of a load at another host is known there, by host and token."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._closed = False
 
     # Leaving
@@ -210,7 +211,7 @@ class Migrations:
             async with self._server.group.operating():
                 await self._send_package(token, runtime, target, package)
                 self._server.forget(state)
-                self._host.lives.pop(state.id, None)
+                self._host.runtimes.pop(state.id, None)
                 runtime.end(caller)
                 await self._send_decision(token)
         except Exception as error:
@@ -366,15 +367,13 @@ class Migrations:
 
     def _start(self, runtime: AgentRuntime) -> None:
         async def arrive() -> None:
-            self._host.lives[runtime.state.id] = runtime
+            self._host.runtimes[runtime.state.id] = runtime
             await runtime.pause("run")  # No listener is called before its spaces are shared again.
             await self._server.arrive(runtime.state)
             runtime.unpause()
             runtime.start()
 
-        task = asyncio.ensure_future(arrive())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(arrive())
 
     # Loading at another host
 
@@ -470,8 +469,7 @@ class Migrations:
         self._closed = True
         for token in list(self.parked):
             self._drop_parked(token)
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 

@@ -182,14 +182,6 @@ class LimePart:
             tuple_store.close()
         self.system.close()
 
-    async def engage(self) -> None:
-        """Take part in the group again, after `disengage`."""
-        await self.group.join()
-
-    async def disengage(self) -> None:
-        """Leave the group in an orderly way."""
-        await self.group.leave()
-
     # Agents
 
     async def enter(
@@ -237,11 +229,6 @@ class LimePart:
         agent = self._known.pop(agent_id, None)
         for interface in () if agent is None else agent.spaces.values():
             interface.own.close()
-
-    def find(self, agent_id: str) -> HostLocation | None:
-        """The host of an agent; None if the agent is not in the group."""
-        host = self.directory.host_of(agent_id)
-        return None if host is None else HostLocation(host)
 
     def _require_here(self, agent: AgentState) -> None:
         if agent.ended or self.agents.get(agent.id) is not agent:

@@ -31,9 +31,10 @@ from tupelo.models.lime.messages import (
 from tupelo.models.lime.part import NOWHERE, LimePart
 from tupelo.models.lime.reactions import Detected, ReactionWatch, mark_of
 from tupelo.models.lime.spaces import InterfaceSpace, TupleStore
+from tupelo.space.port import value_of
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import timeout_at
-from tupelo.values.entry import Entry, freeze, require_known, thaw
+from tupelo.values.entry import Entry, freeze, require_known
 
 T = TypeVar("T")
 
@@ -127,7 +128,6 @@ class Server(LimePart):
         """A matching tuple; None after `wait` seconds without one."""
         deadline = deadline_of(self.core.clock, wait)
         _require_waitable(space, "rd")
-        _require_alive(space)
         seen = space.tuple_store.look(template, where, one=True)
         if not seen and space.shared and self.target(where) not in (None, NOWHERE, self.core.id):
             async with self.group.operating():
@@ -224,13 +224,11 @@ class Server(LimePart):
         self, space: InterfaceSpace, template: Any, pattern: TuplePattern, host: str
     ) -> list[Entry]:
         """Take a match here or else at this host, where one was seen or must be."""
-        _require_alive(space)
         _require_waitable(space, "in_")
         taken = await space.tuple_store.take(template, pattern.where, one=True)
         if taken or host == self.core.id:
             return taken
         async with self.group.operating():
-            _require_alive(space)
             _require_waitable(space, "in_")
             if host in self.directory.hosts:
                 with suppress(PeerLost):  # Tuples that it reserved return there.
@@ -314,7 +312,6 @@ class Server(LimePart):
             if not seen.done():
                 seen.set_result(found)
 
-        _require_alive(space)
         _require_waitable(space, operation)
         space.waiting[seen] = operation
         watching = watch(deliver)
@@ -358,15 +355,12 @@ def _distinct(seen: list[Entry], elsewhere: list[FoundTuple], one: bool) -> list
     return seen[:1] if one else seen
 
 
-def value_of(entry: Entry) -> Any:
-    return thaw(entry.shape, entry.fields)
-
-
 def _require_alive(space: InterfaceSpace) -> None:
     if space.agent.ended:
         raise AgentEnded(space.agent.id)
 
 
 def _require_waitable(space: InterfaceSpace, operation: str) -> None:
+    _require_alive(space)
     if not space.shared and not space.is_system:
         raise PrivateSpace(operation, space.name)

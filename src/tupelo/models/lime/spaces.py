@@ -98,12 +98,12 @@ class Directory:
 
     def tuples(self) -> list[tuple[str, ...]]:
         """The tuples of LimeSystem."""
-        said: list[tuple[str, ...]] = [("host", host, self.hosts[host]) for host in self.hosts]
+        tuples: list[tuple[str, ...]] = [("host", host, self.hosts[host]) for host in self.hosts]
         for host, agents in self.metadata_of.items():
             for agent, metadata in agents.items():
-                said.append(("agent", agent, host, metadata.state))
-                said += [("space", space, agent, host) for space in metadata.shared]
-        return said
+                tuples.append(("agent", agent, host, metadata.state))
+                tuples += [("space", space, agent, host) for space in metadata.shared]
+        return tuples
 
     def departures(self) -> list[tuple[str, ...]]:
         """The tuples of LimeSystem for all hosts and agents of this directory once they

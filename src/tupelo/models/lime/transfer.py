@@ -284,7 +284,7 @@ class TupleTransfer:
             else:
                 sharers = self._spaces.directory.sharers(tuple_store.name)
                 if sharers.get(home_of(held.entries[0])) == host:
-                    # Or it would be tried for ever.
+                    # Otherwise this move would be repeated for ever.
                     self._spaces.refused.add((tuple_store.name, host))
                 give_back(tuple_store, held)
 

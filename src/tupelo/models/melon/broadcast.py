@@ -68,8 +68,11 @@ async def race(
             if found:
                 return found
             asking = asyncio.ensure_future(ask())
+            asking.add_done_callback(lambda asked: woken.set())
             try:
-                await _until(woken, lambda: broadcast.is_closed or is_here(), asking)
+                while not (asking.done() or broadcast.is_closed or is_here()):
+                    woken.clear()
+                    await woken.wait()
                 asking.cancel()
                 await asyncio.wait([asking])
             except asyncio.CancelledError:
@@ -81,22 +84,6 @@ async def race(
             broadcast.require_open()
     finally:
         broadcast.leave(woken)
-
-
-async def _until(
-    woken: asyncio.Event, is_so: Callable[[], bool], asking: asyncio.Task[Found]
-) -> None:
-    """Return when `asking` is done, or when `is_so()` holds, which is tested at each
-    notification."""
-    while not asking.done():
-        woken.clear()
-        if is_so():
-            return
-        waking = asyncio.ensure_future(woken.wait())
-        try:
-            await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waking.cancel()
 
 
 def _undo(undo: Callable[[Found], object], asking: asyncio.Task[Found]) -> None:

@@ -33,7 +33,7 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Copies
 from tupelo.models.melon.private import Numbered, PrivateRecords, TakenNumbers
 from tupelo.models.melon.sealed import Letter, Letters, Receipt, Sealed, read_item
-from tupelo.space.tasks import TaskSignal, when_room
+from tupelo.space.tasks import Tasks, TaskSignal, when_room
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
 
@@ -179,7 +179,7 @@ class DirectedMessages:
         self._in_hand: dict[tuple[str, int], list[Letter]] = {}
         # Confirmed: the position at which the record of each is durable, None without a record.
         self._confirmed: dict[Letter, int | None] = {}
-        self._settling: set[asyncio.Task[None]] = set()
+        self._settling = Tasks()
         self._silent: WeakSet[Peer] = WeakSet()  # peers that have not told what they have
         self._broadcast = Broadcast()
         copies = copies or Copies()
@@ -203,7 +203,7 @@ class DirectedMessages:
         self._load(sealed)
         self.feed.listeners.append(self.process_arrivals)
         self.gave_way = self.feed.gave_way
-        self.feed.watchers.append(self._broadcast.ring)
+        self.feed.watchers.append(self._broadcast.notify)
         core.extensions.leaving.append(self.settle)
         self.process_arrivals()
 
@@ -283,7 +283,7 @@ class DirectedMessages:
         self._receipts.remove_settled()
         if len(self.letters) > letters:
             self._arrived()
-        self._broadcast.ring()
+        self._broadcast.notify()
 
     def _new_items(self) -> Iterator[tuple[str, int, Entry]]:
         for source, stream in list(self.feed.exchange.streams.items()):
@@ -348,7 +348,7 @@ class DirectedMessages:
                 return True
         return False
 
-    def is_sooner(self, letter: Letter, host: str, arrival: int) -> bool:
+    def is_earlier(self, letter: Letter, host: str, arrival: int) -> bool:
         """Whether this letter was stored at this host before the message with this arrival."""
         if letter.host != host:
             return False
@@ -389,11 +389,11 @@ class DirectedMessages:
         disk."""
         letters = [copy for one in taken for copy in self._in_hand.pop(one.key, [])]
         self._confirmed.update(dict.fromkeys(letters))
-        with suppress(DiskFull, SpaceClosed, JournalFailed):  # The task repeats it, or a restart.
+        with suppress(
+            DiskFull, SpaceClosed, JournalFailed
+        ):  # It is repeated by the task, or after a restart.
             self._record()
-        task = asyncio.ensure_future(self._give_receipts(letters))
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+        self._settling.start(self._give_receipts(letters))
 
     def _record(self) -> int:
         """Record the confirmed letters that have no record yet. Returns the position at which the
@@ -424,5 +424,5 @@ class DirectedMessages:
     async def settle(self) -> None:
         """Wait until all confirmed letters are recorded; called before the host leaves."""
         await asyncio.sleep(0)
-        if self._settling:
-            await asyncio.wait(self._settling, timeout=self._core.answer_seconds)
+        if settling := list(self._settling):
+            await asyncio.wait(settling, timeout=self._core.answer_seconds)

@@ -96,13 +96,7 @@ class MessageStore(SilentExtension):
             self.feed.listeners.append(self._heard_of_copies)
             self.feed.gave_way.append(partial(self._tell_collected, "copy"))
         self.directed = DirectedMessages(
-            core,
-            name,
-            self.stored,
-            self._sealed,
-            self._private,
-            copies,
-            self.broadcast.notify,
+            core, name, self.stored, self._sealed, self._private, copies, self.broadcast.notify
         )
         self.directed.gave_way.append(partial(self._tell_collected, "copy"))
         self.taking = Taking(core, self.stored, self.directed, self.broadcast)

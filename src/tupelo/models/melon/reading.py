@@ -168,7 +168,7 @@ class MessageReader:
     def undo(self, entries: list[Entry]) -> None:
         """Make these messages unread: the caller of `read` has vanished."""
         self._unread(entries)
-        self.drop_ahead()  # Those come after these.
+        self.drop_ahead()  # They come after the ones that are unread again.
         if self._copies is not None:
             self._copies.undo(entries)
 

@@ -77,8 +77,8 @@ class Taking:
         while True:
             try:
                 return await self._take_one(template, deadline)
-            except EarlierLetter as sooner:
-                if found := await self._directed.take([sooner.letter]):
+            except EarlierLetter as earlier:
+                if found := await self._directed.take([earlier.letter]):
                     return found
 
     async def _ask(
@@ -102,7 +102,7 @@ class Taking:
             got.give_back()
             raise
         await federation.hand(got, return_to_place)
-        if got.is_brought:
+        if got.has_foreign:
             self._handed.update(dict.fromkeys(got.entries, got))
         return got.entries
 
@@ -142,7 +142,7 @@ class Taking:
     def confirm(self, entries: list[Entry]) -> None:
         """The process has received these messages."""
         for got in self._got(entries):
-            got.confirm_brought()
+            got.confirm_foreign()
         if letters := [one for one in entries if isinstance(one, Letter)]:
             self._directed.confirm(letters)
 
@@ -173,7 +173,7 @@ class Taking:
         async def look() -> list[Entry]:
             while (letter := self._first_letter(template)) is not None:
                 found: list[Entry] = []
-                if await self._has_sooner(template, letter):
+                if await self._has_earlier_message(template, letter):
                     found = await self._ask(template, NOW, False, request)
                 if found := found or await self._directed.take([letter]):
                     return found
@@ -191,14 +191,14 @@ class Taking:
     def _first_letter(self, template: Any) -> Letter | None:
         return next(self._directed.letters.matching(template), None)
 
-    async def _has_sooner(self, template: Any, letter: Letter) -> bool:
+    async def _has_earlier_message(self, template: Any, letter: Letter) -> bool:
         """Whether the host of this letter has a stored message that is older than the letter."""
         host = letter.host
         if host != self._core.id and host not in self._core.peers:
             return False
         query = Query(template, scope=Scope("host", host), known=False)
         got = await self._core.federation.get(self._stored, query, partial=True)
-        return any(not self._directed.is_sooner(letter, host, one.arrival) for one in got.entries)
+        return any(not self._directed.is_earlier(letter, host, one.arrival) for one in got.entries)
 
     async def _take_all(self, template: Any, deadline: float | None) -> list[Entry]:
         request = FederatedTake(self._core.id, self._directed, template, many=True)
@@ -215,8 +215,8 @@ class Taking:
             try:
                 await request.sync_letters()
                 letters = list(self._directed.letters.matching(template))
-                sooner = request.before(found, letters)
-                letters = [one for one in letters if one in before or one in sooner]
+                earlier = request.before(found, letters)
+                letters = [one for one in letters if one in before or one in earlier]
                 taken = set(await self._directed.take(letters))
             except BaseException:
                 self.put_back(found)
@@ -287,12 +287,12 @@ class FederatedTake:
     def _check(self, entries: list[Entry]) -> None:
         for entry in entries:
             for letter in self._directed.letters.matching(self._template):
-                if self._is_sooner(letter, entry):
+                if self._is_earlier(letter, entry):
                     raise EarlierLetter(letter)
 
-    def _is_sooner(self, letter: Letter, entry: Entry) -> bool:
+    def _is_earlier(self, letter: Letter, entry: Entry) -> bool:
         host = self._hosts.get(entry, self._here)
-        return self._directed.is_sooner(letter, host, entry.arrival)
+        return self._directed.is_earlier(letter, host, entry.arrival)
 
     # Takes of many
 
@@ -306,7 +306,7 @@ class FederatedTake:
         return {
             letter
             for letter in letters
-            if letter.host in last and self._is_sooner(letter, last[letter.host])
+            if letter.host in last and self._is_earlier(letter, last[letter.host])
         }
 
     async def sync_letters(self) -> None:
@@ -322,7 +322,7 @@ class FederatedTake:
         merged: list[Entry] = []
         for entry in entries:
             of_host = by_host.get(self._hosts.get(entry, self._here), deque())
-            while of_host and self._is_sooner(of_host[0], entry):
+            while of_host and self._is_earlier(of_host[0], entry):
                 merged.append(of_host.popleft())
             merged.append(entry)
         return merged + [letter for rest in by_host.values() for letter in rest]
@@ -335,7 +335,7 @@ def return_to_place(hosted: HostedSpace, entries: list[Entry]) -> None:
     port = hosted.port
     own = {one: None for one in entries if one.gone and not port.keeps_books}
     try:
-        hosted.flush_soon(port.unget(list(own), Query(take=True)))
+        hosted.flush_soon(port.undo_get(list(own), Query(take=True)))
     except SpaceClosed:
         own.clear()
     adopt(hosted, [one for one in entries if one not in own])

@@ -142,11 +142,7 @@ class HostBroker(SilentExtension):
         core.extensions[self._channel] = self
         self.group = group_of(core)
         self._broker = Broker(
-            self.group,
-            self._channel,
-            application,
-            prune=prune,
-            asks_again=application.asks_again,
+            self.group, self._channel, application, prune=prune, asks_again=application.asks_again
         )
         self._joining = asyncio.ensure_future(self.group.renew())
         self._joining.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -242,7 +238,7 @@ class NoticeBacklog:
     def is_empty(self) -> bool:
         return not self._replies
 
-    def stand(self, standing: StandingRequest) -> None:
+    def attach(self, standing: StandingRequest) -> None:
         self._standing = standing
         standing.when_over = self._wake
 
@@ -262,7 +258,7 @@ class NoticeBacklog:
             self._replies.appendleft(notice.reply)
             self._wake()
 
-    def tell_lost(self, hosts: frozenset[str]) -> None:
+    def add_lost(self, hosts: frozenset[str]) -> None:
         self.lost |= hosts
 
     def _wake(self) -> None:
@@ -313,11 +309,11 @@ class HostedRequests:
     ) -> str:
         broker = await self.broker().taking_part()
         backlog = NoticeBacklog(self._core, backlog_max)
-        standing = broker.collect(pattern, duration, extent, backlog.put, backlog.tell_lost)
+        standing = broker.collect(pattern, duration, extent, backlog.put, backlog.add_lost)
         return self._added(backlog, standing)
 
     def _added(self, backlog: NoticeBacklog, standing: StandingRequest) -> str:
-        backlog.stand(standing)
+        backlog.attach(standing)
         id = self._core.new_id()
         self.backlogs[id] = backlog
         return id

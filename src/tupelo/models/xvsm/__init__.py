@@ -38,7 +38,6 @@ from tupelo.models.xvsm.active import (
     ActiveSpace,
     current,
 )
-from tupelo.models.xvsm.aspect_pipeline import INFINITE
 from tupelo.models.xvsm.aspects import (
     GLOBAL_POINTS,
     LOCAL_POINTS,
@@ -52,7 +51,7 @@ from tupelo.models.xvsm.aspects import (
     Verdict,
     Veto,
 )
-from tupelo.models.xvsm.capi import INFINITE_TIMEOUT, TRY_ONCE, AsyncCapi, Capi
+from tupelo.models.xvsm.capi import INFINITE, INFINITE_TIMEOUT, TRY_ONCE, AsyncCapi, Capi
 from tupelo.models.xvsm.container import AtomicEntry, Container, Entry
 from tupelo.models.xvsm.coordinators import (
     AnyCoordinator,

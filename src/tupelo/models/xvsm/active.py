@@ -8,7 +8,7 @@ The work consists of entries in a space beside the container. A worker takes an 
 transaction that lasts until its result is written. So a worker that dies loses nothing, work in a
 folder survives the program, and hosts can share it. Functions are stored by name: they must be
 found in a loaded module, and nothing else is ever run. Work whose classes are unknown in this
-program is set aside until they are known, and somebody looks for results.
+program is set aside until they are known, and a program looks for results.
 
 Programs elsewhere share the tasks by their capacity (`site.Helper`): each takes a task when one of
 its workers is free. `evaluate` and `finalize` run in this program.
@@ -60,7 +60,6 @@ from tupelo.values.parts import ANY, OneOf
 from tupelo.values.template import Template
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.aspect_pipeline import AspectPipeline
     from tupelo.models.xvsm.capi import AnyCapi, Capi
     from tupelo.models.xvsm.container import Container
     from tupelo.models.xvsm.site import RemoteContainer
@@ -73,10 +72,10 @@ WorkPlace = Callable[[], "tuple[Capi, Container | RemoteContainer]"]
 """Returns the Capi and the container for which a task is computed."""
 
 _TASK = ("task", str, int, str, tuple)  # id, number, function, arguments
-_RESULT = ("result", str, int, bool, object)  # id, number, whether it went well, what it gave
+_RESULT = ("result", str, int, bool, object)  # id, number, whether it succeeded, result or error
 _FINISH = ("finish", str)  # id
 _LOOK = ("look",)  # Work that was set aside may be possible now.
-_FRONT = 4  # fields of "active" and "waiting" (id, as it is to be kept, its place) before the keys
+_FRONT = 4  # fields of "active" and "waiting" before the keys: kind, id, stored entry, place
 _KEYS = 6  # where the keys begin, beyond the fields of all others
 
 _here = threading.local()
@@ -274,7 +273,7 @@ class ActiveCoordinator(Coordinator):
         return self._aio
 
     async def begin(
-        self, capi: AspectPipeline, made: list[tuple[Any, Any]], txn: SharedTransaction | None
+        self, capi: AnyCapi, made: list[tuple[Any, Any]], txn: SharedTransaction | None
     ) -> list[Lease]:
         """Write the work for these entries. Cancelling the lease of an entry before its work begins
         removes it."""
@@ -368,7 +367,7 @@ class ActiveCoordinator(Coordinator):
         container = self._container()
         return Capi(container.owner), container
 
-    async def hand_out(self, names: list[str], wait: float | None) -> HandedOut | None:
+    async def assign(self, names: list[str], wait: float | None) -> AssignedTask | None:
         """A task for a helper that computes these functions; None if there is none before the
         timeout."""
         work = self._work()
@@ -384,7 +383,7 @@ class ActiveCoordinator(Coordinator):
         if not found:
             port.abort(txn.core_state)
             return None
-        return HandedOut(self, txn, thaw(found[0].shape, found[0].fields, stand_ins=True))
+        return AssignedTask(self, txn, thaw(found[0].shape, found[0].fields, stand_ins=True))
 
     def _finish(self, name: str) -> None:
         """Write the finished entry to the container, and remove its work, in one transaction."""
@@ -442,7 +441,7 @@ class ActiveCoordinator(Coordinator):
         return (*stored[:width], payload) if width else payload
 
 
-class HandedOut:
+class AssignedTask:
     """A task that a helper elsewhere computes. A transaction holds it until there is a result."""
 
     def __init__(self, coordinator: ActiveCoordinator, txn: WorkTransaction, job: Any) -> None:

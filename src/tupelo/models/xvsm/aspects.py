@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -35,11 +34,12 @@ from itertools import count as numbers
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import AspectFailed, AspectVeto, BadArgument, SpaceClosed
-from tupelo.space.blocking import Space
+from tupelo.space.blocking import Space, ThreadSignal
 from tupelo.space.dual_api import maybe_await, run_coroutine
-from tupelo.values.parts import ANY, Between
+from tupelo.space.query import deadline_of
+from tupelo.space.tasks import TaskSignal
+from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.capi import AnyCapi
@@ -93,11 +93,7 @@ LOCAL_POINTS = tuple(Point)[:16]
 containers."""
 GLOBAL_POINTS = tuple(Point)[16:]
 """The points of the space itself."""
-FINAL_POINTS = (
-    Point.POST_TRANSACTION_COMMIT,
-    Point.POST_TRANSACTION_ROLLBACK,
-    Point.POST_SHUTDOWN,
-)
+FINAL_POINTS = (Point.POST_TRANSACTION_COMMIT, Point.POST_TRANSACTION_ROLLBACK, Point.POST_SHUTDOWN)
 """Points after which nothing can be undone."""
 
 _numbers = numbers()
@@ -148,12 +144,12 @@ class Request:
 
     def copy(self) -> Request:
         """A copy for one attempt, so that changes by aspects do not last."""
-        twin = copy(self)
+        copied = copy(self)
         for one in fields(self):
             value = getattr(self, one.name)
             if isinstance(value, (list, dict)):
-                setattr(twin, one.name, value.copy())
-        return twin
+                setattr(copied, one.name, value.copy())
+        return copied
 
 
 class Aspect:
@@ -267,17 +263,16 @@ async def _answered(answer: Any, request: Request) -> Any:
 
 
 class ChangeSignal:
-    """Wakes operations that an aspect has rescheduled when the container has changed.
-
-    It counts changes; a waiting operation waits in a space of its own for a higher number.
-    """
+    """Wakes operations that an aspect has rescheduled when the container has changed. It counts
+    changes; an operation waits for a higher number."""
 
     def __init__(self, clock: Clock) -> None:
-        self._space = Space("changes", clock=clock)
-        self._aio: AsyncSpace | None = None
-        self._lock = threading.Lock()
-        self._awaited = 0
         self.count = 0
+        self.waiting: list[ThreadSignal | TaskSignal] = []
+        """The signals of the operations that wait."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._closed = False
 
     def watch(self, space: Space) -> SubscriptionLike:
         """Count entries that are written to this space by any API, until the space is closed."""
@@ -295,26 +290,36 @@ class ChangeSignal:
         """Count a change."""
         with self._lock:
             self.count += 1
-            if self._awaited:
-                with suppress(SpaceClosed):  # The container was destroyed; they get that error.
-                    self._space.take_all()
-                    self._space.write(("changes", self.count))
+            for signal in self.waiting:
+                signal.wake()
 
     async def after(self, count: int, wait: float | None, is_async: bool) -> bool:
-        """Wait for a change after this number; False if there was none in time."""
+        """Wait for a change after this number; False if there was none in time. SpaceClosed if the
+        container is closed."""
+        signal = TaskSignal() if is_async else ThreadSignal()
         with self._lock:
             if self.count > count:
                 return True
-            self._awaited += 1
-        if is_async and self._aio is None:
-            self._aio = AsyncSpace(self._space)
-        door: Any = self._aio if is_async else self._space
+            self._require_open()
+            if wait == 0:
+                return False
+            self.waiting.append(signal)
         try:
-            later = ("changes", Between(count + 1, None))
-            return await maybe_await(door.read(later, wait=wait)) is not None
+            if isinstance(signal, TaskSignal):
+                await signal.wait_until(self._clock, deadline_of(self._clock, wait))
+            else:
+                self._clock.acquire(signal.lock, wait)
         finally:
             with self._lock:
-                self._awaited -= 1
+                self.waiting.remove(signal)
+        self._require_open()
+        return self.count > count
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise SpaceClosed("the container was closed")
 
     def close(self) -> None:
-        self._space.close()
+        """Let all that wait, now or later, raise SpaceClosed."""
+        self._closed = True
+        self.tell()

@@ -1,71 +1,127 @@
-"""The Capi: the operations of MozartSpaces, with the names and order of arguments of figure 5.1."""
+"""The Capi: the operations of MozartSpaces, with the names and order of arguments of figure 5.1.
+Each runs with its aspects before and after it, in a transaction of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import math
+import random as chance
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
 from tupelo.errors import (
+    AspectFailed,
     BadArgument,
     ContainerExists,
     ContainerNotFound,
     DuplicateKey,
     EntryLocked,
+    PutOff,
+    SpaceClosed,
     SpaceFull,
 )
 from tupelo.federation.client.arguments import parts
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.trust import Trust
 from tupelo.federation.spaces.hosted import Doubt
 from tupelo.models.xvsm.active import active_of
-from tupelo.models.xvsm.aspect_pipeline import (
-    INFINITE,
-    AspectPipeline,
-    Cref,
-    Tx,
-    check_transaction,
-    container_of,
-    seconds,
+from tupelo.models.xvsm.aspects import (
+    GLOBAL_POINTS,
+    LOCAL_POINTS,
+    OK,
+    RESCHEDULE,
+    Interceptors,
+    Point,
+    Registration,
+    Request,
+    Verdict,
+    call_aspects,
+    check_points,
 )
-from tupelo.models.xvsm.aspects import LOCAL_POINTS, Point, Registration, Request, check_points
-from tupelo.models.xvsm.chain import ChainQuery, template_for
-from tupelo.models.xvsm.container import Container, Entry
-from tupelo.models.xvsm.coordinators import AnyCoordinator, Coordinator, VectorCoordinator
-from tupelo.models.xvsm.embedded import row_of
+from tupelo.models.xvsm.chain import ChainQuery
+from tupelo.models.xvsm.container import Container
+from tupelo.models.xvsm.coordinators import Coordinator
+from tupelo.models.xvsm.embedded import Embedded, error_of_closed, row_of
 from tupelo.models.xvsm.notifications import Listener, ListenerQueue, Notification, check_operations
 from tupelo.models.xvsm.selectors import (
     READ_COMMITTED,
     REPEATABLE_READ,
     IsolationLevel,
     Selector,
-    VectorSelector,
     check_isolation,
     check_tested,
 )
-from tupelo.models.xvsm.site import Helper, RemoteContainer, RemoteTransaction, Site
+from tupelo.models.xvsm.site import Helper, RemoteContainer, RemoteTransaction, Site, Sites
 from tupelo.models.xvsm.wire import is_uri, parse_uri
-from tupelo.space.blocking import Space, fetch
+from tupelo.space.blocking import fetch
+from tupelo.space.clock import Clock
 from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.order import Order
 from tupelo.space.port import value_of
-from tupelo.space.query import Query
+from tupelo.space.protocol import SubscriptionLike
+from tupelo.space.query import WAIT_MAX, Query
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
-from tupelo.values.checks import is_int
+from tupelo.values.checks import is_int, is_number
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY
 
+INFINITE = math.inf
+"""The size of an unbounded container."""
 INFINITE_TIMEOUT = INFINITE
 """A timeout: wait for ever."""
 TRY_ONCE = 0
 """A timeout: do not wait."""
 
+T = TypeVar("T")
+Work = Callable[[Request], Awaitable[T]]
+Cref = Container | RemoteContainer | str
+"""A container: a reference to it, or the URI of one elsewhere."""
+Tx = SharedTransaction | RemoteTransaction
 
-class AnyCapi(AspectPipeline, Closing):
+
+class AnyCapi(Closing):
     """The operations of Capi and AsyncCapi."""
+
+    is_async: ClassVar[bool]
+    embedded: Embedded
+
+    def __init__(
+        self,
+        path: str | Path | AnyCapi | Embedded | None = None,
+        *,
+        clock: Clock | None = None,
+        random: chance.Random | None = None,
+        site: str | None = None,
+        password: str | None = None,
+        identity: Identity | None = None,
+        trust: Trust | None = None,
+        tls: bool | None = None,
+        reconnect: float = 30.0,
+    ) -> None:
+        """An embedded space, in memory or in the folder `path`, which no other program may use. If
+        `path` is a Capi: the same space, with an aspect context of its own.
+
+        With a `site`, such as "xvsm://host:7700", operations without a site go there, and not to an
+        embedded space. The other options are those of `tupelo.connect`, for every site that this
+        Capi uses; the password is for this `site` only.
+        """
+        if site is not None and not (path is None and clock is None and random is None):
+            raise BadArgument("site", "left out, if there is an embedded space", site)
+        connecting = {"identity": identity, "trust": trust, "tls": tls, "reconnect": reconnect}
+        self.sites = Sites(self.is_async, site, {**connecting, "password": password})
+        if isinstance(path, (AnyCapi, Embedded)):
+            if clock is not None or random is not None:
+                raise BadArgument("path", "a folder, if options are given too", path)
+            self.embedded = path if isinstance(path, Embedded) else path.embedded
+        else:
+            self.embedded = Embedded(path, clock, random)
+        self._context: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         where = self.sites.address_of(None)
@@ -339,10 +395,7 @@ class AnyCapi(AspectPipeline, Closing):
         """The number of entries that a read or, with `operation="take"`, a take would return; it
         takes and locks nothing, and waits as the operation would. EntryLocked if only the locks of
         other transactions prevent it; CountNotMet if there are too few entries."""
-        values = {
-            "isolation": check_isolation(isolation),
-            "operation": check_tested(operation),
-        }
+        values = {"isolation": check_isolation(isolation), "operation": check_tested(operation)}
         return await self._operate(
             "test", self._test, cref, timeout, tx, selectors=list(selectors), values=values
         )
@@ -376,6 +429,16 @@ class AnyCapi(AspectPipeline, Closing):
         return Helper(self.sites, self.is_async, remote, functions, workers)
 
     # Notifications and aspects
+
+    def get_aspect_context(self) -> dict[str, Any]:
+        """A copy of the properties that this Capi passes to aspects with each request."""
+        return dict(self._context)
+
+    def set_aspect_context(self, properties: dict[str, Any]) -> None:
+        """Set the properties that are passed to aspects, such as the name of the user."""
+        if not isinstance(properties, dict):
+            raise BadArgument("properties", "a dict", properties)
+        self._context = dict(properties)
 
     @dual_api
     async def create_notification(
@@ -499,6 +562,176 @@ class AnyCapi(AspectPipeline, Closing):
         if request.transaction is not None:
             request.transaction.at_end(end)
 
+    # Running an operation with its aspects
+
+    async def _operate(
+        self,
+        operation: str,
+        work: Work[T],
+        cref: Cref,
+        timeout: float | None,
+        tx: Tx | None,
+        **arguments: Any,
+    ) -> T:
+        if isinstance(cref, (RemoteContainer, str)):
+            remote, there = await self._elsewhere(cref)
+            values = arguments.pop("values", {})
+            (asked,) = arguments.values()
+            place = (remote, seconds(timeout), tx)
+            answer: T = await there.operate(
+                operation, self._context, *place, asked, *values.values()
+            )
+            return answer
+        container, txn = self.embedded.require(cref), check_transaction(tx)
+        self.embedded.require_exists(container, txn)
+        request = Request(
+            operation,
+            self,
+            container=container,
+            timeout=seconds(timeout),
+            transaction=txn,
+            **arguments,
+        )
+        try:
+            return await self._around(request, work)
+        except SpaceClosed as error:
+            raise error_of_closed(container, error) from None
+
+    async def _around(
+        self, request: Request, work: Work[T], *, bare: bool = False, last: Work[T] | None = None
+    ) -> T:
+        """Do the work with the aspects around it, in a transaction of its own, unless it is `bare`:
+        an operation on a transaction itself. `last` is called after the commit, and cannot be
+        undone."""
+        before, after = self._aspects_for(request)
+        if not before and not after:
+            answer = await (last or work)(request)
+            self._wake_rescheduled(request)
+            return answer
+        clock, container = self.embedded.clock, request.container
+        until = None if request.timeout is None else clock.now() + request.timeout
+        watch: SubscriptionLike | None = None
+        try:
+            while True:
+                count = 0 if container is None else container.changes.count
+                attempt = request.copy()
+                if until is not None:
+                    attempt.timeout = max(0.0, until - clock.now())
+                txn = None if bare else self.embedded.begin(None, request.transaction)
+                if txn is not None:
+                    attempt.transaction = txn
+                    attempt.is_alone = request.transaction is None
+                try:
+                    verdict = await self._attempt(attempt, work, before, [] if last else after)
+                except BaseException:
+                    await self._end(txn, commit=False)
+                    raise
+                await self._end(txn, commit=verdict is not RESCHEDULE)
+                if verdict is not RESCHEDULE:
+                    if last is not None and verdict is OK:
+                        attempt.transaction = None
+                        attempt.result = await last(attempt)
+                        await call_aspects(Point(f"post_{request.operation}"), after, attempt)
+                    self._wake_rescheduled(request)
+                    result: T = attempt.result
+                    return result
+                left = None if until is None else max(0.0, until - clock.now())
+                if container is not None and watch is None:
+                    # Something may have changed before the wait began: try once more.
+                    watch = container.changes.watch(container.space)
+                elif container is None or not await container.changes.after(
+                    count, left, self.is_async
+                ):
+                    raise PutOff(f"an aspect put the {request.operation} off, and its time is up")
+                before, after = self._aspects_for(request)
+        finally:
+            if watch is not None:
+                watch.close()
+
+    async def _attempt(
+        self,
+        request: Request,
+        work: Work[Any],
+        before: list[Registration],
+        after: list[Registration],
+    ) -> Verdict:
+        """One attempt. Returns OK, SKIP if an aspect skipped the operation, or RESCHEDULE."""
+        txn, container = request.transaction, request.container
+        verdict = await call_aspects(Point(f"pre_{request.operation}"), before, request)
+        if request.transaction is not txn:
+            raise AspectFailed(
+                f"an aspect before the {request.operation} has changed request.transaction, which "
+                "it may only use; the operation was undone"
+            )
+        if verdict is not OK:
+            return verdict
+        if request.container is not container:
+            self.embedded.require(request.container)
+        for name in ("entries", "selectors"):
+            if not isinstance(getattr(request, name), (list, tuple)):
+                raise BadArgument(name, "a list", getattr(request, name))
+        request.timeout = seconds(request.timeout)
+        request.result = await work(request)
+        verdict = await call_aspects(Point(f"post_{request.operation}"), after, request)
+        return RESCHEDULE if verdict is RESCHEDULE else OK
+
+    def _aspects_for(self, request: Request) -> tuple[list[Registration], list[Registration]]:
+        pre, post = Point(f"pre_{request.operation}"), Point(f"post_{request.operation}")
+        everywhere = self.embedded.aspects
+        if request.container is None or pre not in LOCAL_POINTS:
+            return everywhere.at(pre), everywhere.at(post)
+        here = request.container.aspects
+        return everywhere.at(pre) + here.at(pre), here.at(post) + everywhere.at(post)
+
+    def _wake_rescheduled(self, request: Request) -> None:
+        """Wake rescheduled operations: now, and again when the transaction ends."""
+        container = request.container
+        if container is not None and not container.fast_owner:
+            container.changes.tell()
+            if request.transaction is not None:
+                changes = container.changes
+                request.transaction.at_end(lambda committed: changes.tell())
+
+    async def _end(self, txn: SharedTransaction | None, commit: bool) -> None:
+        """End the transaction. A commit cannot be interrupted: a caller that is cancelled meanwhile
+        still gets the result, or taken entries would be lost."""
+        if txn is None:
+            return
+        if self.is_async:
+            await to_the_end(txn.commit_async() if commit else txn.abort_async())
+        elif commit:
+            # Not the method of an async transaction, which would be awaited.
+            SharedTransaction.commit(txn)
+        else:
+            SharedTransaction.abort(txn)
+
+    # Helpers
+
+    @property
+    def _registry(self) -> Any:
+        return self.embedded.registry_aio if self.is_async else self.embedded.registry
+
+    def _space(self, container: Container) -> Any:
+        return container.aio if self.is_async else container.space
+
+    def _where(self, cref: Container | None) -> tuple[Interceptors, tuple[Point, ...]]:
+        if cref is not None:
+            return self.embedded.require(cref).aspects, LOCAL_POINTS
+        return self.embedded.aspects, LOCAL_POINTS + GLOBAL_POINTS
+
+    # Sites elsewhere
+
+    async def _at(self, site: str | None) -> Site | None:
+        """The site for the argument `site`; None for the embedded space."""
+        address = self.sites.address_of(site)
+        return None if address is None else await self.sites.at(address)
+
+    async def _elsewhere(self, cref: RemoteContainer | str) -> tuple[RemoteContainer, Site]:
+        """A container elsewhere, given as reference or URI, and its site."""
+        if isinstance(cref, str):
+            cref = RemoteContainer.at(cref)
+        return cref, await self.sites.at(cref.address)
+
     # The work
 
     async def _do(self, work: Callable[[], Any]) -> Any:
@@ -522,11 +755,26 @@ class AnyCapi(AspectPipeline, Closing):
         return list(leases)
 
     async def _shift(self, request: Request) -> list[Lease]:
+        """Write each entry after the removal of what is in its way."""
         container = container_of(request)
-        txn = self.embedded.begin(None, request.transaction)
-        remove = partial(self._remove, container, txn)
+        if container.active is not None:
+            raise BadArgument("cref", "a container without an ActiveCoordinator", container)
+        txn, space = self.embedded.begin(None, request.transaction), self._space(container)
+        leases: list[Lease] = []
         try:
-            leases = await shift(container, self._space(container), txn, request.entries, remove)
+            for entry in request.entries:
+                stored, at = container.stored(entry)
+                for template, order, limit in container.in_the_way(entry, stored):
+                    await self._remove(container, txn, template, order, limit)
+                while True:
+                    try:
+                        leases.append(await maybe_await(space.write(stored, txn=txn, at=at)))
+                        break
+                    except SpaceFull as full:
+                        order = container.shift_order
+                        if not await self._remove(container, txn, ANY, order, 1):
+                            what = f"the container {container.name!r} is full"
+                            raise SpaceFull(f"{what}, and nothing may give way") from full
         except BaseException:
             await self._end(txn, commit=False)
             raise
@@ -553,7 +801,7 @@ class AnyCapi(AspectPipeline, Closing):
             short = None if entries else question.not_met()
             if short is None:
                 return len(entries)
-            # Would it succeed without the locks of others?
+            # Are there enough entries if the locks of others are ignored?
             locked = port.find(query.replace(take=False, committed=True))
         if locked:
             text = f"{short}: other transactions hold what it needs"
@@ -598,10 +846,7 @@ class AnyCapi(AspectPipeline, Closing):
         space = self._space(container)
         if how:
             query = question.query(container.port, take, wait, txn, **how)
-            entries = await (
-                container.port.fetch(query) if self.is_async else fetched(container.space, query)
-            )
-            found = list(map(value_of, entries))
+            found = list(map(value_of, await self._stored(container, query)))
         elif question.one:
             get = space.take if take else space.read
             one = None
@@ -635,7 +880,13 @@ class AnyCapi(AspectPipeline, Closing):
         port = container.port
         query = port.query(template, True, 0, True, limit, txn, order, False)
         query = query.replace(known=False)  # Their classes need not be known here.
-        return len(await (port.fetch(query) if self.is_async else fetched(container.space, query)))
+        return len(await self._stored(container, query))
+
+    async def _stored(self, container: Container, query: Query) -> list[CoreEntry]:
+        """The entries that answer a query, as they are stored."""
+        if self.is_async:
+            return await container.port.fetch(query)
+        return fetch(container.space, query)
 
 
 class Capi(AnyCapi):
@@ -698,76 +949,26 @@ def _check_size(size: object) -> int | None:
     return size
 
 
-# Shifting: before a write, what is in its way is removed
+def check_transaction(tx: object) -> SharedTransaction | None:
+    """The checked argument `tx`, for a transaction of the embedded space."""
+    if tx is not None and not isinstance(tx, SharedTransaction):
+        raise BadArgument("tx", "a transaction of create_transaction, or None", tx)
+    return tx
 
 
-class ShiftOrder(Order):
-    """The order in which a coordinator lets entries be shifted out."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-
-    def arrange(self, found: list[CoreEntry]) -> Iterable[CoreEntry]:
-        return self._coordinator.gives_way(found)
+def container_of(request: Request) -> Container:
+    """The container of a request that has one."""
+    if request.container is None:
+        raise BadArgument("container", "a container of this space", None)
+    return request.container
 
 
-Remove = Callable[[Any, Order | None, int | None], Awaitable[int]]
-"""Removes at most so many matches of a template, in an order; returns how many."""
-
-
-async def fetched(space: Space, query: Query) -> list[CoreEntry]:
-    return fetch(space, query)
-
-
-async def shift(
-    container: Container, space: Any, txn: SharedTransaction, entries: list[Any], remove: Remove
-) -> list[Lease]:
-    """Shift entries within a transaction."""
-    if container.active is not None:
-        raise BadArgument("cref", "a container without an ActiveCoordinator", container)
-    leases = []
-    for entry in entries:
-        stored, at = container.stored(entry)
-        await _clear_place(container, entry, remove)
-        await _clear_keys(container, stored, remove)
-        while True:
-            try:
-                leases.append(await maybe_await(space.write(stored, txn=txn, at=at)))
-                break
-            except SpaceFull as full:
-                if not await _clear_one(container, remove):
-                    raise SpaceFull(
-                        f"the container {container.name!r} is full, and nothing may give way"
-                    ) from full
-    return leases
-
-
-async def _clear_place(container: Container, entry: Any, remove: Remove) -> None:
-    """Remove the entry at the index where a vector entry is to be written."""
-    for selector in entry.selectors if isinstance(entry, Entry) else ():
-        if isinstance(selector, VectorSelector) and selector.index is not None:
-            there = container.question((VectorSelector(selector.index, name=selector.name),))
-            await remove(there.template, there.chain, None)
-
-
-async def _clear_keys(container: Container, stored: Any, remove: Remove) -> None:
-    """Remove the entries with the same keys. If another transaction holds one, the write will be
-    refused."""
-    for coordinator, key in container.key_of(stored):
-        if key is not None:
-            kept = {coordinator.position: key}
-            template = template_for(container.width, container.arity, kept, [])
-            await remove(template, None, 1)
-
-
-async def _clear_one(container: Container, remove: Remove) -> bool:
-    """Remove the first entry that the first coordinator lets go. False if there is none."""
-    first = next((c for c in container.given if not c.optional), None) or AnyCoordinator()
-    kind = type(first)
-    oldest = (
-        kind.gives_way is Coordinator.gives_way
-        and kind.arrange is Coordinator.arrange
-        and not isinstance(first, VectorCoordinator)
-    )
-    order = None if oldest else ShiftOrder(first)
-    return await remove(ANY, order, 1) > 0
+def seconds(timeout: Any) -> float | None:
+    """The checked timeout: None for INFINITE."""
+    if timeout is None or timeout == INFINITE:
+        return None
+    if not is_number(timeout) or not 0 <= timeout <= WAIT_MAX:
+        raise BadArgument(
+            "timeout", f"seconds from 0 to {WAIT_MAX:.0e}, or INFINITE_TIMEOUT for ever", timeout
+        )
+    return float(timeout)

@@ -6,7 +6,7 @@ whose stages choose in turn, each from the entries that the one before has chose
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tupelo.errors import BadArgument, CountNotMet, TupeloError
@@ -208,26 +208,27 @@ class ChainQuery:
         return template_for(width, None, kept, payloads)
 
     def query(
-        self,
-        port: Port,
-        take: bool,
-        wait: float | None,
-        txn: SharedTransaction | None,
-        *,
-        first: bool = False,
-        **how: bool,
+        self, port: Port, take: bool, wait: float | None, txn: SharedTransaction | None, **how: bool
     ) -> Query:
-        """The query for the space of a container; with `first`, that for entries that are there
-        now. `how` are further fields of the Query, such as `committed` and `test`."""
-        template = self.first if first else self.template
+        """The query for the space of a container. `how` are further fields of the Query, such as
+        `committed` and `test`."""
         if self.one:
-            query = port.query(template, take, wait, False, 1, txn, None, False)
+            query = port.query(self.template, take, wait, False, 1, txn, None, False)
         else:
             # It reads committed entries: no open transaction is waited for.
             waits = self.waits and not (self.optional and how.get("committed"))
             chosen = (txn, self.chain, self.optional)
-            query = port.query(template, take, wait if waits else 0, True, None, *chosen)
+            query = port.query(self.template, take, wait if waits else 0, True, None, *chosen)
         return query.replace(**how) if how else query
+
+    def queries(
+        self, port: Port, take: bool, wait: float | None, txn: SharedTransaction | None, **how: bool
+    ) -> Iterator[Query]:
+        """The queries to make one after the other until one has a result; `how` as in `query`."""
+        if self.one and self.first is not None and how.keys() <= {"known"}:
+            first = port.query(self.first, take, 0, False, 1, txn, None, False)
+            yield first.replace(**how)
+        yield self.query(port, take, wait, txn, **how)
 
     @property
     def optional(self) -> bool:
@@ -249,7 +250,9 @@ class ChainQuery:
         return None
 
 
-def ask(width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]) -> ChainQuery:
+def chain_query(
+    width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]
+) -> ChainQuery:
     """The query of these selectors. Until a selector limits the number of entries, the content
     conditions of the following ones can be part of the template."""
     kept: dict[int, Any] = {}
@@ -259,7 +262,7 @@ def ask(width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]
     for coordinator, selector in pairs:
         value, templates = coordinator.content(selector)
         if value is None and coordinator.optional and not coordinator.keeps:
-            value = True  # that it knows the entry
+            value = True  # The entry was written for it.
         own = {} if value is None else {coordinator.position or 0: value}
         left: Template | None = None
         if ahead and not (own.keys() & kept.keys()):

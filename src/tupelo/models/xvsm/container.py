@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import BadArgument, BadSelector, DuplicateKey
 from tupelo.models.xvsm.aspects import ChangeSignal, Interceptors
-from tupelo.models.xvsm.chain import ChainQuery, ask
+from tupelo.models.xvsm.chain import ChainQuery, chain_query, template_for
 from tupelo.models.xvsm.coordinators import (
     AnyCoordinator,
     Coordinator,
@@ -31,6 +31,7 @@ from tupelo.models.xvsm.coordinators import (
     QueryCoordinator,
     RandomCoordinator,
     TypeCoordinator,
+    VectorCoordinator,
     found_by,
     name_of,
     stored_form,
@@ -41,6 +42,7 @@ from tupelo.models.xvsm.selectors import (
     KeySelector,
     LindaSelector,
     Selector,
+    VectorSelector,
     check_selectors,
 )
 from tupelo.space.blocking import Space
@@ -108,6 +110,16 @@ class Books(Order):
     def forget(self, entry: CoreEntry) -> None:
         for coordinator in self._coordinators:
             coordinator.forget(entry)
+
+
+class ShiftOrder(Order):
+    """The order in which a coordinator lets entries be shifted out of a full container."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def arrange(self, found: list[CoreEntry]) -> Iterable[CoreEntry]:
+        return self._coordinator.gives_way(found)
 
 
 class Container:
@@ -265,6 +277,33 @@ class Container:
                     raise DuplicateKey(key, hopeless=True)
                 seen.add(name)
 
+    # Shifting
+
+    def in_the_way(self, entry: Any, stored: Any) -> Iterator[tuple[Any, Order | None, int | None]]:
+        """The queries (template, order, limit) for what must be removed before an entry is shifted
+        in: the entry at its index in a vector, and entries with its keys. If another transaction
+        holds such an entry, the write will be refused."""
+        for selector in entry.selectors if isinstance(entry, Entry) else ():
+            if isinstance(selector, VectorSelector) and selector.index is not None:
+                there = self.question((VectorSelector(selector.index, name=selector.name),))
+                yield there.template, there.chain, None
+        for coordinator, key in self.key_of(stored):
+            if key is not None:
+                kept = {coordinator.position: key}
+                yield template_for(self.width, self.arity, kept, []), None, 1
+
+    @property
+    def shift_order(self) -> Order | None:
+        """The order in which the first coordinator lets entries go; None for the oldest first."""
+        first = next(iter(self._checked), None) or AnyCoordinator()
+        kind = type(first)
+        oldest = (
+            kind.gives_way is Coordinator.gives_way
+            and kind.arrange is Coordinator.arrange
+            and not isinstance(first, VectorCoordinator)
+        )
+        return None if oldest else ShiftOrder(first)
+
     # Queries
 
     def coordinator_of(self, selector: Selector) -> Coordinator:
@@ -287,7 +326,7 @@ class Container:
         """The query of these selectors."""
         check_selectors(selectors)
         pairs = [(self.coordinator_of(s), s) for s in selectors or (AnySelector(),)]
-        return ask(self.width, self.arity, pairs)
+        return chain_query(self.width, self.arity, pairs)
 
     @property
     def arity(self) -> int | None:

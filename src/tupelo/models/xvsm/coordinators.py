@@ -331,11 +331,7 @@ class LindaCoordinator(_ByArrival):
     speaks = LindaSelector
 
     def __init__(
-        self,
-        ignore_fields: int = 0,
-        reverse_matching: bool = False,
-        *,
-        name: str | None = None,
+        self, ignore_fields: int = 0, reverse_matching: bool = False, *, name: str | None = None
     ) -> None:
         super().__init__(name=name)
         if type(ignore_fields) is not int or not 0 <= ignore_fields <= IGNORED_MAX:

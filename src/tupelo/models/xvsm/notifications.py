@@ -12,8 +12,8 @@ one by one and in order: taken, destroyed, shifted out, expired, by any API, or 
 container is destroyed. An entry that a transaction takes leaves with the commit; an entry that a
 client elsewhere takes leaves when the client has received it.
 
-An entry for an ActiveCoordinator is reported as written when its work is done: before that, nobody
-can find it.
+An entry for an ActiveCoordinator is reported as written when its work is done: before that, it
+cannot be found.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.entry import thaw
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.aspect_pipeline import AspectPipeline
+    from tupelo.models.xvsm.capi import AnyCapi
 
 logger = logging.getLogger("tupelo")
 
@@ -95,7 +95,7 @@ class Notification(ListenerQueue):
 
     def __init__(
         self,
-        capi: AspectPipeline,
+        capi: AnyCapi,
         container: Container,
         listener: Listener,
         times: int | None,

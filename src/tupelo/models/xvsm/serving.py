@@ -44,20 +44,14 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire as links
 from tupelo.federation.links.reception import SPACES_MAX
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
-from tupelo.models.xvsm.active import HandedOut, active_of
-from tupelo.models.xvsm.aspect_pipeline import seconds
+from tupelo.models.xvsm.active import AssignedTask, active_of
 from tupelo.models.xvsm.aspects import Point, Registration
-from tupelo.models.xvsm.capi import AsyncCapi
+from tupelo.models.xvsm.capi import AsyncCapi, seconds
 from tupelo.models.xvsm.chain import ChainQuery
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import ContainerRow, Embedded, error_of_closed
 from tupelo.models.xvsm.notifications import Notification, NotificationReport, check_operations
-from tupelo.models.xvsm.selectors import (
-    REPEATABLE_READ,
-    IsolationLevel,
-    LindaSelector,
-    Selector,
-)
+from tupelo.models.xvsm.selectors import REPEATABLE_READ, IsolationLevel, LindaSelector, Selector
 from tupelo.models.xvsm.wire import (
     FROM_WIRE,
     GATE,
@@ -104,9 +98,8 @@ SiteTxn = SharedTransaction | None
 class ServingCapi(AsyncCapi):
     """The Capi of one client; entries may be of classes that are unknown here."""
 
-    def __init__(self, site: SiteService, context: dict[str, Any]) -> None:
-        super().__init__(site.embedded)
-        self._site = site
+    def __init__(self, embedded: Embedded, context: dict[str, Any]) -> None:
+        super().__init__(embedded)
         self._context = context
 
     async def _do(self, work: Callable[[], Any]) -> Any:
@@ -134,12 +127,12 @@ class SiteClient:
 
     def __init__(self, site: SiteService, caller: Caller) -> None:
         self.caller = caller
-        self.capi = ServingCapi(site, {})
+        self.capi = ServingCapi(site.embedded, {})
         self.holder = Holder("client", caller.agent, caller.session)
         self.gone = False
         self.transactions: dict[str, SharedTransaction] = {}
         self.watches: dict[int, Notification] = {}
-        self.tasks: dict[int, HandedOut] = {}
+        self.tasks: dict[int, AssignedTask] = {}
         self.written: dict[tuple[str, bool, int], CoreEntry] = {}
         self._written_max = WRITTEN_MAX
         self._settling: set[asyncio.Future[object]] = set()
@@ -238,7 +231,11 @@ class SiteService:
         if client is None:
             client = self._clients[caller.session] = SiteClient(self, caller)
         *sent, context = parts(message.args, method.sent + 1)
-        capi = client.capi if context is None else ServingCapi(self, context_from_wire(context))
+        capi = (
+            client.capi
+            if context is None
+            else ServingCapi(self.embedded, context_from_wire(context))
+        )
         await client.settled()
         call = SiteCall(client, capi, message)
         args: list[Any] = []
@@ -456,12 +453,9 @@ class SiteService:
         port = container.port
         delivery: Delivery | None = None
         try:
-            if question.one and question.first is not None:
-                first = question.query(port, True, 0, None, first=True, known=False)
-                delivery = await port.reserve(first, holder)
-            if delivery is None:
-                asked = question.query(port, True, wait, None, known=False)
-                delivery = await port.reserve(asked, holder)
+            for query in question.queries(port, True, wait, None, known=False):
+                if (delivery := await port.reserve(query, holder)) is not None:
+                    break
         except SpaceClosed as error:
             raise error_of_closed(container, error) from None
         if delivery is None:
@@ -485,7 +479,7 @@ class SiteService:
         functions = listed(names)
         if not 0 < len(functions) <= FUNCTIONS_MAX or {*map(type, functions)} != {str}:
             raise BadArgument("functions", f"1 to {FUNCTIONS_MAX} names", functions)
-        task = await active_of(container).hand_out(functions, seconds(wait))
+        task = await active_of(container).assign(functions, seconds(wait))
         if task is None:
             return None
         if client.gone:
@@ -545,7 +539,7 @@ class SiteService:
         client = call.client
         client.require_room()
         points = check_operations(tuple(listed(operations)), every_removal)
-        watch = Notification(call.capi, container, _nobody, None, every_removal)
+        watch = Notification(call.capi, container, _ignore_report, None, every_removal)
         await call.capi._notify(watch, points, calls=False)
         self._count += 1
         client.watches[self._count] = watch
@@ -661,13 +655,11 @@ async def fetch(
     **how: bool,
 ) -> list[CoreEntry]:
     """The entries that the space of a container returns, as they are stored."""
-    port = container.port
-    if question.one and question.first is not None and not how:
-        first = question.query(port, take, 0, txn, first=True, known=False)
-        entries = await port.fetch(first)
-        if entries:
-            return entries
-    return await port.fetch(question.query(port, take, wait, txn, known=False, **how))
+    found: list[CoreEntry] = []
+    for query in question.queries(container.port, take, wait, txn, known=False, **how):
+        if found := await container.port.fetch(query):
+            break
+    return found
 
 
 def _encoded(container: Container, entry: CoreEntry) -> Any:
@@ -694,7 +686,7 @@ def _pack(report: NotificationReport, bytes_max: int) -> bytes | None:
     return content if len(content) <= bytes_max else None
 
 
-def _nobody(*report: Any) -> None:
+def _ignore_report(*report: Any) -> None:
     """The listener of a notification whose reports the client fetches."""
 
 

@@ -149,11 +149,7 @@ class RemoteNotification(ListenerQueue):
     """A notification of a container elsewhere. It ends with its link; then `error` is set."""
 
     def __init__(
-        self,
-        site: Site,
-        container: RemoteContainer,
-        listener: Listener,
-        times: int | None,
+        self, site: Site, container: RemoteContainer, listener: Listener, times: int | None
     ) -> None:
         super().__init__(site.connection.is_async, listener, times)
         self.container = container

@@ -14,6 +14,7 @@ import pytest
 
 import tupelo
 from tests.conftest import until_true
+from tests.models.classes import forget, learn
 from tests.models.javaspaces.remote.conftest import bare
 from tupelo.errors import (
     BadArgument,
@@ -190,16 +191,16 @@ def test_classes_that_the_host_does_not_know(town, registrar, monkeypatch):
     name = kind.name_of(Secret)
     events: list[Any] = []
     registrar.notify(None, ALL, events.append)
-    monkeypatch.delitem(kind._class_of_name, name, raising=False)
+    forget(monkeypatch, Secret)
     registration = registrar.register(item(JOBS, Secret("main", 1, [7]), Name("a")), 60)
-    monkeypatch.delitem(kind._class_of_name, name)
+    forget(monkeypatch, Secret)
     assert town.lookup.lookup(like(Place("main", 1))) == JOBS
     (found,) = town.lookup.lookup_all().items
     assert found.attributes == (Name("a"),), "what has no class is left out"
     assert registrar.lookup_all(like(Place(floor=1))).items[0].attributes == (Name("a"),)
     assert registrar.get_entry_classes(like(Name())) == [name]
     registration.modify_attributes([Place()], [Place(floor=9)])
-    monkeypatch.setitem(kind._class_of_name, name, Secret)
+    learn(monkeypatch, Secret)
     assert registration.attributes == (Secret("main", 9, [7]), Name("a"))
     assert registrar.get_entry_classes(like(Name())) == [Secret]
     until_true(lambda: len(events) == 2)

@@ -13,6 +13,7 @@ import pytest
 
 import tupelo
 from tests.conftest import Call, until_true
+from tests.models.classes import forget, learn
 from tests.models.javaspaces.doors import Target, fetched
 from tests.models.javaspaces.remote.conftest import bare
 from tupelo.errors import (
@@ -38,7 +39,6 @@ from tupelo.models.javaspaces import (
     offer,
 )
 from tupelo.space.dual_api import run_sync
-from tupelo.values import kind
 
 ALL = 7
 
@@ -92,16 +92,14 @@ class ServiceEntryLike:
 
 def test_classes_that_the_host_does_not_know(town, mailbox, monkeypatch):
     registration = mailbox.register(60)
-    name = kind.name_of(ServiceEntryLike)
     kept = AvailabilityEvent("source", 7, 1, None, ServiceEntryLike("b"))
     registration.listener.notify(kept)
-    monkeypatch.delitem(kind._class_of_name, name)
-    monkeypatch.setattr(kind, "_find_class", lambda name: None)
+    forget(monkeypatch, ServiceEntryLike)
     (there,) = town.mailbox.registrations()
     assert there.pending == 1, "the host keeps what it cannot build"
     with pytest.raises(tupelo.errors.UnknownType):
         registration.get_remote_events().next()
-    monkeypatch.setitem(kind._class_of_name, name, ServiceEntryLike)
+    learn(monkeypatch, ServiceEntryLike)
     assert registration.get_remote_events().next(5) == kept, "and it is not lost"
 
 

@@ -336,7 +336,7 @@ class EventPump:
                 )
                 for one in listed(fetched):
                     self._received, tag, payload = parts(one, 3)
-                    self._bring(tag, payload)
+                    self._pass_on(tag, payload)
         except LeaseLost:
             self._end(None)
         except TupeloError as error:
@@ -351,7 +351,7 @@ class EventPump:
             self._running = bool(self._listeners) and not self._stopped
             return self._running
 
-    def _bring(self, tag: Any, payload: Any) -> None:
+    def _pass_on(self, tag: Any, payload: Any) -> None:
         listening = self._listeners.get(tag)
         if listening is None:
             return
@@ -505,12 +505,12 @@ class RemoteMailboxRegistration(RemoteLeaseHolder):
         """An iterator over the kept events, the oldest first. Delivery is disabled."""
         check_wait(wait)
         self._stop_delivery()
-        turn = await self._begin()
+        reader_id = await self._begin()
 
         async def close() -> None:
-            await self.ask("end", turn, self._received)
+            await self.ask("end", reader_id, self._received)
 
-        return RemoteEventIterator(partial(self._fetch, turn), close, wait, self.is_async)
+        return RemoteEventIterator(partial(self._fetch, reader_id), close, wait, self.is_async)
 
     @dual_api
     async def enable_delivery(self, target: object) -> None:
@@ -554,7 +554,7 @@ class RemoteMailboxRegistration(RemoteLeaseHolder):
     async def _begin(self) -> str:
         return str(await self.ask("begin", self._received))
 
-    async def _fetch(self, turn: str, timeout: float | None) -> RemoteEvent | None:
+    async def _fetch(self, reader_id: str, timeout: float | None) -> RemoteEvent | None:
         """The next event; None if there was none in time. Long waits are split into several
         calls."""
         clock = self._service.clock
@@ -563,7 +563,7 @@ class RemoteMailboxRegistration(RemoteLeaseHolder):
             left = FETCH_SECONDS if until is None else max(0.0, until - clock.now())
             wait = min(left, FETCH_SECONDS)
             try:
-                fetched = await self.ask("next", turn, self._received, wait=wait)
+                fetched = await self.ask("next", reader_id, self._received, wait=wait)
             except LeaseLost as error:
                 raise InvalidIterator("the mailbox registration is gone") from error
             if fetched is not None:
@@ -586,17 +586,17 @@ class _RemoteStore:
     """The events of a registration elsewhere, as the store of an EventSender."""
 
     def __init__(
-        self, registration: RemoteMailboxRegistration, notifier: Notifier, turn: str
+        self, registration: RemoteMailboxRegistration, notifier: Notifier, reader_id: str
     ) -> None:
         self._registration = registration
         self._notifier = notifier
-        self._turn = turn
+        self._reader_id = reader_id
         self._before = 0
         self._out: RemoteEvent | None = None
 
     async def fetch(self) -> RemoteEvent | None:
         self._before = self._registration._received
-        self._out = await self._registration._fetch(self._turn, None)
+        self._out = await self._registration._fetch(self._reader_id, None)
         return self._out
 
     def delivered(self) -> None:
@@ -606,7 +606,7 @@ class _RemoteStore:
         """The event counts as not received, and is in the mailbox again."""
         self._registration._received = self._before
         if not self._notifier.cancelled:  # otherwise another reader has begun
-            self._turn = await self._registration._begin()
+            self._reader_id = await self._registration._begin()
 
     async def unwanted(self) -> bool:
         await self._registration.refuse(sources_of(self._out))

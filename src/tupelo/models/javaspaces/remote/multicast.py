@@ -181,7 +181,7 @@ class LookupDiscovery(ClosingHandle):
         try:
             info = self._zeroconf.get_service_info(SERVICE_TYPE, name, _ANSWER_MILLISECONDS)
             if info is None:
-                raise ValueError("nobody answers for it")
+                raise ValueError("no host answers for it")
             found = _understood(name, info)
         except Exception as error:  # whatever zeroconf raises for malformed announcements
             if not self._closed:
