@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from benchmarks.elsewhere import Elsewhere, run_store
 from benchmarks.measure import Line, Settings, Target, compare, require
 from benchmarks.report import OUT
 from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.logs.segments import MANIFEST, Archive, compact, seal
 from tupelo.pipeline.schema import COLUMNS, TIME, build
 
@@ -471,7 +472,7 @@ def fields(i: int) -> Fields:
     return _WHAT[i % len(_WHAT)], i, i * 2_654_435_761 % 2**32 / 7, f"image-{i}.png"
 
 
-class MadeLog:
+class MadeLog(Log):
     """A generated log: entries are written, and taken a little later in the same order. It is
     sealed like any other log."""
 
@@ -485,7 +486,9 @@ class MadeLog:
     def bounds(self) -> tuple[int, int]:
         return 1, self._count
 
-    def batches(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, first: int, last: int, columns: Sequence[str], entry: object
+    ) -> Iterator[pa.RecordBatch]:
         for start in range(first, last + 1, _ROWS):
             yield self._batch(np.arange(start, min(last, start + _ROWS - 1) + 1))
 

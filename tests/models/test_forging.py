@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from pyroaring import BitMap64
 
-from tests.models.event_heap.room import Room, meet
-from tests.models.melon.garden import Bed, Garden, play
+from tests.models.event_heap.world import HeapWorld, meet
+from tests.models.melon.world import MelonHost, MelonWorld, play
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.feeds import replication_of
@@ -158,18 +158,18 @@ def is_refused(caplog: Any) -> bool:
 # MELON
 
 
-def copies_at(bed: Bed, source: str) -> list[Any]:
-    feed = bed.message_store.feed
+def copies_at(member: MelonHost, source: str) -> list[Any]:
+    feed = member.message_store.feed
     assert feed is not None
     streams = [one for one in feed.exchange.streams.values() if host_of(one.source) == source]
     return [entry.fields[:2] for one in streams for entry in one.items.values()]
 
 
-async def written_at_a_and_held_at_b(garden: Garden) -> list[Any]:
-    a, b = garden["a"], garden["b"]
-    await garden.parted("ab", "c")
+async def written_at_a_and_held_at_b(world: MelonWorld) -> list[Any]:
+    a, b = world["a"], world["b"]
+    await world.parted("ab", "c")
     await a.write(*(("n", number) for number in range(3)))
-    await garden.until(lambda: len(copies_at(b, a.id)) == 3)
+    await world.until(lambda: len(copies_at(b, a.id)) == 3)
     return copies_at(b, a.id)
 
 
@@ -177,17 +177,17 @@ async def written_at_a_and_held_at_b(garden: Garden) -> list[Any]:
 def test_melon_reads_nothing_that_a_partner_has_forged(lie, caplog):
     caplog.set_level(logging.WARNING, "tupelo")
 
-    async def scene(garden: Garden) -> None:
-        a, c = garden["a"], garden["c"]
-        written = await written_at_a_and_held_at_b(garden)
-        lie_at(garden["b"].core, a.id, lie)
-        await garden.parted("a", "bc")
-        await garden.met("bc")
+    async def scene(world: MelonWorld) -> None:
+        a, c = world["a"], world["c"]
+        written = await written_at_a_and_held_at_b(world)
+        lie_at(world["b"].core, a.id, lie)
+        await world.parted("a", "bc")
+        await world.met("bc")
         assert await c.read(("n", int), 5) is None
-        await garden.until(lambda: is_refused(caplog))
+        await world.until(lambda: is_refused(caplog))
         assert copies_at(c, a.id) == []
         # From its source it comes as it is.
-        garden.network.partition("ac", "b")
+        world.network.partition("ac", "b")
         c.dial("a")
         assert await c.read_all(("n", int), 20) == [("n", number) for number in range(3)]
         assert len(written) == 3
@@ -198,14 +198,14 @@ def test_melon_reads_nothing_that_a_partner_has_forged(lie, caplog):
 def test_melon_keeps_what_a_partner_says_was_removed(caplog):
     caplog.set_level(logging.WARNING, "tupelo")
 
-    async def scene(garden: Garden) -> None:
-        a, c = garden["a"], garden["c"]
-        await written_at_a_and_held_at_b(garden)
-        lie_at(garden["b"].core, a.id, remove)
-        await garden.parted("a", "bc")
-        await garden.met("bc")
+    async def scene(world: MelonWorld) -> None:
+        a, c = world["a"], world["c"]
+        await written_at_a_and_held_at_b(world)
+        lie_at(world["b"].core, a.id, remove)
+        await world.parted("a", "bc")
+        await world.met("bc")
         assert await c.read(("n", int), 10) == ("n", 0)
-        await garden.until(lambda: is_refused(caplog))
+        await world.until(lambda: is_refused(caplog))
         assert await c.read_all(("n", int)) == [("n", 1), ("n", 2)]
         assert len(copies_at(c, a.id)) == 3
 
@@ -220,19 +220,19 @@ def folder(request, tmp_path):
     return tmp_path if request.param == "disk" else None
 
 
-async def put_at_a_and_held_at_b(room: Room) -> str:
-    a = room["a"]
-    room.network.partition("ab", "c")
-    await room.until(lambda: not room["c"].citizen.core.peers)
+async def put_at_a_and_held_at_b(world: HeapWorld) -> str:
+    a = world["a"]
+    world.network.partition("ab", "c")
+    await world.until(lambda: not world["c"].citizen.core.peers)
     await a.put(*(Event("e", i=number) for number in range(3)))
-    await room.alike("ab")
-    room.network.partition("a", "bc")
-    await room.until(lambda: a.citizen.id not in room["b"].citizen.core.peers)
+    await world.alike("ab")
+    world.network.partition("a", "bc")
+    await world.until(lambda: a.citizen.id not in world["b"].citizen.core.peers)
     return a.citizen.id
 
 
-def events_at(room: Room, name: str, source: str) -> list[Any]:
-    streams = room[name].replica.feed.exchange.streams.values()
+def events_at(world: HeapWorld, name: str, source: str) -> list[Any]:
+    streams = world[name].replica.feed.exchange.streams.values()
     return [e for one in streams if host_of(one.source) == source for e in one.items.values()]
 
 
@@ -240,18 +240,18 @@ def events_at(room: Room, name: str, source: str) -> list[Any]:
 def test_a_heap_has_no_event_that_a_partner_has_forged(lie, folder, caplog):
     caplog.set_level(logging.WARNING, "tupelo")
 
-    async def scene(room: Room) -> None:
-        await room.together()
-        b, c = room["b"], room["c"]
-        lie_at(b.citizen.core, room["a"].citizen.id, lie)
-        source = await put_at_a_and_held_at_b(room)
+    async def scene(world: HeapWorld) -> None:
+        await world.together()
+        b, c = world["b"], world["c"]
+        lie_at(b.citizen.core, world["a"].citizen.id, lie)
+        source = await put_at_a_and_held_at_b(world)
         await b.put(Event("b", i=0))
-        await room.until(lambda: is_refused(caplog))
-        await room.until(lambda: len(events_at(room, "c", b.citizen.id)) == 1)
-        assert events_at(room, "c", source) == []
-        room.network.partition("ac", "b")
+        await world.until(lambda: is_refused(caplog))
+        await world.until(lambda: len(events_at(world, "c", b.citizen.id)) == 1)
+        assert events_at(world, "c", source) == []
+        world.network.partition("ac", "b")
         c.citizen.dial("a")
-        await room.until(lambda: len(events_at(room, "c", source)) == 3)
+        await world.until(lambda: len(events_at(world, "c", source)) == 3)
         assert sorted(event["i"] for event in await c.do(c.heap.snoop_all(Event("e")))) == [0, 1, 2]
 
     meet(scene, *ROW, identities=True, folder=folder)
@@ -260,15 +260,15 @@ def test_a_heap_has_no_event_that_a_partner_has_forged(lie, folder, caplog):
 def test_a_heap_keeps_the_events_that_a_partner_says_were_removed(folder, caplog):
     caplog.set_level(logging.WARNING, "tupelo")
 
-    async def scene(room: Room) -> None:
-        await room.together()
-        lie_at(room["b"].citizen.core, room["a"].citizen.id, remove)
-        source = await put_at_a_and_held_at_b(room)
-        await room.until(lambda: len(events_at(room, "c", source)) == 3)
-        await room.until(lambda: is_refused(caplog))
-        await room["b"].put(Event("b", i=0))
-        await room.until(lambda: len(events_at(room, "c", room["b"].citizen.id)) == 1)
-        assert len(events_at(room, "c", source)) == 3
+    async def scene(world: HeapWorld) -> None:
+        await world.together()
+        lie_at(world["b"].citizen.core, world["a"].citizen.id, remove)
+        source = await put_at_a_and_held_at_b(world)
+        await world.until(lambda: len(events_at(world, "c", source)) == 3)
+        await world.until(lambda: is_refused(caplog))
+        await world["b"].put(Event("b", i=0))
+        await world.until(lambda: len(events_at(world, "c", world["b"].citizen.id)) == 1)
+        assert len(events_at(world, "c", source)) == 3
 
     meet(scene, *ROW, identities=True, folder=folder)
 
@@ -276,32 +276,32 @@ def test_a_heap_keeps_the_events_that_a_partner_says_were_removed(folder, caplog
 def test_removals_that_the_source_has_signed_are_heeded_through_others(folder):
     """b hears of them, restarts if it has a disk, and tells c while a is away."""
 
-    async def scene(room: Room) -> None:
-        await room.together()
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        await world.together()
+        a, b = world["a"], world["b"]
         await a.put(*(Event("e", i=number) for number in range(3)))
-        await room.together()
-        room.network.partition("ab", "c")
-        await room.until(lambda: not room["c"].citizen.core.peers)
+        await world.together()
+        world.network.partition("ab", "c")
+        await world.until(lambda: not world["c"].citizen.core.peers)
         await a.do(a.heap.remove(Event("e", i=1)))
-        await room.alike("ab")
+        await world.alike("ab")
         await a.citizen.crash()
         if folder is not None:
             await b.citizen.crash()
             await b.citizen.start()
             b.begin()
-        room.network.heal()
-        await room.until(lambda: len(events_at(room, "c", a.citizen.id)) == 2)
+        world.network.heal()
+        await world.until(lambda: len(events_at(world, "c", a.citizen.id)) == 2)
 
     meet(scene, *ROW, identities=True, folder=folder)
 
 
 def test_a_host_without_an_identity_signs_nothing_and_is_believed_through_others():
-    async def scene(room: Room) -> None:
-        await room.together()
-        source = await put_at_a_and_held_at_b(room)
-        await room.until(lambda: len(events_at(room, "c", source)) == 3)
-        feed = room["c"].replica.feed
+    async def scene(world: HeapWorld) -> None:
+        await world.together()
+        source = await put_at_a_and_held_at_b(world)
+        await world.until(lambda: len(events_at(world, "c", source)) == 3)
+        feed = world["c"].replica.feed
         assert not any(stream.chunks for stream in feed.exchange.streams.values())
 
     meet(scene, *ROW)
@@ -319,21 +319,21 @@ def unsigned(message: Any) -> Iterable[Any]:
 def test_what_a_source_tells_unsigned_is_believed_of_itself_and_not_passed_on(folder, caplog):
     caplog.set_level(logging.WARNING, "tupelo")
 
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         lie_at(a.citizen.core, a.citizen.id, unsigned)
         await a.put(*(Event("e", i=number) for number in range(3)))
-        await room.until(lambda: len(events_at(room, "b", a.citizen.id)) == 3)
+        await world.until(lambda: len(events_at(world, "b", a.citizen.id)) == 3)
         await a.do(a.heap.remove(Event("e", i=1)))
-        await room.until(lambda: len(events_at(room, "b", a.citizen.id)) == 2)
+        await world.until(lambda: len(events_at(world, "b", a.citizen.id)) == 2)
         if folder is not None:
             await b.citizen.crash()
             await b.citizen.start()
             b.begin()
-            await room.until(lambda: len(events_at(room, "b", a.citizen.id)) == 2)
+            await world.until(lambda: len(events_at(world, "b", a.citizen.id)) == 2)
         await b.put(Event("b", i=0))
-        await room.until(lambda: len(events_at(room, "c", b.citizen.id)) == 1)
-        assert events_at(room, "c", a.citizen.id) == []
+        await world.until(lambda: len(events_at(world, "c", b.citizen.id)) == 1)
+        assert events_at(world, "c", a.citizen.id) == []
         assert not is_refused(caplog)
 
     meet(scene, *ROW, identities=True, folder=folder)

@@ -18,7 +18,7 @@ import pytest
 
 import tupelo
 from tests.conftest import Call, seeds, until_true
-from tests.models.melon.garden import Bed, Garden, play
+from tests.models.melon.world import MelonHost, MelonWorld, play
 from tupelo import Access, Host, aio, entry
 from tupelo.errors import (
     AccessError,
@@ -621,15 +621,15 @@ def test_a_call_is_made_once_or_says_what_is_known_of_it(seed: int) -> None:
     entries: Counter[str] = Counter()
     outcomes: dict[str, Any] = {}
 
-    async def open_rpc(bed: Bed) -> Rpc:
-        rpc = Rpc(bed.host)
+    async def open_rpc(member: MelonHost) -> Rpc:
+        rpc = Rpc(member.host)
         await rpc.export(Ledger(entries, rng))
         return rpc
 
-    async def caller(bed: Bed, rpc: Rpc) -> None:
-        life = bed.lives
+    async def caller(member: MelonHost, rpc: Rpc) -> None:
+        life = member.lives
         for number in range(100):
-            text = f"{bed.name}{life}.{number}"
+            text = f"{member.name}{life}.{number}"
             await asyncio.sleep(rng.random())
             try:
                 group = await rpc.find_all(Ledger)
@@ -640,37 +640,36 @@ def test_a_call_is_made_once_or_says_what_is_known_of_it(seed: int) -> None:
             except TupeloError as error:
                 outcomes[text] = error
 
-    async def scene(garden: Garden) -> None:
+    async def scene(world: MelonWorld) -> None:
         callers = [
-            bed.do(caller(bed, await bed.do(open_rpc(bed)))) for bed in garden.hosts.values()
+            member.do(caller(member, await member.do(open_rpc(member))))
+            for member in world.hosts.values()
         ]
         for _ in range(12):
             await asyncio.sleep(rng.uniform(0.5, 4))
             match rng.choice(("part", "heal", "crash")):
                 case "part":
-                    names = [*garden.hosts]
+                    names = [*world.hosts]
                     rng.shuffle(names)
-                    garden.network.partition(names[:2], names[2:])
+                    world.network.partition(names[:2], names[2:])
                 case "heal":
-                    garden.network.heal()
+                    world.network.heal()
                 case "crash":
-                    bed = garden[rng.choice("abcd")]
-                    await bed.crash()
-                    await bed.start()
-                    callers.append(bed.do(caller(bed, await bed.do(open_rpc(bed)))))
-        garden.network.heal()
+                    member = world[rng.choice("abcd")]
+                    await member.crash()
+                    await member.start()
+                    callers.append(member.do(caller(member, await member.do(open_rpc(member)))))
+        world.network.heal()
         await asyncio.gather(*callers, return_exceptions=True)  # Some were killed.
-        registries = [registry_of(bed.core, "rpc") for bed in garden.hosts.values()]
-        await garden.until(lambda: all(not one.awaited for one in registries), "nobody waits")
-        await garden.until(lambda: all(one.running == 0 for one in registries), "nothing runs")
-        await garden.until(
-            lambda: all(len(one.broker.hosts) == 4 for one in registries), "all meet"
-        )
-        for bed in garden.hosts.values():
-            assert bed.life is not None
-            rpc = bed.life.call(partial(Rpc, bed.host))
-            group = await bed.do(rpc.find_all(Ledger))
-            result = await bed.do(group.invoke("note", f"last of {bed.name}"))
+        registries = [registry_of(member.core, "rpc") for member in world.hosts.values()]
+        await world.until(lambda: all(not one.awaited for one in registries), "nobody waits")
+        await world.until(lambda: all(one.running == 0 for one in registries), "nothing runs")
+        await world.until(lambda: all(len(one.broker.hosts) == 4 for one in registries), "all meet")
+        for member in world.hosts.values():
+            assert member.life is not None
+            rpc = member.life.call(partial(Rpc, member.host))
+            group = await member.do(rpc.find_all(Ledger))
+            result = await member.do(group.invoke("note", f"last of {member.name}"))
             assert len(result.results) == 4 and not result.errors
 
     play(scene, *EDGES, seed=seed + 1)

@@ -301,7 +301,7 @@ def test_the_command_seals_files_folders_and_hosts(company, tmp_path, folder):
     host = company.host("one", path=tmp_path / "one")
     fill(host.space("jobs"), 5)
     code, said = run(tmp_path / "one", tmp_path / "alone.tupelo", "--to", folder)
-    assert code == 0 and "'jobs' of" in said and "'alone' of me: 0 changes" in said
+    assert code == 0 and "'jobs' of one: 5 changes" in said and "'alone' of me: 0 changes" in said
     fill(host.space("jobs"), 5)
     code, said = run(f"tupelo://{host.address}/jobs", "--to", folder)
     assert code == 0 and f"'jobs' of {host.id}: 5 changes in 1 segments, sealed up to 10" in said

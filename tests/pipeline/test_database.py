@@ -16,10 +16,11 @@ import pytest
 import tupelo
 from tests.kinds import call_now, database_url, space_url
 from tupelo.errors import BadArgument, LogTrimmed, PipelineError
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.logs.segments import seal
 from tupelo.pipeline.schema import COLUMNS
 from tupelo.pipeline.source.living import living
-from tupelo.pipeline.source.locations import JoinedLog, LogLike, resolve
+from tupelo.pipeline.source.locations import JoinedLog, resolve
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.postgres.connect import open_space
 
@@ -73,7 +74,7 @@ class Pair:
                 if what == "abort":
                     txn.abort()
 
-    def logs(self, **options: str) -> list[LogLike]:
+    def logs(self, **options: str) -> list[Log]:
         """The log in the database, and that in the file."""
         paths = (self.url, str(self.file))
         return [log for p in paths for log in resolve(ReadOptions.read({"path": p, **options}))]
@@ -103,11 +104,11 @@ def rows(batches: Any) -> list[dict[str, Any]]:
     return found
 
 
-def read(log: LogLike) -> list[dict[str, Any]]:
+def read(log: Log) -> list[dict[str, Any]]:
     return rows(log.batches(*log.bounds()))
 
 
-def there_at(log: LogLike, moment: Any) -> list[dict[str, Any]]:
+def there_at(log: Log, moment: Any) -> list[dict[str, Any]]:
     return rows(living(log, moment, COLUMNS, None))
 
 
@@ -196,7 +197,7 @@ def test_a_space_that_was_made_anew_is_another_log(pair):
 
 
 def test_a_batch_is_as_large_as_its_entries_allow(pair, monkeypatch):
-    monkeypatch.setattr("tupelo.pipeline.logs.journal.BYTES", 400_000)
+    monkeypatch.setattr("tupelo.pipeline.logs.log.BATCH_BYTES", 400_000)
     pair.there.write_all([("job", n, b"x" * 4_000) for n in range(1_000)])
     (ours, _) = pair.logs()
     assert ours.bounds() == (1, 1_000)

@@ -184,6 +184,15 @@ def test_every_column_is_described(logs):
     assert tables.listed().column("table").to_pylist() == ["changes", "entries", "jobs"]
 
 
+def test_tables_are_listed_with_the_names_of_their_hosts(tmp_path):
+    with tupelo.Host("kitchen", path=tmp_path / "kitchen") as host:
+        host.space("jobs").write_all([("job", 1), ("job", 2)])
+    place = str(tmp_path / "kitchen")
+    listed = {row["table"]: row for row in Tables([place], {}).listed().to_pylist()}
+    assert listed["jobs"] == {"table": "jobs", "changes": 2, "hosts": "kitchen", "logs": place}
+    assert listed["changes"]["changes"] > 2 and listed["entries"]["changes"] is None
+
+
 # Entries
 
 

@@ -187,7 +187,7 @@ def test_files_of_older_formats_can_be_read_and_stay_what_they_are(path, form, l
 
 
 def test_large_entries_come_in_small_batches(path, monkeypatch):
-    monkeypatch.setattr(journal, "BYTES", 100_000)
+    monkeypatch.setattr("tupelo.pipeline.logs.log.BATCH_BYTES", 100_000)
     with tupelo.Space("jobs", path=path, durability="process") as space:
         space.write_all([("n", bytes(10_000)) for _ in range(600)])
     log = JournalLog(path)

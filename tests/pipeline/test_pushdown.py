@@ -8,7 +8,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import tupelo
 from tupelo.pipeline.source.datasource import PushingSource, TupeloSource
-from tupelo.pipeline.source.pushdown import is_later, is_right, keeps_filters_apart
+from tupelo.pipeline.source.filters import is_later, is_right, keeps_filters_apart
 
 
 def test_the_guard_knows_this_spark(spark):

@@ -429,6 +429,8 @@ def change_manifest(archive: Path, change: Callable[[Any], object]) -> None:
         ),
         (lambda said: said.update(space="other"), CorruptSegment),
         (lambda said: said.update(host="you"), CorruptSegment),
+        (lambda said: said["segments"][0].update(kinds={"written": 999}), CorruptSegment),
+        (lambda said: said["segments"][0]["kinds"].update(read=0), CorruptSegment),
         (lambda said: _reach(said, 2**60), CorruptSegment),
     ],
 )
@@ -460,6 +462,15 @@ def test_a_segment_of_another_log_is_told(sealed, archive, tmp_path):
 def test_a_manifest_that_is_no_json_is_told(sealed, archive):
     (archive / "host=me/space=jobs" / MANIFEST).write_text("{")
     with pytest.raises(CorruptSegment, match=MANIFEST):
+        Archive(archive).logs()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_manifest_that_is_no_file_is_not_opened(sealed, archive, make):
+    place = archive / "host=me/space=jobs" / MANIFEST
+    place.unlink()
+    make(place)
+    with pytest.raises(CorruptSegment, match="it is not a file"):
         Archive(archive).logs()
 
 
@@ -499,16 +510,13 @@ def test_what_a_killed_one_left_is_swept(space, log, archive):
 def test_two_do_not_seal_one_log_at_once(space, log, archive):
     fill(space, 10)
 
-    class Slow:
-        host, space, id = log.host, log.space, log.id
-        bounds = log.bounds
-
-        def batches(self, first, last):
+    class Slow(JournalLog):
+        def _read(self, *asked):
             with pytest.raises(PipelineError, match="being sealed by another"):
                 seal(log, archive)
-            yield from log.batches(first, last)
+            return super()._read(*asked)
 
-    assert len(seal(Slow(), archive)) == 1
+    assert len(seal(Slow(log.path), archive)) == 1
     assert positions(the_log(archive)) == list(range(1, 11))
 
 

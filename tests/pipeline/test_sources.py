@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -25,9 +24,10 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.logs.segments import seal
 from tupelo.pipeline.source.filters import RowFilter
-from tupelo.pipeline.source.locations import JoinedLog, LogLike, LogPart, by_name, name_of, resolve
+from tupelo.pipeline.source.locations import JoinedLog, LogPart, by_name, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.reading import TASKS_MAX, Rows, TableReader, parts_of, tasks_of
 from tupelo.space.dual_api import run_sync
@@ -40,11 +40,11 @@ def company():
     company.close()
 
 
-def logs_at(*paths: Any, **options: str) -> list[LogLike]:
+def logs_at(*paths: Any, **options: str) -> list[Log]:
     return resolve(ReadOptions.read({"paths": json.dumps([str(p) for p in paths]), **options}))
 
 
-def positions(log: LogLike, first: int | None = None, last: int | None = None) -> list[int]:
+def positions(log: Log, first: int | None = None, last: int | None = None) -> list[int]:
     """The positions that are read, from a log that has been to another process."""
     low, high = log.bounds()
     log = pickle.loads(pickle.dumps(log))
@@ -201,7 +201,7 @@ def test_a_position_of_no_log_is_refused(tmp_path):
         read_after(path, after='{"me/jobs": 0, "me/jbos": 6}')
 
 
-class Boasting:
+class Boasting(Log):
     """A log that says what it likes of itself."""
 
     host, space, id = "me", "jobs", "x"
@@ -211,9 +211,6 @@ class Boasting:
 
     def bounds(self) -> tuple[int, int]:
         return self._bounds
-
-    def batches(self, *args: Any) -> Iterator[Any]:
-        return iter(())
 
 
 @pytest.mark.parametrize("bounds", [(1, 2**62), (5, 3), (0, 4), (-(2**63), 2**63 - 1)])

@@ -94,6 +94,24 @@ def test_without_pyspark_it_is_said_what_to_install(monkeypatch):
         pipeline.session()
 
 
+def test_commands_refuse_a_log_before_they_start_spark(tmp_path):
+    """In a process of their own: in this one there may be a session."""
+    program = """
+from typer.testing import CliRunner
+from tupelo.pipeline import TITLES
+from tupelo.pipeline.commands.pipeline import app
+for name in TITLES:
+    print(name, CliRunner().invoke(app, [name, "nowhere"]).stderr, end="")
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    expected = "tupelo: LOG must be a space's file, a host's folder or an archive, not"
+    assert found.stdout.splitlines() == [
+        f"{name} {expected} '{tmp_path / 'nowhere'}'" for name in pipeline.TITLES
+    ], found.stderr
+
+
 def test_without_what_spark_connect_needs_it_is_said_what_to_install(tmp_path):
     program = tmp_path / "program.py"
     without = "import sys; sys.modules['grpc'] = None"

@@ -16,9 +16,7 @@ from pyspark.sql import functions as f
 
 from tupelo.errors import BadArgument
 from tupelo.federation.names import PRESENCE
-from tupelo.pipeline.jobs.measures import seconds_of
-from tupelo.pipeline.jobs.owner import entry_kind
-from tupelo.pipeline.jobs.stays import of_kind
+from tupelo.pipeline.jobs.columns import STAY, entry_kind, of_kind, seconds_of
 from tupelo.space.capacity import SUNK
 from tupelo.values.change import ENDINGS
 from tupelo.values.kind import entry
@@ -125,16 +123,15 @@ def _quiet(changes: DataFrame, seconds: int) -> DataFrame:
 def _slow(changes: DataFrame, seconds: int, limit: float) -> DataFrame:
     """An entry that has not been taken when it is there for twice the limit counts as if it had
     been taken then: the stream need not remember it any longer."""
-    stay = ("host", "space", "arrival")
     longest = 2 * limit
     written = changes.where(of_kind("written")).select(
-        *stay, f.col("time").alias("written_at"), entry_kind().alias("subject")
+        *STAY, f.col("time").alias("written_at"), entry_kind().alias("subject")
     )
     taken = changes.where(of_kind("taken")).select(
-        *(f.col(name).alias(f"taken_{name}") for name in stay), f.col("time").alias("taken_at")
+        *(f.col(name).alias(f"taken_{name}") for name in STAY), f.col("time").alias("taken_at")
     )
     same = reduce(
-        lambda one, other: one & other, (f.col(name) == f.col(f"taken_{name}") for name in stay)
+        lambda one, other: one & other, (f.col(name) == f.col(f"taken_{name}") for name in STAY)
     )
     in_time = (f.col("taken_at") >= f.col("written_at")) & (
         f.col("taken_at") <= f.col("written_at") + f.expr(f"interval {longest:f} seconds")

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from tupelo.postgres.handles import PostgresTransaction
     from tupelo.postgres.space import PostgresSpace
 
-"""The stored form of an entry."""
-
 _SCALARS: dict[type[spark.DataType], type] = {
     spark.StringType: str,
     spark.ByteType: int,

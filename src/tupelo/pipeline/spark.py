@@ -28,7 +28,7 @@ import tupelo
 from tupelo.errors import NoJava, PipelineError
 from tupelo.federation.links.address import is_loopback
 from tupelo.pipeline.source.datasource import PushingSource, TupeloSource
-from tupelo.pipeline.source.pushdown import is_right
+from tupelo.pipeline.source.filters import is_right
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,30 +6,30 @@ import asyncio
 
 import pytest
 
-from tests.models.event_heap.room import Person, Room, meet
+from tests.models.event_heap.world import HeapHost, HeapWorld, meet
 from tupelo import ANY
 from tupelo.errors import BadArgument
 from tupelo.models.event_heap import Bridge, Event, EventHeap
 
 
-def heap_of(person: Person, name: str) -> EventHeap:
-    assert person.citizen.life is not None
-    return person.citizen.life.call(lambda: EventHeap(person.host, name))
+def heap_of(member: HeapHost, name: str) -> EventHeap:
+    assert member.citizen.life is not None
+    return member.citizen.life.call(lambda: EventHeap(member.host, name))
 
 
-def bridge(person: Person, a: str, b: str, template: object = ANY, both: bool = False) -> Bridge:
-    assert person.citizen.life is not None
-    heaps = heap_of(person, a), heap_of(person, b)
-    return person.citizen.life.call(lambda: Bridge(*heaps, template, both=both))
+def bridge(member: HeapHost, a: str, b: str, template: object = ANY, both: bool = False) -> Bridge:
+    assert member.citizen.life is not None
+    heaps = heap_of(member, a), heap_of(member, b)
+    return member.citizen.life.call(lambda: Bridge(*heaps, template, both=both))
 
 
-async def numbers(person: Person, name: str) -> list[int]:
-    return [event["i"] for event in await person.do(heap_of(person, name).get_all())]
+async def numbers(member: HeapHost, name: str) -> list[int]:
+    return [event["i"] for event in await member.do(heap_of(member, name).get_all())]
 
 
 def test_everything_or_what_matches_is_carried():
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         for name in ("all", "some"):
             heap_of(b, name)
         await a.put(Event("n", i=1))
@@ -54,8 +54,8 @@ def test_everything_or_what_matches_is_carried():
 
 
 def test_both_ways_and_rings_and_side_by_side():
-    async def scene(room: Room) -> None:
-        a, b, c = (room[name] for name in "abc")
+    async def scene(world: HeapWorld) -> None:
+        a, b, c = (world[name] for name in "abc")
         bridge(a, "board", "two", both=True)
         bridge(b, "two", "three", both=True)
         bridge(c, "three", "board", both=True)
@@ -65,28 +65,28 @@ def test_both_ways_and_rings_and_side_by_side():
         await b.do(heap_of(b, "two").put(Event("n", i=2)))
         await c.do(heap_of(c, "three").put(Event("n", i=3)))
         await asyncio.sleep(10)
-        for person, names in ((a, ("board", "two")), (b, ("two", "three")), (c, ("three",))):
+        for member, names in ((a, ("board", "two")), (b, ("two", "three")), (c, ("three",))):
             for name in names:
-                assert sorted(await numbers(person, name)) == [1, 2, 3], name
-        counts = [len(person.replica.feed.marks) for person in (a, b)]
+                assert sorted(await numbers(member, name)) == [1, 2, 3], name
+        counts = [len(member.replica.feed.marks) for member in (a, b)]
         sent = c.citizen.replication.sent.total()
         await asyncio.sleep(20)
-        assert [len(person.replica.feed.marks) for person in (a, b)] == counts
+        assert [len(member.replica.feed.marks) for member in (a, b)] == counts
         assert c.citizen.replication.sent.total() == sent  # Nothing goes round.
 
     meet(scene, "ba", "cb")
 
 
 def test_a_total_view_gives_what_two_bridges_carried_once():
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
-        for person in (a, b):
-            bridge(person, "board", "two")
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
+        for member in (a, b):
+            bridge(member, "board", "two")
         await asyncio.sleep(1)
-        room.network.partition("a", "b")  # So that neither knows what the other has carried.
+        world.network.partition("a", "b")  # So that neither knows what the other has carried.
         await a.put(Event("n", i=1))
         await asyncio.sleep(5)
-        room.network.heal()
+        world.network.heal()
         await b.put(Event("n", i=2))
         await asyncio.sleep(5)
         view = await a.do(heap_of(a, "two").view())
@@ -98,10 +98,10 @@ def test_a_total_view_gives_what_two_bridges_carried_once():
 
 
 def test_a_bridge_joins_two_heaps_of_one_host():
-    async def scene(room: Room) -> None:
+    async def scene(world: HeapWorld) -> None:
         with pytest.raises(BadArgument):
-            Bridge(room["a"].heap, room["b"].heap)
+            Bridge(world["a"].heap, world["b"].heap)
         with pytest.raises(BadArgument):
-            Bridge(room["a"].heap, "other")  # type: ignore[arg-type]
+            Bridge(world["a"].heap, "other")  # type: ignore[arg-type]
 
     meet(scene, "ba")

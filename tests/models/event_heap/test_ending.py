@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.models.event_heap.room import Person, Room, meet
 from tests.models.event_heap.test_views import ROW, open_all, read
+from tests.models.event_heap.world import HeapHost, HeapWorld, meet
 from tupelo.errors import BadArgument, LeaseLost
 from tupelo.federation.replication.tokens import KeptToken
 from tupelo.models.event_heap import Event, EventHeap
@@ -21,9 +21,9 @@ def folder(request, tmp_path):
     return tmp_path if request.param == "disk" else None
 
 
-def left(person: Person) -> list[Any]:
+def left(member: HeapHost) -> list[Any]:
     """What a host keeps of views and shared sessions: but that they have ended, nothing."""
-    replica, core = person.replica, person.citizen.core
+    replica, core = member.replica, member.citizen.core
     items = [
         item for one in replica.system.exchange.streams.values() for item in one.items.values()
     ]
@@ -41,8 +41,8 @@ def left(person: Person) -> list[Any]:
 
 @pytest.mark.parametrize("order", ["none", "source", "total"])
 def test_a_view_is_destroyed_for_everyone(order, folder):
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         first = await a.do(a.heap.view(order=order))
         other = await b.do(b.heap.view(first.id, wait=30.0))
         await b.do(other.put(Event("n", i=1)))
@@ -52,22 +52,22 @@ def test_a_view_is_destroyed_for_everyone(order, folder):
         await a.do(first.destroy())
         with pytest.raises(LeaseLost):
             await waiting
-        for person, view in ((a, first), (b, other)):
+        for member, view in ((a, first), (b, other)):
             with pytest.raises(LeaseLost):
-                await person.do(view.get())
+                await member.do(view.get())
             with pytest.raises(LeaseLost):
-                await person.do(view.put(Event("n", i=2)))
+                await member.do(view.put(Event("n", i=2)))
             with pytest.raises(BadArgument):
-                await person.do(person.heap.view(first.id))
-        await room.together()
-        assert [left(room[name]) for name in "abc"] == [[], [], []]
+                await member.do(member.heap.view(first.id))
+        await world.together()
+        assert [left(world[name]) for name in "abc"] == [[], [], []]
 
     meet(scene, *ROW, folder=folder)
 
 
 def test_a_shared_session_is_destroyed_for_everyone(folder):
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         shared = await a.do((await a.do(a.heap.session())).share())
         mine = await a.do(a.heap.session(shared))
         theirs = await b.do(b.heap.session(shared, wait=30.0))
@@ -80,48 +80,48 @@ def test_a_shared_session_is_destroyed_for_everyone(folder):
             await waiting
         with pytest.raises(BadArgument):
             await b.do(b.heap.session(shared))
-        await room.together()
-        assert [left(room[name]) for name in "abc"] == [[], [], []]
+        await world.together()
+        assert [left(world[name]) for name in "abc"] == [[], [], []]
 
     meet(scene, *ROW, folder=folder)
 
 
 def test_who_was_away_hears_that_it_has_ended(folder):
-    async def scene(room: Room) -> None:
-        views = await open_all(room, "abc")
-        await room["c"].do(views["c"].put(Event("n", i=1)))
-        await room.together()
-        room.network.partition("ab", "c")
-        await room["a"].do(views["a"].destroy())
+    async def scene(world: HeapWorld) -> None:
+        views = await open_all(world, "abc")
+        await world["c"].do(views["c"].put(Event("n", i=1)))
+        await world.together()
+        world.network.partition("ab", "c")
+        await world["a"].do(views["a"].destroy())
         await asyncio.sleep(10)
-        room.network.heal()
-        await room.together()
+        world.network.heal()
+        await world.together()
         with pytest.raises(LeaseLost):
-            await room["c"].do(views["c"].get())
-        assert [left(room[name]) for name in "abc"] == [[], [], []]
+            await world["c"].do(views["c"].get())
+        assert [left(world[name]) for name in "abc"] == [[], [], []]
 
     meet(scene, *ROW, folder=folder)
 
 
 def test_a_view_ends_with_its_last_user(folder):
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         mine = await a.do(a.heap.view(lease=0))
         theirs = await b.do(b.heap.view(mine.id, wait=30.0))
         await b.do(theirs.put(Event("n", i=1)))
-        await room.until(lambda: a.replica.uses._elsewhere == {mine.id}, "a knows the user")
+        await world.until(lambda: a.replica.uses._elsewhere == {mine.id}, "a knows the user")
         await a.do(mine.close())
         await asyncio.sleep(300)
         assert await read(b, theirs, 1) == [1]
         await b.do(theirs.close())
-        await room.until(lambda: [left(room[name]) for name in "abc"] == [[], [], []], "ended")
+        await world.until(lambda: [left(world[name]) for name in "abc"] == [[], [], []], "ended")
 
     meet(scene, *ROW, folder=folder)
 
 
 def test_what_nobody_uses_ends_with_its_lease_and_not_before():
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         view = await a.do(a.heap.view(lease=100.0))
         shared = await a.do((await a.do(a.heap.session())).share(lease=100.0))
         for_ever = await a.do(a.heap.view(lease=None))
@@ -140,8 +140,8 @@ def test_what_nobody_uses_ends_with_its_lease_and_not_before():
             await b.do(b.heap.session(shared))
         await b.do(again.close())
         await asyncio.sleep(300)
-        for person in (a, b):
-            assert list(person.replica.uses.leases) == [for_ever.id]
+        for member in (a, b):
+            assert list(member.replica.uses.leases) == [for_ever.id]
         with pytest.raises(BadArgument):
             await a.do(a.heap.view(view.id))
         assert (await a.do(a.heap.view(for_ever.id))).id == for_ever.id
@@ -150,32 +150,32 @@ def test_what_nobody_uses_ends_with_its_lease_and_not_before():
 
 
 def test_a_view_whose_token_was_lost_with_its_host_ends_as_well():
-    async def scene(room: Room) -> None:
-        view = await room["a"].do(room["a"].heap.view(lease=100.0))
-        await room.together()
-        await room["a"].citizen.crash()
+    async def scene(world: HeapWorld) -> None:
+        view = await world["a"].do(world["a"].heap.view(lease=100.0))
+        await world.together()
+        await world["a"].citizen.crash()
         await asyncio.sleep(300)
-        assert view.id in room["b"].replica.orders.made
-        await room["a"].citizen.start()
-        room["a"].begin()
+        assert view.id in world["b"].replica.orders.made
+        await world["a"].citizen.start()
+        world["a"].begin()
         await asyncio.sleep(300)
         for name in "abc":
-            assert not room[name].replica.uses.leases
+            assert not world[name].replica.uses.leases
 
     meet(scene, *ROW)
 
 
 def test_a_view_that_nobody_uses_gets_no_places_until_somebody_does():
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         views = [await a.do(a.heap.view()) for _ in range(5)]
         for view in views:
             await a.do(view.close())
-        await room.together()
+        await world.together()
         upto = a.replica.system.exchange.own.upto
         await a.put(*[Event("n", i=i) for i in range(10)])
         await b.put(Event("n", i=10))
-        await room.together()
+        await world.together()
         assert a.replica.system.exchange.own.upto == upto
         again = await b.do(b.heap.view(views[0].id))
         assert sorted(await read(b, again, 11)) == list(range(11))
@@ -184,22 +184,22 @@ def test_a_view_that_nobody_uses_gets_no_places_until_somebody_does():
 
 
 def test_a_host_that_comes_back_after_the_end_has_nothing_left(tmp_path):
-    async def scene(room: Room) -> None:
-        views = await open_all(room, "abc")
-        await room["c"].do(views["c"].put(Event("n", i=1)))
-        await room.together()
-        await room["c"].citizen.crash()
-        await room["a"].do(views["a"].destroy())
-        await room["c"].citizen.start()
-        room["c"].begin()
-        await room.until(lambda: [left(room[name]) for name in "abc"] == [[], [], []], "ended")
+    async def scene(world: HeapWorld) -> None:
+        views = await open_all(world, "abc")
+        await world["c"].do(views["c"].put(Event("n", i=1)))
+        await world.together()
+        await world["c"].citizen.crash()
+        await world["a"].do(views["a"].destroy())
+        await world["c"].citizen.start()
+        world["c"].begin()
+        await world.until(lambda: [left(world[name]) for name in "abc"] == [[], [], []], "ended")
 
     meet(scene, *ROW, folder=tmp_path)
 
 
 def test_a_lease_that_cannot_be_is_refused_and_strangers_are_passed_over():
-    async def scene(room: Room) -> None:
-        a = room["a"]
+    async def scene(world: HeapWorld) -> None:
+        a = world["a"]
         session = await a.do(a.heap.session())
         leases: list[Any] = [-1, False, "long"]
         for lease in leases:

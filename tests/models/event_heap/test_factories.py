@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import tupelo
-from tests.models.event_heap.room import HEAP, Room, meet
+from tests.models.event_heap.world import HEAP, HeapWorld, meet
 from tupelo.errors import BadArgument, HeapDestroyed, NotAllowed
 from tupelo.federation.identity.access import Access
 from tupelo.models.event_heap import (
@@ -65,8 +65,8 @@ def test_a_program_elsewhere_asks_a_host_by_events():
 
 
 def test_a_heap_is_made_at_run_time_destroyed_and_made_anew():
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         first = await a.do(EventHeap.create(a.host, "later"))
         second = await b.do(EventHeap.create(b.host, "later"))
         await a.do(first.put(Event("n", i=1)))
@@ -87,21 +87,21 @@ def test_a_heap_is_made_at_run_time_destroyed_and_made_anew():
 
 
 def test_a_heap_that_is_made_anew_has_nothing_of_the_one_before(folder):
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.put(Event("n", i=1))
         old = await a.do(a.heap.view())
         shared = await a.do((await a.do(a.heap.session())).share())
-        await room.together()
+        await world.together()
         await a.do(a.heap.destroy())
         await asyncio.sleep(2)
-        for person in (a, b):
-            again = await person.do(EventHeap.create(person.host, HEAP))
+        for member in (a, b):
+            again = await member.do(EventHeap.create(member.host, HEAP))
             with pytest.raises(BadArgument):
-                await person.do(again.view(old.id))
+                await member.do(again.view(old.id))
             with pytest.raises(BadArgument):
-                await person.do(again.session(shared))
-            assert not person.replica.orders.made
+                await member.do(again.session(shared))
+            assert not member.replica.orders.made
         view = await a.do((await a.do(EventHeap.create(a.host, HEAP))).view())
         await a.do(view.put(Event("n", i=2)))
         other = await b.do(again.view(view.id, wait=20.0))
@@ -111,10 +111,10 @@ def test_a_heap_that_is_made_anew_has_nothing_of_the_one_before(folder):
 
 
 def test_what_a_host_that_is_gone_has_said_of_a_heap_is_not_said_of_the_next():
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         old = await a.do(a.heap.view())
-        await room.together()
+        await world.together()
         await a.citizen.crash()  # It cannot take back what it has said.
         await b.do(b.heap.destroy())
         again = await b.do(EventHeap.create(b.host, HEAP))
@@ -125,19 +125,19 @@ def test_what_a_host_that_is_gone_has_said_of_a_heap_is_not_said_of_the_next():
 
 
 def test_who_may_not_take_from_a_host_does_not_destroy_what_is_there(folder):
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         space = a.citizen.core.spaces[HEAP]
         space.access = Access(take=())
         await a.put(Event("n", i=1))
-        await room.together()
+        await world.together()
         with pytest.raises(NotAllowed):
             await b.do(b.heap.destroy())
         assert await b.do(b.heap.snoop()) == Event("n", i=1)
-        room.network.partition("a", "b")
+        world.network.partition("a", "b")
         await asyncio.sleep(5)
         await b.do(b.heap.destroy())  # Who cannot be asked decides when it hears of it.
-        room.network.heal()
+        world.network.heal()
         await asyncio.sleep(5)
         assert await a.do(a.heap.snoop()) == Event("n", i=1)
         await a.put(Event("n", i=2))

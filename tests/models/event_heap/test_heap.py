@@ -9,7 +9,7 @@ from queue import Queue
 import pytest
 
 import tupelo
-from tests.models.event_heap.room import HEAP, Room, meet
+from tests.models.event_heap.world import HEAP, HeapWorld, meet
 from tupelo import ANY, Between, Named
 from tupelo.errors import BadArgument, BadEntry, HeapDestroyed, SourceAway
 from tupelo.models.event_heap import Event, EventHeap
@@ -62,105 +62,105 @@ def test_a_template_names_the_fields_it_cares_for():
 
 
 def test_what_one_puts_all_can_get_once(folder):
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("n", i=1), Event("n", i=2), Stroke(1, 2), ("tuple", 3))
-        assert await room["a"].do(room["a"].heap.get(Event("n"))) == Event("n", i=1)
-        await room.together()
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("n", i=1), Event("n", i=2), Stroke(1, 2), ("tuple", 3))
+        assert await world["a"].do(world["a"].heap.get(Event("n"))) == Event("n", i=1)
+        await world.together()
         for name in "abc":
-            heap = room[name].heap
+            heap = world[name].heap
             rest = [Event("n", i=2), Stroke(1, 2), ("tuple", 3)]
             if name != "a":
                 rest.insert(0, Event("n", i=1))
-            assert await room[name].do(heap.get_all()) == rest
-            assert await room[name].do(heap.get()) is None
-            assert await room[name].do(heap.get_all()) == []
-            assert await room[name].do(heap.snoop(Stroke(x=1))) == Stroke(1, 2)
-            assert len(await room[name].do(heap.snoop_all())) == 4
+            assert await world[name].do(heap.get_all()) == rest
+            assert await world[name].do(heap.get()) is None
+            assert await world[name].do(heap.get_all()) == []
+            assert await world[name].do(heap.snoop(Stroke(x=1))) == Stroke(1, 2)
+            assert len(await world[name].do(heap.snoop_all())) == 4
 
     meet(scene, *ROW, folder=folder)
 
 
 def test_waiting_ends_with_an_event_from_afar_and_with_its_time():
-    async def scene(room: Room) -> None:
-        waiting = room["c"].do(room["c"].heap.wait(Event("late", i=int)))
-        assert await room["b"].do(room["b"].heap.wait(Event("never"), wait=2.0)) is None
-        await room["a"].put(Event("late", i="no"), Event("late", i=1))
+    async def scene(world: HeapWorld) -> None:
+        waiting = world["c"].do(world["c"].heap.wait(Event("late", i=int)))
+        assert await world["b"].do(world["b"].heap.wait(Event("never"), wait=2.0)) is None
+        await world["a"].put(Event("late", i="no"), Event("late", i=1))
         assert await waiting == Event("late", i=1)
 
     meet(scene, *ROW)
 
 
 def test_an_event_has_a_time_to_live_everywhere(folder):
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("short"), ttl=5.0)
-        await room["a"].put(Event("long"))
-        await room.together()
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("short"), ttl=5.0)
+        await world["a"].put(Event("long"))
+        await world.together()
         await asyncio.sleep(6)
         for name in "abc":
-            assert await room[name].do(room[name].heap.get_all()) == [Event("long")]
+            assert await world[name].do(world[name].heap.get_all()) == [Event("long")]
 
     meet(scene, *ROW, folder=folder)
 
 
 def test_an_event_is_removed_once_and_for_all(folder):
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("n", i=1), Event("n", i=2))
-        await room.together()
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("n", i=1), Event("n", i=2))
+        await world.together()
         got = await asyncio.gather(
-            *[room[name].do(room[name].heap.remove(Event("n"))) for name in "abc"]
+            *[world[name].do(world[name].heap.remove(Event("n"))) for name in "abc"]
         )
         values = [event["i"] for event in got if event is not None]
         assert sorted(values) == [1, 2]
-        await room.together()
+        await world.together()
         for name in "abc":
-            assert await room[name].do(room[name].heap.snoop()) is None
-            assert await room[name].do(room[name].heap.remove()) is None
+            assert await world[name].do(world[name].heap.snoop()) is None
+            assert await world[name].do(world[name].heap.remove()) is None
 
     meet(scene, *ROW, folder=folder)
 
 
 def test_what_lives_out_of_reach_can_be_read_but_not_removed():
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("n", i=1))
-        await room["c"].put(Event("m"))
-        await room.together()
-        room.network.partition("a", "bc")
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("n", i=1))
+        await world["c"].put(Event("m"))
+        await world.together()
+        world.network.partition("a", "bc")
         await asyncio.sleep(5)
-        heap = room["c"].heap
-        assert await room["c"].do(heap.get(Event("n"))) == Event("n", i=1)
+        heap = world["c"].heap
+        assert await world["c"].do(heap.get(Event("n"))) == Event("n", i=1)
         with pytest.raises(SourceAway) as raised:
-            await room["c"].do(heap.remove(Event("n")))
+            await world["c"].do(heap.remove(Event("n")))
         assert raised.value.hosts == ["a"]
-        assert await room["c"].do(heap.remove(Event("other"))) is None
-        assert await room["b"].do(room["b"].heap.remove(ANY)) == Event("m")
-        waiting = room["c"].do(heap.wait_to_remove(Event("n"), wait=60.0))
+        assert await world["c"].do(heap.remove(Event("other"))) is None
+        assert await world["b"].do(world["b"].heap.remove(ANY)) == Event("m")
+        waiting = world["c"].do(heap.wait_to_remove(Event("n"), wait=60.0))
         await asyncio.sleep(1)
-        room.network.heal()
+        world.network.heal()
         assert await waiting == Event("n", i=1)
-        await room.together()
-        assert await room["a"].do(room["a"].heap.snoop()) is None
+        await world.together()
+        assert await world["a"].do(world["a"].heap.snoop()) is None
 
     meet(scene, *ROW)
 
 
 def test_a_query_gives_what_is_there_and_what_comes_and_registration_only_that():
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("n", i=1), Event("m"))
-        await room.together()
-        heap = room["b"].heap
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("n", i=1), Event("m"))
+        await world.together()
+        heap = world["b"].heap
         told: list[Event] = []
-        registered = await room["b"].do(heap.register(Event("n"), told.append))
-        query = await room["b"].do(heap.query(Event("n")))
-        await room["c"].put(Event("n", i=2))
-        await room["a"].put(Event("n", i=3))
-        got = [await room["b"].do(query.wait(wait=20.0)) for _ in range(3)]
+        registered = await world["b"].do(heap.register(Event("n"), told.append))
+        query = await world["b"].do(heap.query(Event("n")))
+        await world["c"].put(Event("n", i=2))
+        await world["a"].put(Event("n", i=3))
+        got = [await world["b"].do(query.wait(wait=20.0)) for _ in range(3)]
         assert sorted(event["i"] for event in got) == [1, 2, 3]
-        assert await room["b"].do(query.get()) is None
-        await room.until(lambda: len(told) == 2)
+        assert await world["b"].do(query.get()) is None
+        await world.until(lambda: len(told) == 2)
         assert sorted(event["i"] for event in told) == [2, 3]
-        await room["b"].do(registered.close())
-        await room["a"].put(Event("n", i=4))
-        assert (await room["b"].do(query.wait(wait=20.0)))["i"] == 4
+        await world["b"].do(registered.close())
+        await world["a"].put(Event("n", i=4))
+        assert (await world["b"].do(query.wait(wait=20.0)))["i"] == 4
         await asyncio.sleep(1)
         assert len(told) == 2
 
@@ -168,81 +168,81 @@ def test_a_query_gives_what_is_there_and_what_comes_and_registration_only_that()
 
 
 def test_what_another_door_writes_is_an_event_and_the_other_way_round():
-    async def scene(room: Room) -> None:
-        one = room["a"].citizen
+    async def scene(world: HeapWorld) -> None:
+        one = world["a"].citizen
         space = one.core.spaces["board"].door
         await one.do(space.write(("by", "Linda")))
-        await room["b"].put(Event("n", i=1))
-        await room.together()
-        assert await room["b"].do(room["b"].heap.get(("by", str))) == ("by", "Linda")
+        await world["b"].put(Event("n", i=1))
+        await world.together()
+        assert await world["b"].do(world["b"].heap.get(("by", str))) == ("by", "Linda")
         assert await one.do(space.take(("by", ANY), wait=0)) == ("by", "Linda")
-        await room.together()
-        assert await room["b"].do(room["b"].heap.snoop_all()) == [Event("n", i=1)]
+        await world.together()
+        assert await world["b"].do(world["b"].heap.snoop_all()) == [Event("n", i=1)]
 
     meet(scene, *ROW)
 
 
 def test_a_host_comes_back_alone_with_what_it_has_seen(tmp_path):
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("n", i=1))
-        await room["b"].put(Event("n", i=2))
-        await room.together()
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("n", i=1))
+        await world["b"].put(Event("n", i=2))
+        await world.together()
         for name in "ab":
-            await room[name].citizen.leave()
-        await room["b"].citizen.start()
-        heap = room["b"].begin()
-        assert len(await room["b"].do(heap.get_all())) == 2
+            await world[name].citizen.leave()
+        await world["b"].citizen.start()
+        heap = world["b"].begin()
+        assert len(await world["b"].do(heap.get_all())) == 2
         with pytest.raises(SourceAway):
-            await room["b"].do(heap.remove(Event("n", i=1)))
+            await world["b"].do(heap.remove(Event("n", i=1)))
 
     meet(scene, "ba", folder=tmp_path)
 
 
 def test_a_heap_is_destroyed_everywhere_and_can_be_made_anew(folder):
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("n", i=1))
-        await room["c"].put(Event("n", i=2))
-        await room.together()
-        waiting = room["c"].do(room["c"].heap.wait(Event("never")))
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("n", i=1))
+        await world["c"].put(Event("n", i=2))
+        await world.together()
+        waiting = world["c"].do(world["c"].heap.wait(Event("never")))
         await asyncio.sleep(1)
-        await room["b"].do(room["b"].heap.destroy())
+        await world["b"].do(world["b"].heap.destroy())
         with pytest.raises(HeapDestroyed):
             await waiting
-        await room.until(lambda: not any(room[name].has_replica for name in "abc"))
+        await world.until(lambda: not any(world[name].has_replica for name in "abc"))
         for name in "abc":
             with pytest.raises(HeapDestroyed):
-                await room[name].put(Event("n"))
+                await world[name].put(Event("n"))
             with pytest.raises(HeapDestroyed):
-                await room[name].do(room[name].heap.snoop())
+                await world[name].do(world[name].heap.snoop())
             with pytest.raises(HeapDestroyed):
-                room[name].begin()
+                world[name].begin()
         for name in "abc":
-            made = EventHeap.create(room[name].host, HEAP)
-            room[name].heap = await room[name].do(made)
-        await room["b"].put(Event("n", i=3))
-        await room.together()
+            made = EventHeap.create(world[name].host, HEAP)
+            world[name].heap = await world[name].do(made)
+        await world["b"].put(Event("n", i=3))
+        await world.together()
         for name in "abc":
-            assert await room[name].do(room[name].heap.snoop_all()) == [Event("n", i=3)]
+            assert await world[name].do(world[name].heap.snoop_all()) == [Event("n", i=3)]
 
     meet(scene, *ROW, folder=folder)
 
 
 def test_who_was_away_when_a_heap_was_destroyed_does_not_bring_it_back(tmp_path):
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("n", i=1))
-        await room.together()
-        await room["a"].citizen.leave()
-        await room["b"].do(room["b"].heap.destroy())
-        room["b"].heap = await room["b"].do(EventHeap.create(room["b"].host, HEAP))
-        await room["b"].put(Event("n", i=2))
-        await room["a"].citizen.start()
-        heap = room["a"].begin()
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("n", i=1))
+        await world.together()
+        await world["a"].citizen.leave()
+        await world["b"].do(world["b"].heap.destroy())
+        world["b"].heap = await world["b"].do(EventHeap.create(world["b"].host, HEAP))
+        await world["b"].put(Event("n", i=2))
+        await world["a"].citizen.start()
+        heap = world["a"].begin()
         with pytest.raises(HeapDestroyed):
-            await room["a"].do(heap.wait(Event("never")))
-        room["a"].heap = await room["a"].do(EventHeap.create(room["a"].host, HEAP))
-        await room.alike("ab")
+            await world["a"].do(heap.wait(Event("never")))
+        world["a"].heap = await world["a"].do(EventHeap.create(world["a"].host, HEAP))
+        await world.alike("ab")
         for name in "ab":
-            assert await room[name].do(room[name].heap.snoop_all()) == [Event("n", i=2)]
+            assert await world[name].do(world[name].heap.snoop_all()) == [Event("n", i=2)]
 
     meet(scene, "ba", folder=tmp_path)
 
@@ -271,22 +271,22 @@ def test_both_doors_on_real_sockets(tmp_path):
 
 
 def test_who_is_cancelled_while_it_removes_loses_nothing(folder):
-    async def scene(room: Room) -> None:
+    async def scene(world: HeapWorld) -> None:
         for name in "ab":  # far away, and at home
             for i in range(20):
-                await room["a"].put(Event("n", i=i))
-                await room.together()
-                removing = room[name].do(room[name].heap.wait_to_remove(Event("n", i=i)))
+                await world["a"].put(Event("n", i=i))
+                await world.together()
+                removing = world[name].do(world[name].heap.wait_to_remove(Event("n", i=i)))
                 await asyncio.sleep(0.002 * i)
                 removing.cancel()
                 await asyncio.wait([removing])
                 await asyncio.sleep(1)
-                await room.together()
+                await world.together()
                 got = [] if removing.cancelled() else [removing.result()]
-                got += await room["b"].do(room["b"].heap.snoop_all(Event("n", i=i)))
+                got += await world["b"].do(world["b"].heap.snoop_all(Event("n", i=i)))
                 assert got == [Event("n", i=i)]
                 if removing.cancelled():  # It is a whole event, and lives once.
-                    found = await room["b"].do(room["b"].heap.remove(Event("n", i=i)))
+                    found = await world["b"].do(world["b"].heap.remove(Event("n", i=i)))
                     assert found == Event("n", i=i)
 
     meet(scene, "ba", folder=folder)
@@ -295,53 +295,53 @@ def test_who_is_cancelled_while_it_removes_loses_nothing(folder):
 def test_a_removal_goes_on_when_the_group_changes(folder):
     """Another host comes and goes, while the source, whose disk is slow, is asked."""
 
-    async def scene(room: Room) -> None:
+    async def scene(world: HeapWorld) -> None:
         for i in range(8):
-            await room["a"].put(Event("n", i=i))
-        await room.together()
+            await world["a"].put(Event("n", i=i))
+        await world.together()
         removing = []
         for i in range(8):
-            removing.append(room["b"].do(room["b"].heap.remove(Event("n", i=i))))
+            removing.append(world["b"].do(world["b"].heap.remove(Event("n", i=i))))
             await asyncio.sleep(0.004 * i)
-            room.network.cut("a", "c")
-            room.network.cut("b", "c")
+            world.network.cut("a", "c")
+            world.network.cut("b", "c")
             await asyncio.sleep(1)
         assert [await one for one in removing] == [Event("n", i=i) for i in range(8)]
-        await room.together()
-        assert await room["b"].do(room["b"].heap.snoop()) is None
+        await world.together()
+        assert await world["b"].do(world["b"].heap.snoop()) is None
 
     meet(scene, "ba", "cb", "ca", folder=folder)
 
 
 def test_a_source_that_the_group_has_yet_to_hear_of_is_not_away():
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("n", i=1))
-        await room.together()
-        heap = room["b"].begin("late")
-        assert await room["b"].do(heap.remove()) is None
-        far = room["a"].begin("late")
-        await room["a"].do(far.put(Event("n", i=2)))
-        assert await room["b"].do(heap.wait(wait=20.0)) == Event("n", i=2)
-        assert await room["b"].do(heap.remove()) == Event("n", i=2)
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("n", i=1))
+        await world.together()
+        heap = world["b"].begin("late")
+        assert await world["b"].do(heap.remove()) is None
+        far = world["a"].begin("late")
+        await world["a"].do(far.put(Event("n", i=2)))
+        assert await world["b"].do(heap.wait(wait=20.0)) == Event("n", i=2)
+        assert await world["b"].do(heap.remove()) == Event("n", i=2)
 
     meet(scene, "ba")
 
 
 def test_a_source_that_is_away_is_called_by_its_name():
-    async def scene(room: Room) -> None:
-        await room["a"].put(Event("n"))
-        await room.together()
-        room.network.partition("a", "b")
+    async def scene(world: HeapWorld) -> None:
+        await world["a"].put(Event("n"))
+        await world.together()
+        world.network.partition("a", "b")
         await asyncio.sleep(5)
         with pytest.raises(SourceAway, match=r"'a' \(a\)"):
-            await room["b"].do(room["b"].heap.remove())
+            await world["b"].do(world["b"].heap.remove())
 
     meet(scene, "ba")
 
 
 def test_the_oldest_is_removed_though_there_are_many():
-    async def scene(room: Room) -> None:
-        a = room["a"]
+    async def scene(world: HeapWorld) -> None:
+        a = world["a"]
         await a.do(a.heap.put_all([Event("n", i=i) for i in range(40)]))
         got = [await a.do(a.heap.remove()) for _ in range(40)]
         assert [event["i"] for event in got] == list(range(40))

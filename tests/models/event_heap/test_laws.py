@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.kinds import HOSTED
-from tests.models.event_heap.room import Person, Room, meet
+from tests.models.event_heap.world import HeapHost, HeapWorld, meet
 from tests.models.neighbours import Neighbour, Neighbourhood
 from tupelo.errors import HeapDestroyed, TupeloError
 from tupelo.models.event_heap import Bridge, Event, EventHeap, Session, View
@@ -35,14 +35,14 @@ class One(Protocol):
 
 
 class InTheLab:
-    """A person of the virtual room."""
+    """A host of the virtual world."""
 
     has_views = True
 
-    def __init__(self, person: Person) -> None:
-        self.heap = person.heap
-        self.do = person.do
-        self._host = person.host
+    def __init__(self, member: HeapHost) -> None:
+        self.heap = member.heap
+        self.do = member.do
+        self._host = member.host
 
     async def create(self, name: str) -> EventHeap:
         heap: EventHeap = await self.do(EventHeap.create(self._host, name))
@@ -98,20 +98,20 @@ def place(request: pytest.FixtureRequest) -> tuple[str, str]:
 @pytest.fixture
 def play(place: tuple[str, str], neighbourhood: Neighbourhood) -> Callable[[Scene], None]:
     def in_the_lab(scene: Scene) -> None:
-        async def play(room: Room) -> None:
-            await scene({name: InTheLab(person) for name, person in room.people.items()})
+        async def play(world: HeapWorld) -> None:
+            await scene({name: InTheLab(member) for name, member in world.members.items()})
 
         meet(play, "ba", "cb", "ca")
 
     def on_kind(scene: Scene) -> None:
         async def play(neighbours: dict[str, Neighbour]) -> None:
             board = neighbourhood.new_name()
-            people = {
+            members = {
                 name: OnKind(one, await one.open(EventHeap, board), board)
                 for name, one in neighbours.items()
             }
             async with asyncio.timeout(2 * WAIT_SECONDS):
-                await scene(people)
+                await scene(members)
 
         neighbourhood.play(place, play)
 
@@ -124,19 +124,19 @@ async def numbers(one: One, reading: Session | EventHeap, count: int, *asked: An
     return [event["i"] for event in got]
 
 
-async def share_view(people: dict[str, One], order: str = "total") -> dict[str, View]:
-    first = await people["a"].do(people["a"].heap.view(order=order))
+async def share_view(members: dict[str, One], order: str = "total") -> dict[str, View]:
+    first = await members["a"].do(members["a"].heap.view(order=order))
     views = {"a": first}
     for name in "bc":
-        opened = people[name].heap.view(first.id, wait=WAIT_SECONDS)
-        views[name] = await people[name].do(opened)
+        opened = members[name].heap.view(first.id, wait=WAIT_SECONDS)
+        views[name] = await members[name].do(opened)
     return views
 
 
-async def put_many(people: dict[str, One], count: int) -> None:
+async def put_many(members: dict[str, One], count: int) -> None:
     async def put(name: str, start: int) -> None:
         for i in range(start, start + count):
-            await people[name].do(people[name].heap.put(Event("n", i=i)))
+            await members[name].do(members[name].heap.put(Event("n", i=i)))
 
     await asyncio.gather(*(put(name, 100 * at) for at, name in enumerate(NAMES)))
 
@@ -146,8 +146,8 @@ def own(order: list[int], at: int) -> list[int]:
 
 
 def test_an_event_is_found_by_its_type_and_fields_once_and_snooped_as_often_as_one_likes(play):
-    async def scene(people: dict[str, One]) -> None:
-        a, b = people["a"], people["b"]
+    async def scene(members: dict[str, One]) -> None:
+        a, b = members["a"], members["b"]
         await a.do(a.heap.put(Event("stroke", i=1, colour="red")))
         await a.do(a.heap.put(Event("stroke", i=2, colour="blue", width=2.5)))
         assert await numbers(b, b.heap, 1, Event("stroke", width=float)) == [2]
@@ -163,15 +163,15 @@ def test_an_event_is_found_by_its_type_and_fields_once_and_snooped_as_often_as_o
 
 @pytest.mark.parametrize("order", ["none", "source", "total"])
 def test_all_who_share_a_view_see_all_events_of_each_source_in_order(play, order):
-    async def scene(people: dict[str, One]) -> None:
-        views = await share_view(people, order)
-        await put_many(people, 5)
-        seen = {name: await numbers(people[name], views[name], 15) for name in NAMES}
+    async def scene(members: dict[str, One]) -> None:
+        views = await share_view(members, order)
+        await put_many(members, 5)
+        seen = {name: await numbers(members[name], views[name], 15) for name in NAMES}
         for got in seen.values():
             for at in range(3):
                 assert own(got, at) == list(range(100 * at, 100 * at + 5))
         for name in NAMES:
-            replay = [event["i"] for event in await people[name].do(views[name].replay())]
+            replay = [event["i"] for event in await members[name].do(views[name].replay())]
             assert sorted(replay) == sorted(seen[name])
             if order == "total":
                 assert replay == seen["a"] == seen[name]
@@ -180,12 +180,12 @@ def test_all_who_share_a_view_see_all_events_of_each_source_in_order(play, order
 
 
 def test_a_view_is_read_by_kinds_and_each_kind_in_its_order(play):
-    async def scene(people: dict[str, One]) -> None:
-        views = await share_view(people)
+    async def scene(members: dict[str, One]) -> None:
+        views = await share_view(members)
         for i in range(12):
             name = NAMES[i % 3]
-            await people[name].do(views[name].put(Event("even" if i % 2 == 0 else "odd", i=i)))
-        b, view = people["b"], views["b"]
+            await members[name].do(views[name].put(Event("even" if i % 2 == 0 else "odd", i=i)))
+        b, view = members["b"], views["b"]
         assert await numbers(b, view, 3, Event("odd")) == [1, 3, 5]
         assert await numbers(b, view, 2, Event("even")) == [0, 2]
         assert await numbers(b, view, 2) == [4, 6]
@@ -197,16 +197,16 @@ def test_a_view_is_read_by_kinds_and_each_kind_in_its_order(play):
 
 
 def test_many_put_through_a_view_at_once_have_their_places(play):
-    async def scene(people: dict[str, One]) -> None:
-        views = await share_view(people)
+    async def scene(members: dict[str, One]) -> None:
+        views = await share_view(members)
 
         async def put(name: str, start: int) -> None:
             view = views[name]
             events = [[Event("n", i=start + i), Event("n", i=start + i + 50)] for i in range(5)]
-            await asyncio.gather(*(people[name].do(view.put_all(pair)) for pair in events))
+            await asyncio.gather(*(members[name].do(view.put_all(pair)) for pair in events))
 
         await asyncio.gather(*(put(name, 100 * at) for at, name in enumerate(NAMES)))
-        orders = [await numbers(people[name], views[name], 30) for name in NAMES]
+        orders = [await numbers(members[name], views[name], 30) for name in NAMES]
         assert orders[0] == orders[1] == orders[2]
         for first, second in zip(orders[0][::2], orders[0][1::2], strict=True):
             assert second == first + 50  # Nothing is between those that were put together.
@@ -215,25 +215,25 @@ def test_many_put_through_a_view_at_once_have_their_places(play):
 
 
 def test_an_event_is_removed_by_one(play):
-    async def scene(people: dict[str, One]) -> None:
-        a = people["a"]
+    async def scene(members: dict[str, One]) -> None:
+        a = members["a"]
         await a.do(a.heap.put(Event("job", i=1)))
         for name in "bc":
-            await numbers(people[name], people[name].heap, 1, Event("job"))
-        tried = [people[name].do(people[name].heap.remove(Event("job"))) for name in NAMES]
+            await numbers(members[name], members[name].heap, 1, Event("job"))
+        tried = [members[name].do(members[name].heap.remove(Event("job"))) for name in NAMES]
         removed = [event for event in await asyncio.gather(*tried) if event is not None]
         assert removed == [Event("job", i=1)]
-        waiting = people["c"].do(people["c"].heap.wait_to_remove(Event("job"), wait=WAIT_SECONDS))
+        waiting = members["c"].do(members["c"].heap.wait_to_remove(Event("job"), wait=WAIT_SECONDS))
         await a.do(a.heap.put(Event("job", i=2)))
         assert (await waiting)["i"] == 2
-        assert await people["c"].do(people["c"].heap.snoop(Event("job"))) is None
+        assert await members["c"].do(members["c"].heap.snoop(Event("job"))) is None
 
     play(scene)
 
 
 def test_an_event_ends_with_its_time(play):
-    async def scene(people: dict[str, One]) -> None:
-        a, b = people["a"], people["b"]
+    async def scene(members: dict[str, One]) -> None:
+        a, b = members["a"], members["b"]
         await a.do(a.heap.put(Event("n", i=1), ttl=1.0))
         assert await numbers(b, b.heap, 1) == [1]
         while await b.do(b.heap.snoop()) is not None:
@@ -244,8 +244,8 @@ def test_an_event_ends_with_its_time(play):
 
 
 def test_sessions_are_empty_inherited_or_shared(play):
-    async def scene(people: dict[str, One]) -> None:
-        a, b, c = people.values()
+    async def scene(members: dict[str, One]) -> None:
+        a, b, c = members.values()
         await a.do(a.heap.put_all([Event("n", i=i) for i in range(6)]))
         mine = await b.do(b.heap.session())
         assert await numbers(b, mine, 2) == [0, 1]
@@ -265,8 +265,8 @@ def test_sessions_are_empty_inherited_or_shared(play):
 
 
 def test_a_query_has_all_and_a_registration_what_comes(play):
-    async def scene(people: dict[str, One]) -> None:
-        a, b = people["a"], people["b"]
+    async def scene(members: dict[str, One]) -> None:
+        a, b = members["a"], members["b"]
         await a.do(a.heap.put(Event("n", i=1)))
         await numbers(b, b.heap, 1)
         asked: list[int] = []
@@ -288,8 +288,8 @@ def test_a_query_has_all_and_a_registration_what_comes(play):
 
 
 def test_a_heap_is_destroyed_for_all_and_who_waits_is_told(play):
-    async def scene(people: dict[str, One]) -> None:
-        a, b = people["a"], people["b"]
+    async def scene(members: dict[str, One]) -> None:
+        a, b = members["a"], members["b"]
         await a.do(a.heap.put(Event("n", i=1)))
         assert await numbers(b, b.heap, 1) == [1]
         asked = [b.heap.wait, b.heap.wait_to_remove]
@@ -309,8 +309,8 @@ def test_a_heap_is_destroyed_for_all_and_who_waits_is_told(play):
 
 
 def test_bridges_carry_what_matches_and_nothing_in_circles(play):
-    async def scene(people: dict[str, One]) -> None:
-        a, b = people["a"], people["b"]
+    async def scene(members: dict[str, One]) -> None:
+        a, b = members["a"], members["b"]
         heaps = [a.heap, await a.create("two"), await a.create("three")]
         far = await b.create("three")
         ring = [(0, 1), (1, 2), (2, 0)]
@@ -331,18 +331,18 @@ def test_bridges_carry_what_matches_and_nothing_in_circles(play):
 # Waiting
 
 
-async def readings_of(people: dict[str, One]) -> list[Any]:
+async def readings_of(members: dict[str, One]) -> list[Any]:
     """All ways to read at b: the heap, a shared session, and a view where there are views."""
-    b = people["b"]
+    b = members["b"]
     shared = await b.do((await b.do(b.heap.session())).share())
     readings = [b.heap, await b.do(b.heap.session(shared))]
-    return [*readings, (await share_view(people))["b"]] if b.has_views else readings
+    return [*readings, (await share_view(members))["b"]] if b.has_views else readings
 
 
 def test_patience_ends_and_nothing_is_lost(play):
-    async def scene(people: dict[str, One]) -> None:
-        a, b = people["a"], people["b"]
-        readings = await readings_of(people)
+    async def scene(members: dict[str, One]) -> None:
+        a, b = members["a"], members["b"]
+        readings = await readings_of(members)
         for reading in readings:
             assert await b.do(reading.wait(wait=0.05)) is None
         assert await b.do(b.heap.wait_to_remove(wait=0.05)) is None
@@ -355,9 +355,9 @@ def test_patience_ends_and_nothing_is_lost(play):
 
 @for_tasks
 def test_who_is_cancelled_loses_nothing(play):
-    async def scene(people: dict[str, One]) -> None:
-        a, b = people["a"], people["b"]
-        readings = await readings_of(people)
+    async def scene(members: dict[str, One]) -> None:
+        a, b = members["a"], members["b"]
+        readings = await readings_of(members)
         for reading in readings:
             waiting = b.do(reading.wait())
             removing = b.do(b.heap.wait_to_remove())
@@ -376,8 +376,8 @@ def test_who_is_cancelled_loses_nothing(play):
 
 
 def test_who_waits_in_what_is_closed_is_told(play):
-    async def scene(people: dict[str, One]) -> None:
-        b = people["b"]
+    async def scene(members: dict[str, One]) -> None:
+        b = members["b"]
         readings = [await b.do(b.heap.session()), b.heap]
         if b.has_views:
             readings.insert(0, await b.do(b.heap.view()))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.models.event_heap.room import HEAP, Room, meet
+from tests.models.event_heap.world import HEAP, HeapWorld, meet
 from tupelo.models.event_heap import Event
 from tupelo.models.event_heap.events import event_template
 from tupelo.values.holder import Holder
@@ -20,10 +20,10 @@ def folder(request, tmp_path):
 
 
 def test_an_event_returns_if_its_taker_dies_before_it_has_it(folder):
-    async def scene(room: Room) -> None:
-        a, b, c = room["a"], room["b"], room["c"]
+    async def scene(world: HeapWorld) -> None:
+        a, b, c = world["a"], world["b"], world["c"]
         await a.put(JOB)
-        await room.together()
+        await world.together()
         removing = b.do(b.heap.remove(JOB))
         while not any(one.under_way()["reservations"] for one in a.citizen.core.peers.values()):
             assert not removing.done()
@@ -35,13 +35,13 @@ def test_an_event_returns_if_its_taker_dies_before_it_has_it(folder):
 
 
 def test_a_removed_event_is_not_found_again_where_it_was_removed(folder):
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.put(JOB, Event("job", i=2))
-        await room.together()
+        await world.together()
         assert await b.do(b.heap.remove(Event("job"))) == JOB
         assert await b.do(b.heap.snoop_all(Event("job"))) == [Event("job", i=2)]
-        await room.together()
+        await world.together()
         assert await a.do(a.heap.snoop_all(Event("job"))) == [Event("job", i=2)]
 
     meet(scene, "ab", folder=folder)
@@ -51,8 +51,8 @@ def test_a_removed_event_is_not_found_again_where_it_was_removed(folder):
 def test_a_client_settles_a_removal_after_the_crash_of_its_host(tmp_path, received):
     """The host was killed before it knew whether its client has the event."""
 
-    async def scene(room: Room) -> None:
-        a = room["a"]
+    async def scene(world: HeapWorld) -> None:
+        a = world["a"]
         await a.put(JOB)
         holder = Holder("client", "someone@a", "its session", call=7)
         removing = a.replica.removing
@@ -73,10 +73,10 @@ def test_a_client_settles_a_removal_after_the_crash_of_its_host(tmp_path, receiv
 
 
 def test_a_waiting_removal_gets_an_event_that_another_gave_back():
-    async def scene(room: Room) -> None:
-        a, b = room["a"], room["b"]
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.put(JOB)
-        await room.together()
+        await world.together()
         removing = a.replica.removing
         holder = Holder("client", "someone@a", "its session", call=7)
         held = await a.do(removing.remove(event_template(JOB), 0, holder))
@@ -87,3 +87,27 @@ def test_a_waiting_removal_gets_an_event_that_another_gave_back():
         assert await waiting == JOB
 
     meet(scene, "ab")
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_an_event_that_is_being_removed_is_not_read(returns):
+    async def scene(world: HeapWorld) -> None:
+        a = world["a"]
+        await a.put(JOB)
+        holder = Holder("client", "someone@a", "its session", call=7)
+        held = await a.do(a.replica.removing.remove(event_template(JOB), 0, holder))
+        assert await a.do(a.heap.get()) is None
+        assert await a.do(a.heap.get_all()) == []
+        waiting = a.do(a.heap.wait(wait=60.0))
+        await asyncio.sleep(5)
+        assert not waiting.done()
+        if returns:
+            held.give_back()
+            assert await waiting == JOB
+        else:
+            held.received()
+            await a.put(Event("job", i=2))
+            assert await waiting == Event("job", i=2)
+        assert await a.do(a.heap.get_all()) == []
+
+    meet(scene, names="a")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import ENGINES
 from tests.models.lime.sqlite_engine import sqlite_engines
+from tests.models.lime.world import ENGINES
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:

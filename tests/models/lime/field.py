@@ -1,4 +1,4 @@
-"""A field of hosts with LIME, on a virtual network whose links a test draws."""
+"""Hosts with LIME, on a virtual network whose links a test draws."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ QUIET_SECONDS = 0.25
 """Longer than anything that was begun takes, with the delays of this network."""
 
 
-class FieldHost(WorldHost):
+class ServerHost(WorldHost):
     """A host with LIME."""
 
-    world: Field
+    world: ServerWorld
     server: Server
 
     async def open(self) -> None:
@@ -31,7 +31,7 @@ class FieldHost(WorldHost):
         await super().leave()
 
 
-class Field(VirtualFederation[FieldHost]):
+class ServerWorld(VirtualFederation[ServerHost]):
     """Hosts with LIME; to begin with, none hears another."""
 
     def __init__(self, loop: VirtualLoop, names: Iterable[str], **options: Any) -> None:
@@ -42,7 +42,7 @@ class Field(VirtualFederation[FieldHost]):
         edges = [name + other for name in self.names for other in self.names if other < name]
         network = VirtualNetwork(loop, delay=(0.001, 0.004))
         super().__init__(
-            loop, FieldHost, edges, self.names, network=network, heartbeat=HEARTBEAT_SECONDS
+            loop, ServerHost, edges, self.names, network=network, heartbeat=HEARTBEAT_SECONDS
         )
 
     @property

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from tests.models.lime import formal
-from tests.models.lime.field import Field
+from tests.models.lime.field import ServerWorld
 from tests.models.lime.formal import Firing, Migration, NotAllowed, On, System, Tuple
 from tupelo.errors import PrivateSpace
 from tupelo.lab.loop import VirtualLoop, run
@@ -143,7 +143,7 @@ class Run:
         names = "abcd"[: self.rng.choice((2, 3, 3, 4))]
         self.oracle = Oracle()
         self.model = System(names, choose=self.oracle)
-        self.field = Field(loop, names, over=self.over)
+        self.field = ServerWorld(loop, names, over=self.over)
         self.puppets: list[Puppet] = []
         self.rules: dict[str, Rule] = {}
         self.numbers = self.labels = 0
@@ -376,7 +376,8 @@ class Run:
         host = self.rng.choice(list(self.model.hosts))
         verb = "disengage" if self.model.hosts[host] else "engage"
         self.say(f"{host}: {verb}")
-        await getattr(self.field.servers[host], verb)()
+        group = self.field.servers[host].group
+        await (group.leave() if verb == "disengage" else group.join())
         self.model.hosts[host] = verb == "engage"
         await self.quiet()
         getattr(self.model, verb)(host)

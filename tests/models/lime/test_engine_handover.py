@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import ON_A_SPACE, Camp, play
+from tests.models.lime.world import ON_A_SPACE, LimeWorld, play
 from tupelo.errors import BadEntry, UnknownType
 from tupelo.federation.identity.access import Access
 from tupelo.federation.spaces.hosted import Doubt
@@ -25,18 +25,18 @@ MOMENTS = pytest.mark.parametrize("moment", range(0, 60, 5))
 @MOMENTS
 @pytest.mark.parametrize("verb", ["inp", "in_", "ing"])
 def test_a_link_that_is_lost_during_a_take(verb: str, moment: int) -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         for number in range(3):
             await two.out(number)
         options: dict[str, Any] = {"wait": 5.0} if verb == "in_" else {}
         taking = one.call(verb, ANY, **options)
         await asyncio.sleep(moment * 0.001)
-        camp.network.cut("a", "b")
-        await camp.agreed("ab")
+        world.network.cut("a", "b")
+        await world.agreed("ab")
         got = await taking
         taken = [] if got is None else got if verb == "ing" else [got]
-        await camp.quiet()
+        await world.quiet()
         assert sorted(taken + await one.all()) == [(0,), (1,), (2,)]
         assert await one.all(two.location) == await one.all()
 
@@ -45,21 +45,21 @@ def test_a_link_that_is_lost_during_a_take(verb: str, moment: int) -> None:
 
 @MOMENTS
 def test_a_link_that_is_lost_during_a_move(moment: int) -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two")
         heard = await one.react()
         for number in range(3):
             await one.out(number, to=two.location)
         sharing = two.do(two.server.set_shared([two.interface()], True))
         await asyncio.sleep(moment * 0.001)
-        camp.network.cut("a", "b")
+        world.network.cut("a", "b")
         await sharing
         out = one.do(one.server.out(one.interface(), (3,), two.location))
         await asyncio.sleep(0.003)
-        camp.network.cut("a", "b")
+        world.network.cut("a", "b")
         await out
-        await camp.agreed("ab")
-        await camp.quiet()
+        await world.agreed("ab")
+        await world.quiet()
         everything = [(number,) for number in range(4)]
         assert await one.all() == everything
         assert await one.all(two.location) == everything
@@ -72,16 +72,16 @@ LONG_SECONDS = 600.0
 """Longer than every timeout."""
 
 
-async def part(camp: Camp) -> None:
+async def part(world: LimeWorld) -> None:
     """The hosts lose each other in the middle of something, and stay apart for long."""
-    camp.network.partition(["a"], ["b"])
+    world.network.partition(["a"], ["b"])
     await asyncio.sleep(LONG_SECONDS)
 
 
-async def meet(camp: Camp) -> None:
-    camp.network.heal()
-    await camp.agreed("ab")
-    await camp.quiet()
+async def meet(world: LimeWorld) -> None:
+    world.network.heal()
+    await world.agreed("ab")
+    await world.quiet()
 
 
 @MOMENTS
@@ -89,17 +89,17 @@ async def meet(camp: Camp) -> None:
 def test_hosts_that_part_for_long_during_a_take(verb: str, moment: int) -> None:
     """A tuple is with the one who took it or with its owner, or late; never with both."""
 
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         for number in range(3):
             await two.out(number)
         taking = one.call(verb, ANY)
         await asyncio.sleep(moment * 0.001)
-        await part(camp)
+        await part(world)
         got = await taking
         taken = [] if got is None else got if verb == "ing" else [got]
         assert not set(taken) & set(await two.all())
-        await meet(camp)
+        await meet(world)
         assert sorted(taken + await one.all()) == [(0,), (1,), (2,)]
 
     play(scene, "ab", seed=moment + 1)
@@ -107,16 +107,16 @@ def test_hosts_that_part_for_long_during_a_take(verb: str, moment: int) -> None:
 
 @MOMENTS
 def test_hosts_that_part_for_long_during_a_move(moment: int) -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two")
         for number in range(3):
             await one.out(number, to=two.location)
         sharing = two.do(two.server.set_shared([two.interface()], True))
         await asyncio.sleep(moment * 0.001)
-        await part(camp)
+        await part(world)
         await sharing
         assert not set(await one.all()) & set(await two.all())
-        await meet(camp)
+        await meet(world)
         assert await one.all() == await one.all(two.location) == [(0,), (1,), (2,)]
 
     play(scene, "ab", seed=moment + 1)
@@ -127,12 +127,12 @@ def test_who_would_rather_have_a_tuple_twice_than_late_says_so() -> None:
     twice = []
 
     def scene_at(moment: int) -> Any:
-        async def scene(camp: Camp) -> None:
-            one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        async def scene(world: LimeWorld) -> None:
+            one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
             await two.out(1)
             taking = one.call("inp", ANY)
             await asyncio.sleep(moment * 0.001)
-            await part(camp)
+            await part(world)
             twice.append(await taking is not None and await two.all() == [(1,)])
 
         return scene
@@ -145,15 +145,15 @@ def test_who_would_rather_have_a_tuple_twice_than_late_says_so() -> None:
 
 
 def test_a_host_that_will_not_come_back_can_be_given_up() -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
         while two.interface().tuple_store.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
-        await camp["a"].crash()
+        await world["a"].crash()
         await asyncio.sleep(LONG_SECONDS)
-        core = camp["b"].core
+        core = world["b"].core
         assert await two.all() == []
         assert core.in_doubt() == {"a": 1}
         assert core.give_up("nobody") == 0
@@ -165,14 +165,14 @@ def test_a_host_that_will_not_come_back_can_be_given_up() -> None:
 
 @pytest.mark.parametrize("then", ["return", "forget"])
 def test_who_never_comes_back_leaves_it_to_the_doubt_of_the_space(then: Any) -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
         while two.interface().tuple_store.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
-        await camp["a"].crash()
-        await camp.agreed("b")
+        await world["a"].crash()
+        await world.agreed("b")
         assert await two.all() == []
         await asyncio.sleep(10.0)
         assert await two.all() == ([(1,)] if then == "return" else [])
@@ -181,17 +181,17 @@ def test_who_never_comes_back_leaves_it_to_the_doubt_of_the_space(then: Any) -> 
 
 
 def test_what_a_crashed_taker_had_is_there_again_when_it_is_back() -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
         while two.interface().tuple_store.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
-        await camp["a"].crash()
-        await camp.agreed("b")
+        await world["a"].crash()
+        await world.agreed("b")
         assert await two.all() == []
-        await camp["a"].start()
-        await camp.agreed("ab")
+        await world["a"].start()
+        await world.agreed("ab")
         assert await two.all() == [(1,)]
 
     play(scene, "ab")
@@ -202,21 +202,21 @@ def test_what_a_crashed_taker_had_is_there_again_when_it_is_back() -> None:
 def test_a_durable_host_that_crashes_during_a_move(who: str, moment: int, tmp_path: Path) -> None:
     """What an agent at a wrote for one at b is on one disk or the other, and not on both."""
 
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two")
         await one.out("x", to=two.location)
         sharing = two.do(two.server.set_shared([two.interface()], True))
         await asyncio.sleep(moment * 0.001)
-        await camp[who].crash()
+        await world[who].crash()
         if who == "a":
             await sharing
-        await camp.agreed("b" if who == "a" else "a")
-        await camp[who].start()
-        await camp.agreed("ab")
-        looking = await camp[who].agent("new", "s")
+        await world.agreed("b" if who == "a" else "a")
+        await world[who].start()
+        await world.agreed("ab")
+        looking = await world[who].agent("new", "s")
         if who == "a":  # One more membership, for what is recovered with the space.
             await looking.do(looking.server.set_state(looking.state, "looking"))
-        await camp.quiet()
+        await world.quiet()
         assert await looking.all() == [("x",)]
 
     play(scene, "ab", seed=moment + 1, folder=tmp_path)
@@ -224,29 +224,29 @@ def test_a_durable_host_that_crashes_during_a_move(who: str, moment: int, tmp_pa
 
 @pytest.mark.parametrize("moment", range(0, 60, 6))
 def test_a_durable_owner_that_crashes_during_a_take(moment: int, tmp_path: Path) -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         await two.out("x")
         taking = one.call("inp", ANY)
         await asyncio.sleep(moment * 0.001)
-        await camp["b"].crash()
+        await world["b"].crash()
         got = await taking
-        await camp["b"].start()
-        await camp.agreed("ab")
-        again = await camp["b"].agent("again", "s")
+        await world["b"].start()
+        await world.agreed("ab")
+        again = await world["b"].agent("again", "s")
         await again.do(again.server.set_state(again.state, "looking"))
-        await camp.quiet()
+        await world.quiet()
         assert await one.all() == ([] if got else [("x",)])
 
     play(scene, "ab", seed=moment + 1, folder=tmp_path)
 
 
 def test_who_may_not_read_sees_nothing_and_who_may_not_take_takes_nothing() -> None:
-    async def scene(camp: Camp) -> None:
-        camp["b"].core.make_space("read only", Access(take=()))
-        camp["b"].core.make_space("closed", Access(read=(), take=(), write=()))
-        one = await camp["a"].agent("one", "read only", "closed")
-        two = await camp["b"].agent("two", "read only", "closed")
+    async def scene(world: LimeWorld) -> None:
+        world["b"].core.make_space("read only", Access(take=()))
+        world["b"].core.make_space("closed", Access(read=(), take=(), write=()))
+        one = await world["a"].agent("one", "read only", "closed")
+        two = await world["b"].agent("two", "read only", "closed")
         for space in ("read only", "closed"):
             await two.out("x", space=space)
         assert await one.all(space="read only") == [("x",)]
@@ -256,10 +256,10 @@ def test_who_may_not_read_sees_nothing_and_who_may_not_take_takes_nothing() -> N
         waiting = one.call("in_", ANY, space="read only")
         heard = await one.react(space="closed")
         assert await one.all(space="closed") == []
-        assert await one.all(camp["b"].location, space="closed") == []
+        assert await one.all(world["b"].location, space="closed") == []
         await one.out("for you", to=two.location, space="closed")
         await two.out("y", space="closed")
-        await camp.quiet()
+        await world.quiet()
         assert heard.tuples == [("for you",)]
         assert await one.all(one.location, space="closed") == [("for you",)]
         assert not waiting.done()
@@ -269,8 +269,8 @@ def test_who_may_not_read_sees_nothing_and_who_may_not_take_takes_nothing() -> N
 
 
 def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         shape = shape_of(kind_named("far.Photo", ("name",), ("far.Photo",)), (str,))
         strange = Entry(("sunset",), shape, two.state.id, two.state.next_number(), 0)
         await one.out("of one")
@@ -281,7 +281,7 @@ def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
                 await one.call(verb, ANY, two.location)
         with pytest.raises(UnknownType):
             await one.call("ing", ANY)
-        await camp.quiet()
+        await world.quiet()
         assert await one.call("rdg", (str,)) == [("of one",), ("of two",)]
         assert await one.call("rdg", (str,), two.location) == [("of two",)]
         there = two.interface().tuple_store.look(ANY, TuplePlace(), one=False, known=False)
@@ -294,16 +294,16 @@ def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
 def test_what_has_no_encoding_stays_where_it_is() -> None:
     """LIME does not write it where it is shared; another door may."""
 
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         for destination in (None, two.location):
             with pytest.raises(BadEntry, match="not valid Unicode"):
                 await one.out("\ud800", to=destination)
-        one.tent.core.spaces["s"].port.write_items(
+        one.host.core.spaces["s"].port.write_items(
             [freeze(("\ud800",))], None, None, None, TaskSignal, 0
         )
         await one.out("fine")
-        assert await one.all(camp["a"].location) == [("fine",), ("\ud800",)]
+        assert await one.all(world["a"].location) == [("fine",), ("\ud800",)]
         assert await two.all() == [("fine",)]
         assert await two.call("inp", ANY) == ("fine",)
         assert await two.call("inp", ANY) is None

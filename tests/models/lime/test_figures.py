@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.models.lime.field import Field
+from tests.models.lime.field import ServerWorld
 from tupelo.federation.groups.group import Group
 from tupelo.federation.links import wire
 from tupelo.lab.loop import VirtualLoop, run
@@ -23,7 +23,7 @@ TASK = ("task", int)
 OVER = pytest.mark.parametrize("over", ["collect", "publish"])
 
 
-class Stage(Field):
+class Stage(ServerWorld):
     """Hosts with an agent each, which share a space "jobs"."""
 
     async def set(self, links: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.lime.camp import SPACE, Camp, Camper, play
+from tests.models.lime.world import SPACE, LimeAgent, LimeWorld, play
 from tupelo.errors import BadEntry, ReactionFailed
 from tupelo.federation.brokers.tables import ANSWER_BYTES_MAX
 from tupelo.models.lime.messages import PAYLOAD_BYTES_MAX
@@ -24,22 +24,22 @@ MANY = ANSWER_BYTES_MAX // 2**20 + 1
 TOO_LONG = bytes(PAYLOAD_BYTES_MAX + 1)
 
 
-def write_many(agent: Camper, number: int, value: Any = None) -> None:
+def write_many(agent: LimeAgent, number: int, value: Any = None) -> None:
     """By another door, all at once."""
     items = [freeze((n, value)) for n in range(number)]
-    agent.tent.core.make_space(SPACE).port.write_items(items, None, None, None, TaskSignal, 0)
+    agent.host.core.make_space(SPACE).port.write_items(items, None, None, None, TaskSignal, 0)
 
 
 @pytest.mark.parametrize("verb", ["rdg", "ing"])
 @pytest.mark.parametrize("where", ["anywhere", "there"])
 def test_more_than_an_answer_comes_in_windows(verb: str, where: str) -> None:
-    async def scene(camp: Camp) -> None:
-        one = await camp["a"].agent("one", "s")
-        await camp["b"].agent("between", "s")
-        two = await camp["c"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one = await world["a"].agent("one", "s")
+        await world["b"].agent("between", "s")
+        two = await world["c"].agent("two", "s")
         write_many(two, MANY, MEBI)
-        await camp.quiet()
-        current = camp["c"].location if where == "there" else None
+        await world.quiet()
+        current = world["c"].location if where == "there" else None
         found = await one.call(verb, (int, bytes), current)
         assert sorted(n for n, _ in found) == list(range(MANY))
         assert await one.call("rdp", ANY, current) == (None if verb == "ing" else (0, MEBI))
@@ -48,33 +48,33 @@ def test_more_than_an_answer_comes_in_windows(verb: str, where: str) -> None:
 
 
 def test_a_reaction_is_told_of_more_than_an_answer() -> None:
-    async def scene(camp: Camp) -> None:
-        one = await camp["a"].agent("one", "s")
-        two = await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one = await world["a"].agent("one", "s")
+        two = await world["b"].agent("two", "s")
         write_many(two, MANY, MEBI)
         write_many(one, 2, MEBI)
-        await camp.quiet()
+        await world.quiet()
         heard = await one.react((int, bytes))
-        await camp.quiet()
+        await world.quiet()
         assert sorted(n for n, _ in heard.tuples) == sorted([*range(MANY), 0, 1])
         await two.out(-1, b"")
-        await camp.quiet()
+        await world.quiet()
         assert heard.tuples[-1] == (-1, b"")
 
     play(scene, "ab")
 
 
 def test_a_reader_that_gives_up_leaves_nothing_behind() -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         write_many(two, 4, MEBI)
-        await camp.quiet()
-        listings = camp["b"].server.transfer.listings
+        await world.quiet()
+        listings = world["b"].server.transfer.listings
         reading = one.call("rdg", ANY)
         while not listings.open_for("a"):
             await asyncio.sleep(0.0005)
         reading.cancel()
-        await camp.quiet()
+        await world.quiet()
         assert not listings.open_for("a")
         assert len(await one.all()) == 4
         assert not listings.open_for("a")
@@ -83,8 +83,8 @@ def test_a_reader_that_gives_up_leaves_nothing_behind() -> None:
 
 
 def test_what_cannot_be_sent_is_refused_where_it_is_written() -> None:
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         for destination in (None, two.location):
             with pytest.raises(BadEntry, match=f"{PAYLOAD_BYTES_MAX:,}"):
                 await one.out(TOO_LONG, to=destination)
@@ -94,7 +94,7 @@ def test_what_cannot_be_sent_is_refused_where_it_is_written() -> None:
             assert event.step is not None
             event.step.out((TOO_LONG,))
 
-        heard = await one.react(("go",), weak=False, current=camp["a"].location, deliver=answer)
+        heard = await one.react(("go",), weak=False, current=world["a"].location, deliver=answer)
         with pytest.raises(ReactionFailed):
             await one.out("go")
         assert isinstance(heard.registered.error, BadEntry)
@@ -104,8 +104,8 @@ def test_what_cannot_be_sent_is_refused_where_it_is_written() -> None:
 
 
 def test_what_cannot_be_sent_is_private() -> None:
-    async def scene(camp: Camp) -> None:
-        one = await camp["a"].agent("one")
+    async def scene(world: LimeWorld) -> None:
+        one = await world["a"].agent("one")
         await one.out(TOO_LONG)
         with pytest.raises(BadEntry, match=f"{PAYLOAD_BYTES_MAX:,}"):
             await one.share()
@@ -120,10 +120,10 @@ def calls_of(verb: str, number: int) -> int:
     """How many function calls it takes to take from afar, where so many tuples match."""
     counted: list[int] = []
 
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         write_many(two, number)
-        await camp.quiet()
+        await world.quiet()
         profile = cProfile.Profile()
         profile.enable()
         found = await one.call(verb, (int, None))

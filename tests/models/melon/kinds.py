@@ -1,4 +1,4 @@
-"""The garden on every kind of space: a Melon at each of the hosts that a module's tests share, or
+"""The world on every kind of space: a Melon at each of the hosts that a module's tests share, or
 at a client of each."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.models.melon.garden import PATIENCE_SECONDS, Bed, Garden
+from tests.models.melon.world import PATIENCE_SECONDS, MelonHost, MelonWorld
 from tests.models.neighbours import Neighbour, Neighbourhood
 from tupelo.federation.names import companion_name
 from tupelo.models.melon import Melon
@@ -15,7 +15,7 @@ from tupelo.models.melon import Melon
 BRIEFLY_SECONDS = 0.05
 
 
-class KindBed(Bed):
+class KindHost(MelonHost):
     """A neighbour and its first Melon."""
 
     def __init__(self, neighbour: Neighbour, name: str, space: str, melon: Melon) -> None:
@@ -39,11 +39,11 @@ class KindBed(Bed):
         return asyncio.ensure_future(work)
 
 
-class KindGarden(Garden):
-    """Beds whose time is ours: what takes long in virtual time is made short here."""
+class KindWorld(MelonWorld):
+    """Hosts whose time is ours: what takes long in virtual time is made short here."""
 
-    def __init__(self, beds: list[KindBed], space: str) -> None:
-        self.members = list(beds)
+    def __init__(self, members: list[KindHost], space: str) -> None:
+        self.members = list(members)
         self.spaces = {space, companion_name("written", space)}
 
     async def until(self, condition: Callable[[], object], what: str = "it") -> None:
@@ -65,7 +65,7 @@ class KindGarden(Garden):
 def play_on_kind(
     neighbourhood: Neighbourhood,
     place: tuple[str, str],
-    scene: Callable[[Garden], Awaitable[None]],
+    scene: Callable[[MelonWorld], Awaitable[None]],
     *edges: str,
     names: str,
 ) -> None:
@@ -73,12 +73,12 @@ def play_on_kind(
 
     async def main(neighbours: dict[str, Neighbour]) -> None:
         space = neighbourhood.new_name()
-        beds = []
+        members = []
         for name in names:
             melon = await neighbours[name].open(Melon, space)
-            beds.append(KindBed(neighbours[name], name, space, melon))
-        garden = KindGarden(beds, space)
-        await garden.met(*edges)
-        await scene(garden)
+            members.append(KindHost(neighbours[name], name, space, melon))
+        world = KindWorld(members, space)
+        await world.met(*edges)
+        await scene(world)
 
     neighbourhood.play(place, main)

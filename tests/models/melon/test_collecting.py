@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from tests.models.melon.garden import Bed, Garden, play
+from tests.models.melon.world import MelonHost, MelonWorld, play
 from tupelo.errors import BadArgument, DiskFull, SpaceFull
 from tupelo.models.melon import Bound, Collected, Copies, Melon
 from tupelo.models.melon.private import Pinned
 
 
-async def all_written(bed: Bed) -> list[int]:
-    return [n for _, n in await bed.do((await bed.another()).read_all(("n", int), 0))]
+async def all_written(member: MelonHost) -> list[int]:
+    return [n for _, n in await member.do((await member.another()).read_all(("n", int), 0))]
 
 
 def test_the_oldest_give_way_and_that_is_said():
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         await a.write(*(("n", number) for number in range(6)))
         await a.store(*(("n", number) for number in range(6)))
         assert await all_written(a) == [2, 3, 4, 5]
@@ -40,8 +40,8 @@ def test_the_oldest_give_way_and_that_is_said():
 
 
 def test_what_was_read_lately_stays():
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         await a.write(("n", 0), ("n", 1), ("n", 2))
         assert await a.read(("n", 0)) == ("n", 0)
         await a.write(("n", 3), ("n", 4))
@@ -52,8 +52,8 @@ def test_what_was_read_lately_stays():
 
 @pytest.mark.parametrize("order", ["fifo", "lru"])
 def test_what_is_pinned_never_gives_way(order):
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         await a.write(("n", 0), ("n", 1), pin=True)
         await a.write(*(("n", number) for number in range(2, 9)))
         assert await all_written(a) == [0, 1, 8]
@@ -72,8 +72,8 @@ def test_what_is_pinned_never_gives_way(order):
 
 @pytest.mark.parametrize("turns", range(12))
 def test_what_is_pinned_stays_so_when_who_took_it_gives_up(turns):
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         waiting = a.take(("n", int), 100)
         await asyncio.sleep(1)
         storing = a.do(a.melon.store(("n", 0), pin=True))
@@ -91,8 +91,8 @@ def test_what_is_pinned_stays_so_when_who_took_it_gives_up(turns):
 
 
 def test_bounds_are_of_bytes_too():
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         for number in range(20):
             await a.write(("n", number, "x" * 1_000))
         left = await a.read_all(("n", int, str))
@@ -102,8 +102,8 @@ def test_bounds_are_of_bytes_too():
 
 
 def test_pins_outlive_a_crash(tmp_path):
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         await a.write(("n", 0), pin=True)
         await a.write(("n", 1), ("n", 2))
         await a.crash()
@@ -116,33 +116,33 @@ def test_pins_outlive_a_crash(tmp_path):
     play(scene, names="a", bound=Bound(count=3), folder=tmp_path)
 
 
-def pins(bed: Bed) -> list[Pinned]:
+def pins(member: MelonHost) -> list[Pinned]:
     """What is kept on disk of them."""
-    return [record for record, _ in bed.message_store._private.all(Pinned)]
+    return [record for record, _ in member.message_store._private.all(Pinned)]
 
 
 @pytest.mark.parametrize("bound", [Bound(count=3), None], ids=["bound", "boundless"])
 def test_nothing_is_kept_of_pins_whose_messages_were_taken(
     bound: Bound | None, tmp_path: Path
 ) -> None:
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         waiting = b.take(("n", int), 100)
         await asyncio.sleep(1)
         await a.store(("n", 0), ("n", 1), ("n", 2), pin=True)
         assert await waiting == ("n", 0)
-        await garden.until(lambda: len(pins(a)) == 2, "two pins")
+        await world.until(lambda: len(pins(a)) == 2, "two pins")
         assert await b.take(("n", int)) == ("n", 1)
-        await garden.until(lambda: len(pins(a)) == 1, "one pin")
+        await world.until(lambda: len(pins(a)) == 1, "one pin")
         assert await a.take(("n", int)) == ("n", 2)
-        await garden.until(lambda: not pins(a), "no pins")
+        await world.until(lambda: not pins(a), "no pins")
 
     play(scene, "ab", bound=bound, folder=tmp_path)
 
 
 def test_what_was_pinned_may_go(tmp_path: Path) -> None:
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         await a.write(("n", 0), ("n", 1), ("m", 2), pin=True)
         with pytest.raises(SpaceFull):
             await a.write(("n", 3))
@@ -166,8 +166,8 @@ def test_what_was_pinned_may_go(tmp_path: Path) -> None:
 
 
 def test_a_record_shrinks_as_what_was_read_is_collected_elsewhere() -> None:
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         door: Any = b.melon._door
         record = door.served.reader._memory
         await a.write(*(("n", number) for number in range(2_000)))
@@ -187,8 +187,8 @@ def test_a_record_shrinks_as_what_was_read_is_collected_elsewhere() -> None:
 
 
 def test_readers_forget_what_was_collected():
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         for number in range(3_000):
             await a.write(("n", number))
             if number % 10 == 9:
@@ -203,8 +203,8 @@ def test_readers_forget_what_was_collected():
 
 
 def test_copies_have_a_bound_of_their_own():
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.write(*(("n", number) for number in range(20)))
         await asyncio.sleep(5)
         feed = b.message_store.feed
@@ -222,8 +222,8 @@ def test_a_bound_is_checked(wrong):
 
 
 def test_a_melon_says_what_is_wrong_with_it():
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
 
         async def wrong(**options: Any) -> None:
             Melon(a.host, **options)
@@ -253,8 +253,8 @@ def test_a_melon_says_what_is_wrong_with_it():
 
 
 def test_what_was_collected_in_memory_only_is_reported_when_it_is_on_disk(tmp_path: Path) -> None:
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         await a.write(("n", 1), ("n", 2))
         a.fill_disk()
         with pytest.raises(DiskFull):

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pytest
 
 from tests.kinds import HOSTED
-from tests.models.melon.garden import Garden, play
 from tests.models.melon.kinds import play_on_kind
+from tests.models.melon.world import MelonWorld, play
 from tests.models.neighbours import Neighbourhood
 from tupelo import ANY, entry
 
-Scene = Callable[[Garden], Awaitable[None]]
+Scene = Callable[[MelonWorld], Awaitable[None]]
 
 HOSTS = {"one": ("a", ()), "two": ("ab", ("ab",)), "three": ("abc", ("ab", "bc", "ca"))}
 PLACES = [(f"{count} virtual", "memory spanning") for count in HOSTS] + HOSTED
@@ -51,33 +51,33 @@ def play_on(place: tuple[str, str], neighbourhood: Neighbourhood) -> Callable[[S
 
 
 def test_what_was_stored_is_taken_once_and_never_read(names, play_on):
-    async def scene(garden: Garden) -> None:
-        first, last = garden[names[0]], garden[names[-1]]
+    async def scene(world: MelonWorld) -> None:
+        first, last = world[names[0]], world[names[-1]]
         await first.store(("job", 1))
         assert await last.read(("job", int)) is None
         assert await last.read_all(("job", int)) == []
         assert await last.take(("job", int)) == ("job", 1)
         for name in names:
-            assert await garden[name].take(("job", int)) is None
-            assert await garden[name].take_all(("job", int)) == []
+            assert await world[name].take(("job", int)) is None
+            assert await world[name].take_all(("job", int)) == []
 
     play_on(scene)
 
 
 def test_what_was_written_is_read_once_by_each_and_never_taken(names, play_on):
-    async def scene(garden: Garden) -> None:
-        first = garden[names[0]]
+    async def scene(world: MelonWorld) -> None:
+        first = world[names[0]]
         await first.write(("news", 1))
         for name in names:
-            assert await garden[name].take(("news", int)) is None
-            assert await garden[name].take_all(("news", int)) == []
+            assert await world[name].take(("news", int)) is None
+            assert await world[name].take_all(("news", int)) == []
         for name in names:
-            assert await garden[name].read(("news", int)) == ("news", 1)
-            assert await garden[name].read(("news", int)) is None
-            assert await garden[name].read((str, 1)) is None
-            assert await garden[name].read_all(("news", int)) == []
-            other = await garden[name].another()
-            assert await garden[name].do(other.read_all(("news", int), 0)) == [("news", 1)]
+            assert await world[name].read(("news", int)) == ("news", 1)
+            assert await world[name].read(("news", int)) is None
+            assert await world[name].read((str, 1)) is None
+            assert await world[name].read_all(("news", int)) == []
+            other = await world[name].another()
+            assert await world[name].do(other.read_all(("news", int), 0)) == [("news", 1)]
 
     play_on(scene)
 
@@ -95,8 +95,8 @@ class PrintJob(Job):
 
 
 def test_a_message_is_matched_by_values_types_and_their_subtypes(names, play_on):
-    async def scene(garden: Garden) -> None:
-        first, last = garden[names[0]], garden[names[-1]]
+    async def scene(world: MelonWorld) -> None:
+        first, last = world[names[0]], world[names[-1]]
         await first.write((1, "hello"))
         others: list[object] = [(2, str), (int, "bye"), (str, str), (int,)]
         for template in others:
@@ -116,12 +116,12 @@ def test_a_message_is_matched_by_values_types_and_their_subtypes(names, play_on)
 
 
 def test_the_oldest_of_a_host_comes_first(names, play_on):
-    async def scene(garden: Garden) -> None:
+    async def scene(world: MelonWorld) -> None:
         for number in range(5):
             for name in names:
-                await garden[name].write((name, number))
-                await garden[name].store((name, number))
-        last = garden[names[-1]]
+                await world[name].write((name, number))
+                await world[name].store((name, number))
+        last = world[names[-1]]
         read = [await last.read((str, int)) for _ in range(3)]
         read += await last.read_all((str, int))
         taken = [await last.take((str, int)) for _ in range(3)]
@@ -135,38 +135,38 @@ def test_the_oldest_of_a_host_comes_first(names, play_on):
 
 
 def test_who_waits_is_woken_by_the_message(names, play_on):
-    async def scene(garden: Garden) -> None:
-        first, last = garden[names[0]], garden[names[-1]]
+    async def scene(world: MelonWorld) -> None:
+        first, last = world[names[0]], world[names[-1]]
         waiting = [
             last.read(("news", int), 100),
             last.take(("job", int), 100),
             last.do((await last.another()).read_all(("news", int), 100)),
             last.take_all(("task", int), 100),
         ]
-        await garden.pause(5)
+        await world.pause(5)
         assert not any(task.done() for task in waiting)
         await first.write(("news", 1))
         await first.store(("job", 1), ("task", 1))
-        assert await garden.promptly(asyncio.gather(*waiting)) == [
+        assert await world.promptly(asyncio.gather(*waiting)) == [
             ("news", 1),
             ("job", 1),
             [("news", 1)],
             [("task", 1)],
         ]
-        assert await last.read(("news", int), garden.soon(3)) is None
-        assert await last.take_all(("job", int), garden.soon(3)) == []
+        assert await last.read(("news", int), world.soon(3)) is None
+        assert await last.take_all(("job", int), world.soon(3)) == []
 
     play_on(scene)
 
 
 def test_one_of_many_who_wait_takes_it(names, play_on):
-    async def scene(garden: Garden) -> None:
-        waiting = [garden[name].take(("job", int), 20) for name in names for _ in range(3)]
-        await garden.pause(1)
+    async def scene(world: MelonWorld) -> None:
+        waiting = [world[name].take(("job", int), 20) for name in names for _ in range(3)]
+        await world.pause(1)
         for number in range(len(names)):
-            await garden[names[0]].store(("job", number))
-        await garden.until(lambda: sum(task.done() for task in waiting) == len(names), "taken")
-        await garden.pause(30)
+            await world[names[0]].store(("job", number))
+        await world.until(lambda: sum(task.done() for task in waiting) == len(names), "taken")
+        await world.pause(30)
         for task in waiting:
             task.cancel()
         ended = await asyncio.gather(*waiting, return_exceptions=True)
@@ -178,16 +178,16 @@ def test_one_of_many_who_wait_takes_it(names, play_on):
 
 @for_tasks
 def test_who_gives_up_loses_nothing(names, play_on):
-    async def scene(garden: Garden) -> None:
-        first, last = garden[names[0]], garden[names[-1]]
+    async def scene(world: MelonWorld) -> None:
+        first, last = world[names[0]], world[names[-1]]
         gone = [last.read(("news", int), 100), last.take(("job", int), None)]
-        await garden.pause(1)
+        await world.pause(1)
         await first.write(("news", 1))
         await first.store(("job", 1))
         for task in gone:
             task.cancel()
         got = await asyncio.gather(*gone, return_exceptions=True)
-        await garden.pause(1)
+        await world.pause(1)
         if isinstance(got[0], asyncio.CancelledError):
             assert await last.read(("news", int), 5) == ("news", 1)
         if isinstance(got[1], asyncio.CancelledError):
@@ -197,23 +197,23 @@ def test_who_gives_up_loses_nothing(names, play_on):
 
 
 def test_who_is_gone_is_read_again_when_it_is_back():
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.write(("n", 1), ("n", 2))
         assert await b.read(("n", int)) == ("n", 1)
-        await garden.parted("a", "b")
+        await world.parted("a", "b")
         await a.write(("n", 3))
         assert await b.read(("n", int)) is None
         waiting = b.read_all(("n", int), 100)
-        garden.network.heal()
+        world.network.heal()
         assert await waiting == [("n", 2), ("n", 3)]
 
     play(scene, "ab")
 
 
 def test_a_linda_out_is_taken_and_a_message_is_seen_by_linda(names, play_on):
-    async def scene(garden: Garden) -> None:
-        a, b = garden[names[0]], garden[names[-1]]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world[names[0]], world[names[-1]]
         await a.do((await a.space()).write(("from", "linda")))
         assert await b.take(("from", str)) == ("from", "linda")
         await a.store(("from", "melon"))
@@ -226,21 +226,21 @@ def test_a_linda_out_is_taken_and_a_message_is_seen_by_linda(names, play_on):
 
 
 def test_who_reads_one_by_one_asks_for_many_at_a_time():
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.write(*(("n", number) for number in range(500)))
         assert await b.read(("n", int), 10) == ("n", 0)
-        before = garden.network.sent["b", "a"].frames
+        before = world.network.sent["b", "a"].frames
         for number in range(1, 500):
             assert await b.read(("n", int)) == ("n", number)
-        assert garden.network.sent["b", "a"].frames - before < 50
+        assert world.network.sent["b", "a"].frames - before < 50
 
     play(scene, "ab")
 
 
 def test_what_was_read_ahead_is_there_for_other_questions_and_processes():
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.write(*(("n", number) for number in range(10)))
         assert await b.read(("n", int), 10) == ("n", 0)
         assert await b.read(("n", 5)) == ("n", 5)

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from tests.conftest import seeds
-from tests.models.melon.garden import Bed, Garden, play
+from tests.models.melon.world import MelonHost, MelonWorld, play
 from tupelo.lab.virtual_world import SlowFlusher
 from tupelo.models.melon import Copies
 
 MESH = ("ab", "bc", "ca")
 
 
-async def mixed(bed: Bed, to: str, count: int, random: Random | None = None) -> None:
+async def mixed(member: MelonHost, to: str, count: int, random: Random | None = None) -> None:
     """Store messages of both sorts, numbered."""
     for number in range(count):
         for_one = number % 3 == 1 if random is None else random.random() < 0.5
-        await bed.store((bed.name, number), to=to if for_one else None)
+        await member.store((member.name, number), to=to if for_one else None)
 
 
 @pytest.mark.parametrize("folder", [False, True], ids=["in-memory", "on-disk"])
@@ -30,8 +30,8 @@ async def mixed(bed: Bed, to: str, count: int, random: Random | None = None) -> 
 def test_both_sorts_come_in_the_order_of_their_host(
     names: str, folder: bool, tmp_path: Path
 ) -> None:
-    async def scene(garden: Garden) -> None:
-        storing, taking = (garden[name] for name in names)
+    async def scene(world: MelonWorld) -> None:
+        storing, taking = (world[name] for name in names)
         await mixed(storing, taking.key, 12)
         got = [await taking.take((str, int)) for _ in range(6)]
         got += await taking.take_all((str, int))
@@ -42,8 +42,8 @@ def test_both_sorts_come_in_the_order_of_their_host(
 
 
 def test_who_waits_gets_them_in_order() -> None:
-    async def scene(garden: Garden) -> None:
-        a, c = garden["a"], garden["c"]
+    async def scene(world: MelonWorld) -> None:
+        a, c = world["a"], world["c"]
         for number in range(0, 30, 3):
             waiting = c.take((str, int), 100)
             await asyncio.sleep(1)
@@ -58,8 +58,8 @@ def test_who_waits_gets_them_in_order() -> None:
 
 
 def test_only_what_matches_counts() -> None:
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.store(("plain", 1))
         await a.store(("sealed", 2), to=b.key)
         await a.store(("plain", 3))
@@ -71,8 +71,8 @@ def test_only_what_matches_counts() -> None:
 
 
 def test_what_goes_back_is_taken_by_others_in_its_place() -> None:
-    async def scene(garden: Garden) -> None:
-        a, b, c = (garden[name] for name in "abc")
+    async def scene(world: MelonWorld) -> None:
+        a, b, c = (world[name] for name in "abc")
         await a.store(("n", 0), to=b.key)
         await a.store(("n", 1), ("n", 2))
         assert await b.take((str, int), 10) == ("n", 0)
@@ -83,13 +83,13 @@ def test_what_goes_back_is_taken_by_others_in_its_place() -> None:
 
 
 def test_a_host_that_is_slow_to_say_what_it_has_is_awaited(tmp_path: Path) -> None:
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
-        await garden.parted("a", "b")
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
+        await world.parted("a", "b")
         await a.store(("n", 0), to=b.key)
         await a.store(("n", 1))
         waiting = b.take((str, int), 100)
-        garden.network.heal()
+        world.network.heal()
         assert await waiting == ("n", 0)
         assert await b.take((str, int), 10) == ("n", 1)
 
@@ -98,14 +98,14 @@ def test_a_host_that_is_slow_to_say_what_it_has_is_awaited(tmp_path: Path) -> No
 
 
 def test_what_was_stored_before_a_crash_comes_first(tmp_path: Path) -> None:
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
-        await garden.parted("a", "b")
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
+        await world.parted("a", "b")
         await mixed(a, b.key, 6)
         await a.crash()
         await a.start()
-        garden.network.heal()
-        await garden.met("ab")
+        world.network.heal()
+        await world.met("ab")
         await a.store(("a", 6))
         await a.store(("a", 7), to=b.key)
         got = [await b.take((str, int), 10) for _ in range(8)]
@@ -115,19 +115,19 @@ def test_what_was_stored_before_a_crash_comes_first(tmp_path: Path) -> None:
 
 
 def test_what_is_for_us_of_an_earlier_life_comes_before_what_is_stored_now() -> None:
-    async def scene(garden: Garden) -> None:
-        a, b, c = (garden[name] for name in "abc")
+    async def scene(world: MelonWorld) -> None:
+        a, b, c = (world[name] for name in "abc")
         await a.store(*(("for", number) for number in range(5)))  # so that numbers are used
-        await garden.parted("ab", "c")
+        await world.parted("ab", "c")
         await a.store(("n", 0), to=c.key)
         held = b.message_store.directed.feed.exchange.streams
-        await garden.until(lambda: any(one.items for one in held.values()), "with b")
+        await world.until(lambda: any(one.items for one in held.values()), "with b")
         await a.crash()
         await a.start()
-        garden.network.heal()
-        await garden.met("ab", "bc", "ca")
+        world.network.heal()
+        await world.met("ab", "bc", "ca")
         await a.store(("n", 1))
-        await garden.until(
+        await world.until(
             lambda: bool(list(c.message_store.directed.letters.matching(("n", int)))),
             "with c",
         )
@@ -146,16 +146,16 @@ class Takers:
     def all(self) -> list[tuple[str, int]]:
         return sorted((who, n) for (_, who), numbers in self.got.items() for n in numbers)
 
-    async def take(self, bed: Bed, random: Random) -> None:
+    async def take(self, member: MelonHost, random: Random) -> None:
         while True:
             wait: Any = random.choice((0, 0.1, 2.0))
             if random.random() < 0.5:
-                found = await bed.melon.take_all((str, int), wait)
+                found = await member.melon.take_all((str, int), wait)
             else:
-                one = await bed.melon.take((str, int), wait)
+                one = await member.melon.take((str, int), wait)
                 found = [] if one is None else [one]
             for who, number in found:
-                self.got[bed.name, who].append(number)
+                self.got[member.name, who].append(number)
             await asyncio.sleep(random.choice((0, 0.01)))
 
 
@@ -164,18 +164,18 @@ class Takers:
 def test_in_a_storm_they_come_in_order(seed: int, takers: str) -> None:
     """a and b store for anyone and for c or d."""
 
-    async def scene(garden: Garden) -> None:
+    async def scene(world: MelonWorld) -> None:
         taking = Takers()
         users = [
-            garden[name].do(taking.take(garden[name], Random(f"{seed} {name}"))) for name in takers
+            world[name].do(taking.take(world[name], Random(f"{seed} {name}"))) for name in takers
         ]
         chance = Random(seed)
         for number in range(60):
             for name in "ab":
-                to = chance.choice((None, *(garden[taker].key for taker in takers)))
-                await garden[name].store((name, number), to=to)
+                to = chance.choice((None, *(world[taker].key for taker in takers)))
+                await world[name].store((name, number), to=to)
             await asyncio.sleep(chance.choice((0, 0.001, 0.02, 0.5)))
-        await garden.until(lambda: len(taking.all) >= 120, "taken")
+        await world.until(lambda: len(taking.all) >= 120, "taken")
         for user in users:
             user.cancel()
         await asyncio.gather(*users, return_exceptions=True)
@@ -194,8 +194,8 @@ def test_in_a_storm_they_come_in_order(seed: int, takers: str) -> None:
 def test_who_does_not_wait_for_the_disk_leaves_the_message_in_its_place(
     many: bool, wait: float, identities: bool, tmp_path: Path
 ) -> None:
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         for moment in range(20):
             for hosted in a.core.spaces.values():
                 hosted.port.flusher = SlowFlusher(hosted.port, a.core.rng, 0.2)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.models.melon.garden import PATIENCE_SECONDS, Garden, play
 from tests.models.melon.kinds import play_on_kind
 from tests.models.melon.test_copies import held
+from tests.models.melon.world import PATIENCE_SECONDS, MelonWorld, play
 from tupelo import ANY, Identity, Trust, aio
 from tupelo.errors import BadEntry, CannotSend
 from tupelo.federation.links import encoding, wire
@@ -36,8 +36,8 @@ def options(request: pytest.FixtureRequest) -> dict[str, Any]:
 def test_what_can_never_be_sent_is_refused(pin):
     large = ("n", bytes(wire.MESSAGE_MAX))
 
-    async def scene(garden: Garden) -> None:
-        a = garden["a"]
+    async def scene(world: MelonWorld) -> None:
+        a = world["a"]
         for message in (large, ("n", "\ud800")):
             with pytest.raises(CannotSend, match="message="):
                 await a.store(message, pin=pin)
@@ -52,8 +52,8 @@ def test_what_can_never_be_sent_is_refused(pin):
 
 
 def test_what_is_directed_and_cannot_be_carried_is_refused():
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         with pytest.raises(CannotSend, match="message="):
             await a.store(("n", bytes(ITEM_BYTES_MAX)), to=b.key)
         with pytest.raises(BadEntry):
@@ -67,14 +67,14 @@ def test_what_is_directed_and_cannot_be_carried_is_refused():
 
 @pytest.mark.parametrize("pin", [False, True], ids=["plain", "pinned"])
 def test_what_is_to_be_copied_and_cannot_be_is_refused(pin):
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         with pytest.raises(CannotSend, match=r"message=.* 33,550,336 can be copied"):
             await a.write(("n", bytes(ITEM_BYTES_MAX)), pin=pin)
         fits = ("n", bytes(ITEM_BYTES_MAX - 5_000))
         await a.write(fits, pin=pin)
         assert await b.read(("n", bytes), 10) == fits
-        await held(garden, "b", "a", 1)
+        await held(world, "b", "a", 1)
         await a.store(("n", bytes(ITEM_BYTES_MAX)))  # It is never copied.
 
     play(scene, "ab", copies=Copies())
@@ -88,8 +88,8 @@ def test_what_cannot_be_sent_is_passed_over(
     """It came through another door. Its own host gives it; elsewhere is had what is behind it."""
     text, on_disk = UNSENDABLE[unsendable]
 
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         strange = ("n", text)
         for name in ("melon", "tupelo.written.melon"):
             door = a.core.spaces[name].door
@@ -114,13 +114,13 @@ def test_what_cannot_be_sent_is_passed_over(
 
 
 def test_who_waits_is_woken_by_what_can_be_sent(small_frames):
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         reading, taking = b.read(("n", str), 100), b.take(("n", str), 100)
-        await garden.pause(1)
+        await world.pause(1)
         for name in ("melon", "tupelo.written.melon"):
             await a.do(a.core.spaces[name].door.write(("n", LARGE)))
-        await garden.pause(1)
+        await world.pause(1)
         await a.write(("n", "1"))
         await a.store(("n", "2"))
         assert await reading == ("n", "1")
@@ -130,8 +130,8 @@ def test_who_waits_is_woken_by_what_can_be_sent(small_frames):
 
 
 def test_many_that_are_larger_than_they_seem_are_sent_bit_by_bit(small_frames):
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         many = [("n", number, "x" * 900) for number in range(100)]
         await a.write(*many)
         await a.store(*many)
@@ -192,8 +192,8 @@ def test_tasks_exchange_messages_of_many_megabytes():
 
 
 def test_the_next_to_a_message_of_many_megabytes_is_had_over_sockets(neighbourhood):
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         large, fits = ("n", bytes(wire.MESSAGE_MAX)), ("n", bytes(wire.FRAME_MAX - 100_000))
         for door in (await a.space(), a.kept("written")):
             await a.do(door.write(large))

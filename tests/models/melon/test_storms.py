@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import seeds
-from tests.models.melon.garden import Bed, Garden, play
+from tests.models.melon.world import MelonHost, MelonWorld, play
 from tupelo.models.melon import Copies
 
 NAMES = "abcd"
@@ -21,8 +21,8 @@ STEPS = 25
 class Storm:
     """Everyone writes, stores and sends at times, and reads and takes all the time."""
 
-    def __init__(self, garden: Garden, seed: int) -> None:
-        self.garden = garden
+    def __init__(self, world: MelonWorld, seed: int) -> None:
+        self.world = world
         self.random = Random(seed)
         self.count = 0
         self.written: dict[str, list[int]] = defaultdict(list)
@@ -34,32 +34,32 @@ class Storm:
 
     async def step(self) -> None:
         name = self.random.choice(NAMES)
-        bed, chance = self.garden[name], self.random.random()
+        member, chance = self.world[name], self.random.random()
         self.count += 1
         if chance < 0.3:
             self.written[name].append(self.count)
-            await bed.write(("news", name, self.count))
+            await member.write(("news", name, self.count))
         elif chance < 0.5:
             self.stored.add(self.count)
-            await bed.store(("job", name, self.count))
+            await member.store(("job", name, self.count))
         elif chance < 0.7:
             to = self.random.choice(NAMES)
             self.sent[name, to].append(self.count)
-            await bed.store(("mail", name, self.count), to=self.garden[to].key)
+            await member.store(("mail", name, self.count), to=self.world[to].key)
         else:
             groups: dict[int, str] = defaultdict(str)
             for one in NAMES:
                 groups[self.random.randrange(3)] += one
-            self.garden.network.partition(*groups.values())
+            self.world.network.partition(*groups.values())
         await asyncio.sleep(self.random.choice((0, 0.01, 0.5, 3)))
 
-    async def use(self, bed: Bed, random: Random) -> None:
+    async def use(self, member: MelonHost, random: Random) -> None:
         """Read and take, one or all, and sometimes give up."""
         while True:
             wait = random.choice((0, 0.2, 2.0))
             for kind in ("news", "job", "mail"):
-                verb: Any = bed.melon.read if kind == "news" else bed.melon.take
-                many: Any = bed.melon.read_all if kind == "news" else bed.melon.take_all
+                verb: Any = member.melon.read if kind == "news" else member.melon.take
+                many: Any = member.melon.read_all if kind == "news" else member.melon.take_all
                 if random.random() < 0.5:
                     found = await many((kind, str, int), wait)
                 else:
@@ -70,7 +70,7 @@ class Storm:
                     if where is None:
                         self.taken.append((who, number))
                     else:
-                        where[bed.name].append((who, number))
+                        where[member.name].append((who, number))
             await asyncio.sleep(random.choice((0.01, 0.3)))
 
     def are_all_there(self) -> bool:
@@ -83,16 +83,17 @@ class Storm:
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_nothing_is_lost_or_comes_twice_or_out_of_order(seed):
-    async def scene(garden: Garden) -> None:
-        storm = Storm(garden, seed)
+    async def scene(world: MelonWorld) -> None:
+        storm = Storm(world, seed)
         users = [
-            bed.do(storm.use(bed, Random(f"{seed} {name}"))) for name, bed in garden.hosts.items()
+            member.do(storm.use(member, Random(f"{seed} {name}")))
+            for name, member in world.hosts.items()
         ]
         for _ in range(STEPS):
             await storm.step()
-        garden.network.heal()
+        world.network.heal()
         try:
-            await garden.until(storm.are_all_there, "all there")
+            await world.until(storm.are_all_there, "all there")
         finally:
             for user in users:
                 user.cancel()
@@ -110,13 +111,13 @@ def test_nothing_is_lost_or_comes_twice_or_out_of_order(seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_hosts_with_folders_crash_and_come_back(seed, tmp_path):
-    async def scene(garden: Garden) -> None:
-        storm = Storm(garden, seed)
+    async def scene(world: MelonWorld) -> None:
+        storm = Storm(world, seed)
         chance = Random(f"{seed} crashes")
         lives: list[tuple[str, dict[str, list[int]]]] = []
 
         def use(name: str) -> asyncio.Task[Any]:
-            return garden[name].do(storm.use(garden[name], Random(f"{seed} {name}")))
+            return world[name].do(storm.use(world[name], Random(f"{seed} {name}")))
 
         def end_of_life(name: str) -> None:
             read: dict[str, list[int]] = defaultdict(list)
@@ -129,15 +130,15 @@ def test_hosts_with_folders_crash_and_come_back(seed, tmp_path):
             await storm.step()
             if step % 6 == 5:
                 name = chance.choice(NAMES)
-                await garden[name].crash()
+                await world[name].crash()
                 end_of_life(name)
                 await asyncio.sleep(chance.choice((0.1, 4.0)))
-                await garden[name].start()
+                await world[name].start()
                 users[name] = use(name)
-        garden.network.heal()
+        world.network.heal()
         everything = sum(map(len, storm.written.values()))
         try:
-            await garden.until(
+            await world.until(
                 lambda: all(len(storm.read[name]) == everything for name in NAMES), "all read"
             )
             await asyncio.sleep(60)  # What was on its way to one who crashed is settled.

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from tests.models.melon.garden import Garden, play
 from tests.models.melon.test_directed import carried
+from tests.models.melon.world import MelonWorld, play
 from tupelo.errors import DiskFull
 from tupelo.models.melon import private as private_module
 from tupelo.models.melon.private import PrivateRecords, TakenNumbers, TakenRecord
@@ -27,8 +27,8 @@ def records_of(private: PrivateRecords) -> list[TakenRecord]:
 
 
 def test_what_is_written_with_a_take_does_not_grow_with_what_was_taken() -> None:
-    async def scene(garden: Garden) -> None:
-        private = PrivateRecords(garden["a"].core, "other")
+    async def scene(world: MelonWorld) -> None:
+        private = PrivateRecords(world["a"].core, "other")
         taken = TakenNumbers(private)
         for number in range(private_module.DELTAS_MAX):
             taken.add([letter_of(number * 100_000)])
@@ -46,8 +46,8 @@ def test_what_is_written_with_a_take_does_not_grow_with_what_was_taken() -> None
 
 
 def test_numbers_that_follow_each_other_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(garden: Garden) -> None:
-        private = PrivateRecords(garden["a"].core, "other")
+    async def scene(world: MelonWorld) -> None:
+        private = PrivateRecords(world["a"].core, "other")
         taken = TakenNumbers(private)
         taken.add([letter_of(10**15 + number) for number in range(50_000)])
         taken.add([letter_of(10**15 + 50_000)])
@@ -62,8 +62,8 @@ def test_numbers_that_follow_each_other_take_no_room(monkeypatch: pytest.MonkeyP
 def test_a_number_is_that_of_one_sender_at_one_host(
     folds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(garden: Garden) -> None:
-        private = PrivateRecords(garden["a"].core, "other")
+    async def scene(world: MelonWorld) -> None:
+        private = PrivateRecords(world["a"].core, "other")
         taken = TakenNumbers(private)
         first, second = letter_of(1), letter_of(2)
         other, elsewhere = letter_of(2, sender="eve"), letter_of(2, host="c")
@@ -81,16 +81,16 @@ def test_a_number_is_that_of_one_sender_at_one_host(
 def test_nothing_comes_twice_in_another_life_however_it_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         for number in range(9):
             await a.store(("n", number), to=b.key)
         for number in range(7):
             assert await b.take(("n", int), 10) == ("n", number)
-        await garden.until(lambda: len(carried(a)) == 2, "confirmed")
+        await world.until(lambda: len(carried(a)) == 2, "confirmed")
         await b.crash()
         await b.start()
-        await garden.met("ab")
+        await world.met("ab")
         assert await b.take(("n", int), 10) == ("n", 7)
         assert await b.take(("n", int), 10) == ("n", 8)
         assert await b.take(("n", int), 3) is None
@@ -101,31 +101,31 @@ def test_nothing_comes_twice_in_another_life_however_it_is_kept(
 
 @pytest.mark.parametrize("many", [False, True], ids=["take", "take_all"])
 def test_without_room_for_the_record_nothing_is_taken(tmp_path: Path, many: bool) -> None:
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.store(("n", 1), ("n", 2), to=b.key)
         assert await b.take(("n", int), 10) == ("n", 1)
-        await garden.until(lambda: len(carried(a)) == 1, "confirmed")
+        await world.until(lambda: len(carried(a)) == 1, "confirmed")
         b.fill_disk()
         for _ in range(2):
             with pytest.raises(DiskFull, match="nothing was done"):
                 await (b.take_all if many else b.take)(("n", int), 10)
         b.disk.full = False
         assert await b.take(("n", int), 10) == ("n", 2)
-        await garden.until(lambda: not carried(a), "confirmed")
+        await world.until(lambda: not carried(a), "confirmed")
         await b.crash()
         await b.start()
-        await garden.met("ab")
+        await world.met("ab")
         assert await b.take(("n", int), 3) is None
 
     play(scene, "ab", identities=True, folder=tmp_path)
 
 
 def test_a_record_that_found_no_room_is_made_before_another_letter_is_taken(tmp_path: Path) -> None:
-    async def scene(garden: Garden) -> None:
-        a, b = garden["a"], garden["b"]
+    async def scene(world: MelonWorld) -> None:
+        a, b = world["a"], world["b"]
         await a.store(("n", 1), ("n", 2), to=b.key)
-        await garden.until(lambda: len(b.message_store.directed.letters) == 2, "here")
+        await world.until(lambda: len(b.message_store.directed.letters) == 2, "here")
         taking = b.take(("n", int))
         taking.add_done_callback(lambda done: b.fill_disk())  # before the take is confirmed
         assert await taking == ("n", 1)
@@ -135,7 +135,7 @@ def test_a_record_that_found_no_room_is_made_before_another_letter_is_taken(tmp_
         assert await b.take(("n", int)) == ("n", 2)
         await b.crash()
         await b.start()
-        await garden.met("ab")
+        await world.met("ab")
         assert ("n", 1) not in await b.take_all(("n", int), 3)
 
     play(scene, "ab", identities=True, folder=tmp_path)

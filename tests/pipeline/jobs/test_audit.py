@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import tupelo
 from tests.conftest import until_true
 from tests.federation.company import Company, await_space, meet
-from tests.models.lime.camp import Camp, play
+from tests.models.lime.world import LimeWorld, play
 from tests.pipeline.jobs.recorded import RandomRun, Row, faults_in, rows_of, table_of
 from tupelo import ManualClock
 from tupelo.lab import virtual_world
@@ -102,35 +102,35 @@ def lime(folder: Path) -> list[Row]:
     """Agents that share, migrate with their tuples, write for each other and take from each other;
     then a host crashes while tuples move to it."""
 
-    async def scene(camp: Camp) -> None:
-        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+    async def scene(world: LimeWorld) -> None:
+        one, two = await world["a"].agent("one", "s"), await world["b"].agent("two", "s")
         for number in range(4):
             await one.out("own", number)
             await one.out("yours", number, to=two.location)
         assert await two.call("inp", ("own", 1)) == ("own", 1)
         await one.unshare()
         await one.share()
-        await one.go(camp["b"])
-        await camp.quiet()
+        await one.go(world["b"])
+        await world.quiet()
         assert await two.call("inp", ("own", 2)) == ("own", 2)
-        await two.go(camp["a"])
-        await camp.quiet()
+        await two.go(world["a"])
+        await world.quiet()
         assert len(await one.all()) == 6
-        three = await camp["b"].agent("three")
+        three = await world["b"].agent("three")
         for number in range(3):
             await two.out("hers", number, to=three.location)
         await three.share()
-        await camp.quiet()
+        await world.quiet()
         assert await three.call("inp", ("hers", 1)) == ("hers", 1)
         await one.out("late", to=two.location)
-        await camp["b"].crash()
-        await camp.agreed("a")
-        await camp["b"].start()
-        await camp.agreed("ab")
-        back = await camp["b"].agent("back", "s")
-        await camp.quiet()
+        await world["b"].crash()
+        await world.agreed("a")
+        await world["b"].start()
+        await world.agreed("ab")
+        back = await world["b"].agent("back", "s")
+        await world.quiet()
         assert await back.call("inp", ("yours", int)) is not None
-        await camp.quiet()
+        await world.quiet()
 
     play(scene, "ab", folder=folder)
     return rows_of(folder / "a", folder / "b", space="lime")

@@ -17,8 +17,7 @@ from tupelo.errors import AuditFailed, BadArgument
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline import TITLES, jobs
 from tupelo.pipeline.commands.pipeline import app
-from tupelo.pipeline.jobs.named import names_in, with_names
-from tupelo.pipeline.reports.names import Names
+from tupelo.pipeline.reports.names import Names, names_in, with_names
 from tupelo.pipeline.schema import COLUMNS
 from tupelo.pipeline.sink import Sunk
 

@@ -17,7 +17,7 @@ from tupelo.federation.replication.tokens import Token
 from tupelo.models.event_heap.orders import TotalOrder, ViewCloned
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
-from tupelo.space.query import Query, deadline_of
+from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import Tasks, timeout_at
 from tupelo.values.entry import Entry
@@ -48,10 +48,21 @@ class HeapCopies:
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
         self._replica.require_open()
-        deadline = deadline_of(self._port.clock, wait)
+        clock, broadcast = self._port.clock, self._replica.broadcast
+        deadline = deadline_of(clock, wait)
+        query = Query(template, deadline=deadline, session=self._state, known=self._known)
         try:
-            query = Query(template, deadline=deadline, session=self._state, known=self._known)
+            while (only := self._replica.removing.is_left) is not None:
+                count = broadcast.count
+                found, _ = self._port.get_now(query.replace(deadline=NOW, only=only))
+                if found or deadline == NOW:
+                    return found[0] if found else None
+                async with timeout_at(clock, deadline):  # until one is removed, or returns
+                    await broadcast.wait(count)
+                self._replica.require_open()
             found = await self._port.fetch(query)
+        except TimeoutError:
+            return None
         except (SpaceClosed, LeaseLost):
             self._replica.require_open()
             raise
@@ -60,7 +71,8 @@ class HeapCopies:
     async def rest(self, template: Template) -> list[Entry]:
         """Return all unseen matches that are here."""
         self._replica.require_open()
-        query = Query(template, many=True, limit=None, session=self._state, known=self._known)
+        only, state = self._replica.removing.is_left, self._state
+        query = Query(template, many=True, limit=None, session=state, known=self._known, only=only)
         return without_duplicates(self._port.get_now(query)[0])
 
     def unsee(self, entries: list[Entry]) -> None:
@@ -89,6 +101,7 @@ class HeapCopies:
         """End the reading; its waiters are notified."""
         with suppress(SpaceClosed):
             self._port.end_session(self._state)
+        self._replica.broadcast.notify()
 
 
 class Unordered(HeapCopies):

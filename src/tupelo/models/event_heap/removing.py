@@ -32,6 +32,7 @@ from tupelo.models.event_heap.ordering import Place
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import Tasks, timeout_at
+from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
 from tupelo.values.parts import ANY, OfKind
@@ -62,8 +63,11 @@ class Removing:
         self.reserved: set[Entry] = set()
         """The copies of events that clients and programs of this host have removed."""
 
-    def is_left(self, entry: Entry) -> bool:
-        return entry not in self.reserved
+    @property
+    def is_left(self) -> Accept | None:
+        """A filter for the events that are not being removed; None if that are all."""
+        reserved = self.reserved = {one for one in self.reserved if not one.gone}
+        return (lambda entry: entry not in reserved) if reserved else None
 
     async def remove(
         self,
@@ -201,12 +205,12 @@ class Removing:
     def _hand_over(self, entry: Entry, delivery: Delivery) -> HandOver:
         """Pass a delivery on. From now on the event is not found at this host."""
         space, copied = self._replica.feed.space, copy(entry)  # It may end before it is sent.
-        self.reserved = {one for one in self.reserved if not one.gone}
         self.reserved.add(entry)
 
         def returned() -> None:
             self.reserved.discard(entry)
             give_back(space, delivery)
+            self._replica.broadcast.notify()
 
         handed = HandOver([copied], partial(confirm, space, delivery), returned, delivery.forget)
         handed.entries = [copied]  # They return if the client is interrupted after confirming.

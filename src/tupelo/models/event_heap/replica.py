@@ -394,7 +394,7 @@ class Replica(GroupPart):
         """The matches that are here, in the order in which they came, at most `limit`. UnknownType
         if `known` and one is of a class that this program does not know."""
         self.require_open()
-        only = self.removing.is_left if self.removing.reserved else None
+        only = self.removing.is_left
         query = Query(template, many=True, limit=limit, known=known, only=only)
         return self.feed.copies.port.get_now(query)[0]
 

@@ -357,14 +357,14 @@ class AnyCapi(Closing):
         Returns their leases, by which a LindaSelector finds the entries. In the async API, leases
         of a site elsewhere are awaited: `await lease.cancel()`.
         """
-        return await self._operate("write", self._write, cref, timeout, tx, entries=list(entries))
+        return await self._operate("write", self._write, cref, timeout, tx, entries)
 
     @dual_api
     async def shift(self, cref: Cref, tx: Tx | None, *entries: Any) -> list[Lease]:
         """Write entries, and remove what is in the way, even entries that the same shift has
         written: of two entries shifted into a container of size 1 the second remains. It never
         waits."""
-        return await self._operate("shift", self._shift, cref, 0, tx, entries=list(entries))
+        return await self._operate("shift", self._shift, cref, 0, tx, entries)
 
     @dual_api
     async def read(
@@ -377,10 +377,8 @@ class AnyCapi(Closing):
     ) -> list[Any]:
         """The entries that the selectors choose; CountNotMet if there are too few before the
         timeout."""
-        values = {"isolation": check_isolation(isolation)}
-        return await self._operate(
-            "read", self._read, cref, timeout, tx, selectors=list(selectors), values=values
-        )
+        how = {"isolation": check_isolation(isolation)}
+        return await self._operate("read", self._read, cref, timeout, tx, selectors, **how)
 
     @dual_api
     async def test(
@@ -395,10 +393,8 @@ class AnyCapi(Closing):
         """The number of entries that a read or, with `operation="take"`, a take would return; it
         takes and locks nothing, and waits as the operation would. EntryLocked if only the locks of
         other transactions prevent it; CountNotMet if there are too few entries."""
-        values = {"isolation": check_isolation(isolation), "operation": check_tested(operation)}
-        return await self._operate(
-            "test", self._test, cref, timeout, tx, selectors=list(selectors), values=values
-        )
+        how = {"isolation": check_isolation(isolation), "operation": check_tested(operation)}
+        return await self._operate("test", self._test, cref, timeout, tx, selectors, **how)
 
     @dual_api
     async def take(
@@ -406,16 +402,14 @@ class AnyCapi(Closing):
     ) -> list[Any]:
         """Remove the entries that the selectors choose, and return them; CountNotMet if there are
         too few before the timeout."""
-        return await self._operate("take", self._take, cref, timeout, tx, selectors=list(selectors))
+        return await self._operate("take", self._take, cref, timeout, tx, selectors)
 
     @dual_api
     async def destroy(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> int:
         """Remove the entries that the selectors choose; returns how many."""
-        return await self._operate(
-            "destroy", self._destroy, cref, timeout, tx, selectors=list(selectors)
-        )
+        return await self._operate("destroy", self._destroy, cref, timeout, tx, selectors)
 
     @dual_api
     async def work_for(
@@ -571,27 +565,24 @@ class AnyCapi(Closing):
         cref: Cref,
         timeout: float | None,
         tx: Tx | None,
-        **arguments: Any,
+        items: tuple[Any, ...],
+        **how: Any,
     ) -> T:
+        """Write or shift these items, which are entries; or read, test, take or destroy by them,
+        which are selectors."""
         if isinstance(cref, (RemoteContainer, str)):
             remote, there = await self._elsewhere(cref)
-            values = arguments.pop("values", {})
-            (asked,) = arguments.values()
-            place = (remote, seconds(timeout), tx)
-            answer: T = await there.operate(
-                operation, self._context, *place, asked, *values.values()
-            )
+            sent = (remote, seconds(timeout), tx, list(items), *how.values())
+            answer: T = await there.operate(operation, self._context, *sent)
             return answer
         container, txn = self.embedded.require(cref), check_transaction(tx)
         self.embedded.require_exists(container, txn)
-        request = Request(
-            operation,
-            self,
-            container=container,
-            timeout=seconds(timeout),
-            transaction=txn,
-            **arguments,
-        )
+        request = Request(operation, self, container=container, transaction=txn, values=how)
+        request.timeout = seconds(timeout)
+        if operation in ("write", "shift"):
+            request.entries = list(items)
+        else:
+            request.selectors = list(items)
         try:
             return await self._around(request, work)
         except SpaceClosed as error:

@@ -8,7 +8,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
@@ -50,9 +50,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tupelo.pipeline.source.locations import LogLike
+    from tupelo.pipeline.logs.log import Log
     from tupelo.pipeline.source.options import ReadOptions
 
+
+app = typer.Typer(no_args_is_help=True, help="Archive and analyse the log of changes.")
 
 SkewOption = Annotated[
     float,
@@ -60,67 +62,6 @@ SkewOption = Annotated[
         min=0.0, metavar="SECONDS", help="Largest difference between the clocks of the hosts."
     ),
 ]
-
-
-def report(
-    logs: LogsArgument,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the report.")],
-    skew: SkewOption = 0.0,
-    notebook: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write the code of the report as a notebook (.ipynb)."
-        ),
-    ] = None,
-    archive: ArchiveOption = None,
-    federation: FederationOption = False,
-    master: MasterOption = None,
-    password: PasswordOption = None,
-    tls: TlsOption = None,
-) -> None:
-    """Run all jobs, and write Parquet tables and one page with plots.
-
-    If the audit finds a fault, the exit code is 1, and the report is still written.
-    """
-    with clear_errors(), packages():
-        from tupelo.pipeline import session
-        from tupelo.pipeline.reports.notebook import notebook_of
-        from tupelo.pipeline.reports.report import PAGE, STEPS, place_for, write_report
-        from tupelo.pipeline.source.locations import resolve
-        from tupelo.pipeline.source.options import ReadOptions
-        from tupelo.pipeline.spark import complaints
-
-        options = reading(archive, federation, password, tls)
-        if notebook is not None and notebook.exists():  # It may have been changed.
-            raise BadArgument("notebook", "a file that does not exist yet", str(notebook))
-        found = resolve(ReadOptions.read({**options, "paths": json.dumps(logs)}))
-        console = Console(highlight=False, soft_wrap=True)
-        progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        with place_for(to, found) as folder, progress, complaints():
-            bar = progress.add_task("starting Spark", total=STEPS + 1)
-
-            def begun(step: str) -> None:
-                progress.update(bar, description=step, advance=1)
-
-            faults = write_report(
-                session(master), logs, options, folder, datetime.now(UTC), skew, begun
-            )
-        console.print(f"{to / PAGE}", markup=False)
-        if notebook is not None:
-            notebook.write_text(notebook_of(logs, options, master, skew), encoding="utf-8")
-            console.print(f"{notebook}", markup=False)
-        if faults:
-            raise AuditFailed(faults)
-
-
 SHOWN_MAX = 100
 """The default number of rows shown."""
 
@@ -135,52 +76,166 @@ SpaceOption = Annotated[
 LimitOption = Annotated[int, typer.Option(min=1, metavar="N", help="Print at most N rows.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format of the rows.")]
 
-app = typer.Typer(no_args_is_help=True, help="Archive and analyse the log of changes.")
 
+class PipelineCommand:
+    """The logs that a command names, and where its result goes. The parameters are the options that
+    several commands have."""
 
-@app.command()
-def archive(
-    logs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LOG...",
-            help="The file of a durable space, the folder or the address of a host, or the URL of a"
-            " database.",
-        ),
-    ],
-    to: Annotated[Path, typer.Option(metavar="DIR", help="The archive.")],
-    space: SpaceOption = None,
-    federation: FederationOption = False,
-    password: PasswordOption = None,
-    tls: TlsOption = None,
-) -> None:
-    """Seal logs (copy them to an archive of Parquet files). Their spaces may be in use."""
-    with clear_errors(), packages():
-        from tupelo.pipeline.logs.segments import ArchivedLog, Segment, seal, sealed_upto
+    def __init__(
+        self,
+        logs: LogsArgument,
+        space: SpaceOption = None,
+        archive: ArchiveOption = None,
+        federation: FederationOption = False,
+        to: ToOption = None,
+        limit: LimitOption = SHOWN_MAX,
+        how: FormatOption = Format.TABLE,
+        master: MasterOption = None,
+        password: PasswordOption = None,
+        tls: TlsOption = None,
+    ) -> None:
+        self.locations = logs
+        self.options = reading(archive, federation, password, tls, space=space)
+        self.how = how
+        self.master = master
+        self._to = to
+        self._limit = limit
+
+    def answer(self, name: str, run: Callable[[DataFrame], DataFrame]) -> None:
+        """Run a job on Spark, and show its result or write it."""
+        from tupelo.pipeline import changes, session
+        from tupelo.pipeline.jobs import JOBS
+        from tupelo.pipeline.reports.names import names_in, with_names, without_names
+        from tupelo.pipeline.spark import complaints
+
+        file = self._file(name)
+        self.logs()
+        spark = session(self.master)
+        with spark_progress(spark, JOBS[name].title), complaints():
+            # Read once: a log that grows would have a different end at each use.
+            read = changes(spark, *self.locations, **self.options).drop("payload").persist()
+            table = run(read)
+            if without_names(table.columns):
+                table = with_names(table, names_in(read))
+            if file is not None:
+                table.write.parquet(str(file.resolve()))
+                return
+            rows: pa.Table = table.orderBy(*JOBS[name].order).limit(self._limit + 1).toArrow()
+        self._show(rows)
+
+    def give(self, name: str, rows: pa.Table) -> None:
+        """Show a result, or write it."""
+        import pyarrow.parquet as pq
+
+        file = self._file(name)
+        if file is None:
+            self._show(rows)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(rows, file)
+
+    def logs(self, locations: Sequence[str] = ()) -> tuple[list[Log], ReadOptions]:
+        """The logs there, or at the locations of the command. Raises BadArgument for a named space
+        without a log, because its empty result would look correct."""
         from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
-        options = reading(None, federation, password, tls, space=space)
-        found = resolve(ReadOptions.read({**options, "paths": json.dumps(logs)}))
-        if any(isinstance(log, ArchivedLog) for log in found):
-            raise BadArgument("LOG", "a log that lives (what an archive has is sealed)")
-        console = Console(highlight=False, soft_wrap=True)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            for log in found:
-                before = sealed_upto(log, to)
-                bar = progress.add_task(f"{log.space!r}", total=max(0, log.bounds()[1] - before))
-
-                def completed(segment: Segment, bar: int = bar) -> None:
-                    progress.advance(bar, segment.rows)  # type: ignore[arg-type]
-
-                segments = seal(log, to, completed=completed)
-                rows = sum(segment.rows for segment in segments)
-                upto = segments[-1].last if segments else before
-                progress.print(
-                    f"{log.space!r} of {log.host}: {rows} changes in {len(segments)} segments,"
-                    f" sealed up to {upto}",
-                    markup=False,
+        parsed = ReadOptions.read(
+            {**self.options, "paths": json.dumps(locations or self.locations)}
+        )
+        found = resolve(parsed)
+        if parsed.spaces is not None:
+            existing = {log.space for log in found}
+            missing = [name for name in parsed.spaces if name not in existing]
+            if missing or not existing:
+                expected = (
+                    f"spaces with a log here: {', '.join(sorted(existing)) or 'there is none'}"
                 )
+                raise BadArgument("space", expected, ",".join(missing or parsed.spaces))
+        return found, parsed
+
+    def say(self, text: str) -> None:
+        """Print a line about the result, apart from rows for another program."""
+        wide = Console(highlight=False, soft_wrap=True, stderr=self.how is not Format.TABLE)
+        wide.print(text, markup=False)
+
+    def conclude(self, faults: dict[str, int], sound: str) -> None:
+        """Raise AuditFailed if there are faults; otherwise say that there are none."""
+        if any(faults.values()):
+            raise AuditFailed({name: count for name, count in faults.items() if count})
+        self.say(sound)
+
+    def _file(self, name: str) -> Path | None:
+        file = None if self._to is None else self._to / f"{name}.parquet"
+        if file is not None and file.exists():
+            raise BadArgument("to", f"a folder without {file.name}", str(self._to))
+        return file
+
+    def _show(self, rows: pa.Table) -> None:
+        show(rows.slice(0, self._limit), self.how)
+        if rows.num_rows > self._limit:
+            complain(f"there are more than these {self._limit} rows; see --limit and --to")
+
+
+_COMMON = inspect.signature(PipelineCommand, eval_str=True).parameters
+_LOGS = ("logs", "space", "archive", "federation", "password", "tls")
+
+
+def _command(
+    *common: str, name: str | None = None, help: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the command of `function(command, **options)`: the options are those of the function, and
+    the `common` ones make the PipelineCommand."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        own = [*inspect.signature(function, eval_str=True).parameters.values()][1:]
+        logs = [_COMMON[each] for each in common if each == "logs"]
+        parameters = [*logs, *own, *(_COMMON[each] for each in common if each != "logs")]
+
+        def run(**given: Any) -> None:
+            with clear_errors(), packages():
+                options = {"logs": [], **{each: given.pop(each) for each in common}}
+                command = PipelineCommand(**options)
+                function(command, **given)
+
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        app.command(name or function.__name__, help=help or inspect.getdoc(function))(run)
+        return function
+
+    return add
+
+
+@_command("logs", "space", "federation", "password", "tls")
+def archive(
+    command: PipelineCommand,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="The archive.")],
+) -> None:
+    """Seal logs (copy them to an archive of Parquet files). Their spaces may be in use."""
+    from tupelo.pipeline.logs.segments import ArchivedLog, Segment, seal, sealed_upto
+    from tupelo.pipeline.reports.names import hosts_in
+
+    found, _ = command.logs()
+    if any(isinstance(log, ArchivedLog) for log in found):
+        raise BadArgument("LOG", "a log that lives (what an archive has is sealed)")
+    names = hosts_in(found).known
+    console = Console(highlight=False, soft_wrap=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        for log in found:
+            before = sealed_upto(log, to)
+            bar = progress.add_task(f"{log.space!r}", total=max(0, log.bounds()[1] - before))
+
+            def completed(segment: Segment, bar: int = bar) -> None:
+                progress.advance(bar, segment.rows)  # type: ignore[arg-type]
+
+            segments = seal(log, to, completed=completed)
+            rows = sum(segment.rows for segment in segments)
+            upto = segments[-1].last if segments else before
+            progress.print(
+                f"{log.space!r} of {names.get(log.host, log.host)}: {rows} changes in"
+                f" {len(segments)} segments, sealed up to {upto}",
+                markup=False,
+            )
 
 
 @app.command()
@@ -209,36 +264,31 @@ class ExportFormat(Enum):
     DELTA = "delta"
 
 
-@app.command()
+@_command(*_LOGS)
 def export(
-    logs: LogsArgument,
+    command: PipelineCommand,
     to: Annotated[Path, typer.Option(metavar="DIR", help="The table.")],
     how: Annotated[
         ExportFormat, typer.Option("--format", help="The format of the table.")
     ] = ExportFormat.DELTA,
-    space: SpaceOption = None,
-    archive: ArchiveOption = None,
-    federation: FederationOption = False,
-    password: PasswordOption = None,
-    tls: TlsOption = None,
 ) -> None:
     """Copy logs to a table for other engines, or add the new changes to the table."""
-    with clear_errors(), packages():
-        if find_spec("deltalake") is None:
-            raise PipelineError('this needs deltalake: pip install "tupelo[delta]"')
-        from tupelo.pipeline.logs import delta
+    if find_spec("deltalake") is None:
+        raise PipelineError('this needs deltalake: pip install "tupelo[delta]"')
+    from tupelo.pipeline.logs import delta
+    from tupelo.pipeline.reports.names import hosts_in
 
-        command = PipelineCommand(logs, space, archive, federation, password=password, tls=tls)
-        found, _ = command.logs()
-        console = Console(highlight=False, soft_wrap=True)
-        for log in found:
-            added = delta.export(log, to)
-            console.print(f"{log.space!r} of {log.host}: {added} changes added", markup=False)
+    found, _ = command.logs()
+    names = hosts_in(found).known
+    console = Console(highlight=False, soft_wrap=True)
+    for log in found:
+        host, added = names.get(log.host, log.host), delta.export(log, to)
+        console.print(f"{log.space!r} of {host}: {added} changes added", markup=False)
 
 
-@app.command()
+@_command(*_LOGS, "master")
 def watch(
-    logs: LogsArgument,
+    command: PipelineCommand,
     to: Annotated[
         str,
         typer.Option(metavar="URL", help="Space to write the anomalies to: tupelo://host/space."),
@@ -274,143 +324,87 @@ def watch(
     once: Annotated[
         bool, typer.Option("--once", help="Check the present changes, and end.")
     ] = False,
-    space: SpaceOption = None,
-    archive: ArchiveOption = None,
-    federation: FederationOption = False,
-    master: MasterOption = None,
-    password: PasswordOption = None,
-    tls: TlsOption = None,
 ) -> None:
     """Write an entry (an anomaly) to a space when a backlog grows, a worker takes nothing, or
     latency is high."""
-    with clear_errors(), packages():
-        from tupelo.pipeline import anomalies, session
-        from tupelo.pipeline.spark import complaints
+    from tupelo.pipeline import anomalies, session
+    from tupelo.pipeline.spark import complaints
 
-        command = PipelineCommand(logs, space, archive, federation, password=password, tls=tls)
-        command.logs()  # Raises errors before Spark is started.
-        options = command.options
-        limits = anomalies.Limits(seconds=every, grows=grows, quiet=quiet, slow=slow)
-        spark = session(master, **{"spark.sql.shuffle.partitions": 2})
-        with complaints():
-            stream = spark.readStream.format("tupelo").options(**options, paths=json.dumps(logs))
-            place = str(checkpoint.resolve())
-            of_sink: dict[str, str] = {
-                name: options[name] for name in ("password", "tls") if name in options
-            }
-            if lease is not None:
-                of_sink["lease"] = str(lease)
-            query = anomalies.watch(stream.load(), to, place, limits, once=once, **of_sink)
-            query.awaitTermination()
-
-
-app.command()(report)
+    command.logs()  # Raises errors before Spark is started.
+    options = command.options
+    limits = anomalies.Limits(seconds=every, grows=grows, quiet=quiet, slow=slow)
+    spark = session(command.master, **{"spark.sql.shuffle.partitions": 2})
+    with complaints():
+        stream = spark.readStream.format("tupelo").options(
+            **options, paths=json.dumps(command.locations)
+        )
+        place = str(checkpoint.resolve())
+        of_sink: dict[str, str] = {
+            name: options[name] for name in ("password", "tls") if name in options
+        }
+        if lease is not None:
+            of_sink["lease"] = str(lease)
+        query = anomalies.watch(stream.load(), to, place, limits, once=once, **of_sink)
+        query.awaitTermination()
 
 
-class PipelineCommand:
-    """The logs that a command names, and where the result goes. The parameters are the common
-    options of the commands."""
+@_command("logs", "archive", "federation", "master", "password", "tls")
+def report(
+    command: PipelineCommand,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the report.")],
+    skew: SkewOption = 0.0,
+    notebook: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write the code of the report as a notebook (.ipynb)."
+        ),
+    ] = None,
+) -> None:
+    """Run all jobs, and write Parquet tables and one page with plots.
 
-    def __init__(
-        self,
-        logs: LogsArgument,
-        space: SpaceOption = None,
-        archive: ArchiveOption = None,
-        federation: FederationOption = False,
-        to: ToOption = None,
-        limit: LimitOption = SHOWN_MAX,
-        how: FormatOption = Format.TABLE,
-        master: MasterOption = None,
-        password: PasswordOption = None,
-        tls: TlsOption = None,
-    ) -> None:
-        self.options = reading(archive, federation, password, tls, space=space)
-        self.how = how
-        self.master = master
-        self._logs = logs
-        self._to = to
-        self._limit = limit
+    If the audit finds a fault, the exit code is 1, and the report is still written.
+    """
+    from tupelo.pipeline import session
+    from tupelo.pipeline.reports.notebook import notebook_of
+    from tupelo.pipeline.reports.report import PAGE, STEPS, place_for, write_report
+    from tupelo.pipeline.spark import complaints
 
-    def answer(self, name: str, run: Callable[[DataFrame], DataFrame]) -> None:
-        """Run a job on Spark, and show its result or write it."""
-        from tupelo.pipeline import changes, session
-        from tupelo.pipeline.jobs import JOBS
-        from tupelo.pipeline.jobs.named import names_in, with_names
-        from tupelo.pipeline.reports.names import without_names
-        from tupelo.pipeline.spark import complaints
+    if notebook is not None and notebook.exists():  # It may have been changed.
+        raise BadArgument("notebook", "a file that does not exist yet", str(notebook))
+    found, _ = command.logs()
+    console = Console(highlight=False, soft_wrap=True)
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with place_for(to, found) as folder, progress, complaints():
+        bar = progress.add_task("starting Spark", total=STEPS + 1)
 
-        file = self._file(name)
-        self.logs()
-        spark = session(self.master)
-        with spark_progress(spark, JOBS[name].title), complaints():
-            # Read once: a log that grows would have a different end at each use.
-            read = changes(spark, *self._logs, **self.options).drop("payload").persist()
-            table = run(read)
-            if without_names(table.columns):
-                table = with_names(table, names_in(read))
-            if file is not None:
-                table.write.parquet(str(file.resolve()))
-                return
-            rows: pa.Table = table.orderBy(*JOBS[name].order).limit(self._limit + 1).toArrow()
-        self._show(rows)
+        def begun(step: str) -> None:
+            progress.update(bar, description=step, advance=1)
 
-    def give(self, name: str, rows: pa.Table) -> None:
-        """Show a result, or write it."""
-        import pyarrow.parquet as pq
-
-        file = self._file(name)
-        if file is None:
-            self._show(rows)
-        else:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(rows, file)
-
-    def logs(self) -> tuple[list[LogLike], ReadOptions]:
-        """The logs. Raises BadArgument for a named space without a log, because its empty result
-        would look correct."""
-        from tupelo.pipeline.source.locations import resolve
-        from tupelo.pipeline.source.options import ReadOptions
-
-        parsed = ReadOptions.read({**self.options, "paths": json.dumps(self._logs)})
-        found = resolve(parsed)
-        if parsed.spaces is not None:
-            existing = {log.space for log in found}
-            missing = [name for name in parsed.spaces if name not in existing]
-            if missing or not existing:
-                expected = (
-                    f"spaces with a log here: {', '.join(sorted(existing)) or 'there is none'}"
-                )
-                raise BadArgument("space", expected, ",".join(missing or parsed.spaces))
-        return found, parsed
-
-    def _file(self, name: str) -> Path | None:
-        file = None if self._to is None else self._to / f"{name}.parquet"
-        if file is not None and file.exists():
-            raise BadArgument("to", f"a folder without {file.name}", str(self._to))
-        return file
-
-    def _show(self, rows: pa.Table) -> None:
-        show(rows.slice(0, self._limit), self.how)
-        if rows.num_rows > self._limit:
-            complain(f"there are more than these {self._limit} rows; see --limit and --to")
-
-
-def _add(name: str, function: Callable[..., None], more: str = "") -> None:
-    """Add the command of a job, `function(command, **options)`: the options are those of the
-    function, and the common options make the PipelineCommand."""
-    common = inspect.signature(PipelineCommand, eval_str=True).parameters
-    own = [*inspect.signature(function, eval_str=True).parameters.values()][1:]
-
-    def run(**given: Any) -> None:
-        with clear_errors(), packages():
-            common_given = {name: given.pop(name) for name in common}
-            function(PipelineCommand(**common_given), **given)
-
-    logs, *options = common.values()
-    parameters = [logs, *own, *options]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app.command(name, help=f"{TITLES[name]}.{more}")(run)
+        faults = write_report(
+            session(command.master),
+            command.locations,
+            command.options,
+            folder,
+            datetime.now(UTC),
+            skew,
+            begun,
+        )
+    console.print(f"{to / PAGE}", markup=False)
+    if notebook is not None:
+        notebook.write_text(
+            notebook_of(command.locations, command.options, command.master, skew), encoding="utf-8"
+        )
+        console.print(f"{notebook}", markup=False)
+    if faults:
+        raise AuditFailed(faults)
 
 
 def audit(
@@ -435,24 +429,20 @@ def audit(
         names = names_of(found if table.num_rows else [])
         command.give("audit", names.beside(table))
         counts = Counter(table.column("fault").to_pylist())
-        faults = {name: counts[name] for name in FAULTS if counts[name]}
+        faults = {name: counts[name] for name in FAULTS}
     else:
         seen, faults = _audit_on_spark(command, drained, skew)
-    console = Console(highlight=False, soft_wrap=True, stderr=command.how is not Format.TABLE)
-    console.print(
+    command.say(
         f"{seen['entries']} entries: {seen['living']} are there still, and"
-        f" {seen['in_doubt']} are in doubt",
-        markup=False,
+        f" {seen['in_doubt']} are in doubt"
     )
-    if faults:
-        raise AuditFailed(faults)
-    console.print("no fault was found", markup=False)
+    command.conclude(faults, "no fault was found")
 
 
 def _audit_on_spark(
     command: PipelineCommand, drained: bool, skew: float
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """The number of entries, and the number of faults of each kind."""
+    """The number of entries, and the number of each fault."""
     from pyspark.sql import Observation
 
     from tupelo.pipeline import jobs
@@ -464,7 +454,7 @@ def _audit_on_spark(
         return found.observe(faults, *jobs.tally())
 
     command.answer("audit", run)
-    return entries.get, {name: count for name, count in faults.get.items() if count}
+    return entries.get, faults.get
 
 
 def throughput(
@@ -496,22 +486,21 @@ def conformance(
     from tupelo.pipeline import jobs
 
     broken = Observation("broken")
-    tally = [f.count(f.when(f.col("law") == name, 1)).alias(name) for name in jobs.LAWS]
     if law and not {*law} <= jobs.LAWS.keys():  # before Spark is started
         raise BadArgument("law", f"some of {', '.join(jobs.LAWS)}", ", ".join(law))
 
     def run(changes: DataFrame) -> DataFrame:
         found = jobs.conformance(changes, laws=law or None, skew_seconds=skew)
+        tally = [f.count(f.when(f.col("law") == name, 1)).alias(name) for name in jobs.LAWS]
         return found.observe(broken, *tally)
 
     command.answer("conformance", run)
-    counts = {name: count for name, count in broken.get.items() if count}
-    if counts:
-        raise AuditFailed(counts)
+    command.conclude(broken.get, "no violation was found")
 
 
-@app.command()
+@_command("space", "to", "limit", "how", "master")
 def seeds(
+    command: PipelineCommand,
     job: Annotated[
         str,
         typer.Argument(
@@ -527,38 +516,31 @@ def seeds(
             " setting and the seed (`loss=0.1 seed=3`); else runs are numbered.",
         ),
     ],
-    space: SpaceOption = None,
-    to: ToOption = None,
-    limit: LimitOption = SHOWN_MAX,
-    how: FormatOption = Format.TABLE,
-    master: MasterOption = None,
 ) -> None:
     """Figures of a job over runs with several seeds: means with confidence intervals (95 %)."""
-    with clear_errors(), packages():
-        from tupelo.pipeline import changes, session
-        from tupelo.pipeline.jobs.seeds import FIGURES, Run, over_seeds
-        from tupelo.pipeline.spark import complaints
+    from tupelo.pipeline import changes, session
+    from tupelo.pipeline.jobs.seeds import FIGURES, Run, over_seeds
+    from tupelo.pipeline.spark import complaints
 
-        if job not in FIGURES:  # before Spark is started
-            raise BadArgument("job", f"one of {', '.join(FIGURES)}", job)
-        command = PipelineCommand(runs, space, to=to, limit=limit, how=how, master=master)
-        places = {run: _logs_of_run(Path(run)) for run in runs}
-        for logs in places.values():
-            PipelineCommand(logs, space).logs()
-        spark = session(master)
+    if job not in FIGURES:  # before Spark is started
+        raise BadArgument("job", f"one of {', '.join(FIGURES)}", job)
+    places = {run: _logs_of_run(Path(run)) for run in runs}
+    for logs in places.values():
+        command.logs(logs)
+    spark = session(command.master)
 
-        def each() -> Iterator[Run]:
-            for number, (run, logs) in enumerate(places.items(), 1):
-                name = Path(run).resolve().name
-                seed = _SEED.search(name)
-                setting = "" if seed is None else _SEED.sub("", name).strip()
-                read = changes(spark, *logs, **command.options).drop("payload").persist()
-                yield Run(setting, number if seed is None else int(seed[1]), read)
-                read.unpersist()
+    def each() -> Iterator[Run]:
+        for number, (run, logs) in enumerate(places.items(), 1):
+            name = Path(run).resolve().name
+            seed = _SEED.search(name)
+            setting = "" if seed is None else _SEED.sub("", name).strip()
+            read = changes(spark, *logs, **command.options).drop("payload").persist()
+            yield Run(setting, number if seed is None else int(seed[1]), read)
+            read.unpersist()
 
-        with spark_progress(spark, f"{job} of {len(places)} runs"), complaints():
-            table = over_seeds(job, each())
-        command.give(f"{job}-seeds", table)
+    with spark_progress(spark, f"{job} of {len(places)} runs"), complaints():
+        table = over_seeds(job, each())
+    command.give(f"{job}-seeds", table)
 
 
 _SEED = re.compile(r"[ ,_]*seed=(\d+)")
@@ -578,12 +560,14 @@ def _run(name: str, command: PipelineCommand) -> None:
     command.answer(name, JOBS[name].run)
 
 
-_add("audit", audit, " The exit code is 1 if there is a fault.")
-_add("throughput", throughput)
-_add("conformance", conformance, " The exit code is 1 if a law is broken.")
-for _name in TITLES:
-    if _name not in ("audit", "conformance", "throughput"):
-        _add(_name, partial(_run, _name))
+_OWN: dict[str, tuple[Callable[..., None], str]] = {
+    "audit": (audit, " The exit code is 1 if there is a fault."),
+    "throughput": (throughput, ""),
+    "conformance": (conformance, " The exit code is 1 if a law is broken."),
+}
+for _name, _title in TITLES.items():
+    _function, _more = _OWN.get(_name, (partial(_run, _name), ""))
+    _command(*_COMMON, name=_name, help=f"{_title}.{_more}")(_function)
 
 
 LOOK_SECONDS = 0.2

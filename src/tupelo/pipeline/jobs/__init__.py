@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from tupelo.pipeline import TITLES
-from tupelo.pipeline.jobs.audit import audit, require_sound, tally
+from tupelo.pipeline.jobs.audit import audit, life, require_sound, tally
 from tupelo.pipeline.jobs.causes import chains, coordination
 from tupelo.pipeline.jobs.conformance import ALWAYS, LAWS, conformance
 from tupelo.pipeline.jobs.contacts import contacts, partitions, spread
 from tupelo.pipeline.jobs.contended import contention, leases
-from tupelo.pipeline.jobs.life import life
 from tupelo.pipeline.jobs.measures import delivery, latency, overhead, presence, throughput, waiting
 from tupelo.pipeline.jobs.ordered import order
 from tupelo.pipeline.jobs.owner import backlog, load, retries, turnaround, workers

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from tupelo.errors import PipelineError
-from tupelo.pipeline.jobs.measures import seconds_of
-from tupelo.pipeline.jobs.owner import entry_kind
-from tupelo.pipeline.jobs.stays import ENTRY, gotten, of_kind
+from tupelo.pipeline.jobs.columns import ENTRY, STAY, entry_kind, gotten, of_kind, seconds_of
 from tupelo.values.change import BY_REACTION
 
 if TYPE_CHECKING:
@@ -157,14 +155,13 @@ def _links(changes: DataFrame) -> DataFrame:
     links = written.join(causes, written["txn"] == causes["taken_in"]).drop("txn", "taken_in")
     by_reaction = of_kind("written") & f.startswith("txn", f.lit(BY_REACTION))
     if of_entries.where(by_reaction).take(1):  # To look for their causes takes a while.
-        stay = ("host", "space", "arrival")
         reacted_to = f.expr(f"try_cast(substr(txn, {len(BY_REACTION) + 1}) as bigint)")
         effects = of_entries.where(by_reaction).select(
             entry.alias("effect"), "txn", "host", "space", reacted_to.alias("arrival")
         )
-        stays = of_entries.where(of_kind("written")).select(*stay, entry.alias("entry"))
+        stays = of_entries.where(of_kind("written")).select(*STAY, entry.alias("entry"))
         reacted = (
-            effects.join(stays, [*stay])
+            effects.join(stays, [*STAY])
             .join(written.drop("txn"), "entry")
             .select("effect", "txn", cause.alias("cause"))
         )

@@ -25,8 +25,8 @@ from pyspark.sql import functions as f
 
 from tupelo.errors import BadArgument
 from tupelo.federation.names import PRESENCE
+from tupelo.pipeline.jobs.columns import ENTRY, STAY, gotten, of_kind
 from tupelo.pipeline.jobs.measures import presence
-from tupelo.pipeline.jobs.stays import ENTRY, gotten, of_kind
 from tupelo.values.change import ENDINGS
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 NOTICED = 1.0
 """So many seconds apart two hosts may notice an engagement."""
 _READER = ("host", "space", "agent", "session")
-_STAY = ("host", "space", "arrival")
 _UNTIL = (Window.unboundedPreceding, -1)
 
 
@@ -77,8 +76,8 @@ def _isolation(changes: DataFrame, _: float) -> DataFrame:
     law = "isolation"
     of_entries = changes.where(f.col("n").isNotNull())
     got = of_kind("read", "taken")
-    stay = Window.partitionBy(*_STAY).orderBy("position")
-    whole = Window.partitionBy(*_STAY)
+    stay = Window.partitionBy(*STAY).orderBy("position")
+    whole = Window.partitionBy(*STAY)
     gone = f.when(of_kind(*ENDINGS), f.col("position"))
     back = f.when(of_kind("returned"), f.col("position"))
     about = (

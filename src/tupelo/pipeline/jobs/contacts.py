@@ -10,28 +10,20 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from tupelo.federation.names import PRESENCE
-from tupelo.pipeline.intervals import t_quantile
-from tupelo.pipeline.jobs.measures import percentiles, presence, seconds_of
-from tupelo.pipeline.jobs.owner import entry_kind
-from tupelo.pipeline.jobs.stays import ENTRY, gotten, of_kind
+from tupelo.pipeline.jobs.columns import (
+    ENTRY,
+    entry_kind,
+    gotten,
+    mean_of,
+    of_kind,
+    percentiles,
+    seconds_of,
+)
+from tupelo.pipeline.jobs.measures import presence
 from tupelo.pipeline.schema import TIME, ddl_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-_FREEDOM_MAX = 100
-
-
-def mean_of(column: str, prefix: str = "") -> list[Column]:
-    """The mean, and half the width of its confidence interval of 95 % by Student's t (null below
-    two values). Above 101 values the t of 101 is used: 1.3 % too much at most."""
-    quantiles = f.array(*(f.lit(t_quantile(freedom)) for freedom in range(1, _FREEDOM_MAX + 1)))
-    number = f.count(column)
-    half = f.get(quantiles, f.least(number, f.lit(_FREEDOM_MAX + 1)) - 2)
-    return [
-        f.avg(column).alias(f"{prefix}mean"),
-        (half.cast("double") * f.stddev_samp(column) / f.sqrt(number)).alias(f"{prefix}ci"),
-    ]
+    from pyspark.sql import DataFrame
 
 
 def contacts(changes: DataFrame) -> DataFrame:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from tupelo.pipeline.jobs.measures import seconds_of
-from tupelo.pipeline.jobs.owner import STAY, WORKER, attempts, entry_kind
-from tupelo.pipeline.jobs.stays import of_kind
+from tupelo.pipeline.jobs.columns import STAY, WORKER, entry_kind, of_kind, seconds_of
+from tupelo.pipeline.jobs.owner import attempts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

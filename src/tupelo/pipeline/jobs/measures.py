@@ -9,13 +9,10 @@ from pyspark.sql import functions as f
 
 from tupelo.errors import BadArgument
 from tupelo.federation.names import PRESENCE
-from tupelo.pipeline.jobs.stays import ENTRY, gotten, of_kind
+from tupelo.pipeline.jobs.columns import ENTRY, gotten, of_kind, percentiles, seconds_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-
-PERCENTILES = (50, 90, 99)
+    from pyspark.sql import DataFrame
 
 
 def latency(changes: DataFrame) -> DataFrame:
@@ -46,19 +43,6 @@ def latency(changes: DataFrame) -> DataFrame:
             f.max("seconds").alias("max"),
         )
     )
-
-
-def seconds_of(column: str) -> Column:
-    """A time in seconds since 1970."""
-    return f.unix_micros(column) / 1e6
-
-
-def percentiles(column: str, prefix: str = "") -> list[Column]:
-    """p50, p90 and p99, with an error of at most 1/10000 of the rank."""
-    return [
-        f.percentile_approx(column, share / 100, 10_000).alias(f"{prefix}p{share}")
-        for share in PERCENTILES
-    ]
 
 
 def delivery(changes: DataFrame) -> DataFrame:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from tupelo.pipeline.jobs.stays import of_kind
+from tupelo.pipeline.jobs.columns import of_kind
 from tupelo.values.change import BY_REACTION
 
 if TYPE_CHECKING:

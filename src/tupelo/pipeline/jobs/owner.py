@@ -14,32 +14,25 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from tupelo.errors import BadArgument
-from tupelo.pipeline.jobs.measures import percentiles, seconds_of
-from tupelo.pipeline.jobs.stays import of_kind
+from tupelo.pipeline.jobs.columns import (
+    STAY,
+    WAITING,
+    WORKER,
+    entry_kind,
+    of_kind,
+    percentiles,
+    seconds_of,
+)
 from tupelo.values.change import ENDINGS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 MOMENTS = 240
 """The number of moments at which a backlog is counted, where no interval is given."""
 
-WORKER = ("worker", "worker_name")
-"""The connections of one program have one agent, and may have names of their own."""
-STAY = ("host", "space", "arrival")
-_WAITING, _DEAD = "tupelo.queue.Waiting", "tupelo.queue.DeadLetter"
+_DEAD = "tupelo.queue.DeadLetter"
 _BACK = ("returned", "released")
-
-
-def entry_kind(*of_queue: str) -> Column:
-    """The task of a waiting job of `tupelo.queue`, or of its other entries of these types; else the
-    name of a dataclass, the first field of a tuple if that is a text, or the shape."""
-    return f.coalesce(
-        f.when(f.col("type").isin(_WAITING, *of_queue), f.get_json_object("fields", "$.task")),
-        f.col("type"),
-        f.when(f.col("fields").startswith('["'), f.get_json_object("fields", "$[0]")),
-        f.col("shape"),
-    )
 
 
 def backlog(changes: DataFrame, *, seconds: int | None = None) -> DataFrame:
@@ -224,7 +217,7 @@ def retries(changes: DataFrame) -> DataFrame:
     """One row per entry that came back, and per job of `tupelo.queue` that failed: how often it
     came back because its worker was lost or its transaction was aborted, how often its function
     raised, whether it became a dead letter, and who had it last."""
-    of_queue = f.col("type").isin(_WAITING, _DEAD)
+    of_queue = f.col("type").isin(WAITING, _DEAD)
     failures = f.when(of_queue, f.get_json_object("fields", "$.failures").cast("long"))
     is_dead = of_kind("written") & (f.col("type") == _DEAD)
     again = of_kind("written", "delayed") & of_queue & (failures > 0)

@@ -13,8 +13,9 @@ from pyspark.sql import functions as f
 from tupelo.errors import BadArgument
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.intervals import interval
+from tupelo.pipeline.jobs.columns import seconds_of
 from tupelo.pipeline.jobs.contacts import each_contact, partitions, spread
-from tupelo.pipeline.jobs.measures import delivery, latency, overhead, seconds_of, waiting
+from tupelo.pipeline.jobs.measures import delivery, latency, overhead, waiting
 from tupelo.pipeline.jobs.ordered import order
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from tupelo.pipeline.jobs.owner import WORKER, attempts
+from tupelo.pipeline.jobs.columns import WORKER
+from tupelo.pipeline.jobs.owner import attempts
 from tupelo.pipeline.schema import ddl_of
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from tupelo.errors import CannotReach, LogTrimmed, PeerLost, PipelineError
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.logs.journal import in_batches
-from tupelo.pipeline.schema import CHANGES, Raw, build, check_columns, needed_for
+from tupelo.pipeline.logs.log import Log, in_batches
+from tupelo.pipeline.schema import CHANGES, Raw, build, needed_for
 from tupelo.space.dual_api import run_sync
 from tupelo.values.codec import BadBytes
 
@@ -61,7 +61,7 @@ _DENSE = 4
 """Entries are looked up by a range of ids, if that has at most so many times as many ids."""
 
 
-class PostgresLog:
+class PostgresLog(Log):
     """The log of one space of a database. `host` is the id of the database.
 
     A change has no position until somebody reads the log: `bounds` numbers what is committed.
@@ -80,24 +80,14 @@ class PostgresLog:
         return space.database.where, rows[0][0].replace("-", ""), log.replace("-", "")
 
     def bounds(self) -> tuple[int, int]:
-        """The first position that is kept, and the last; one less than the first if none is."""
         with self._opened() as space:
             first, last = run_sync(space.log.bounds)
         return first, last
 
-    def batches(
-        self,
-        first: int,
-        last: int,
-        columns: Sequence[str] | None = None,
-        entry: Declared | None = None,
+    def _read(
+        self, first: int, last: int, columns: Sequence[str], entry: Declared | None
     ) -> Iterator[pa.RecordBatch]:
-        """The changes between two positions, both included. Raises LogTrimmed if they are not all
-        kept, or are trimmed during the iteration.
-
-        Each batch is read in its own snapshot, so that the server can vacuum meanwhile.
-        """
-        columns = check_columns(columns, entry)
+        """Each batch is read in its own snapshot, so that the server can vacuum meanwhile."""
         with self._opened(self._reconnect) as space:
 
             def read(first: int, last: int) -> pa.RecordBatch:
@@ -106,13 +96,7 @@ class PostgresLog:
 
             yield from in_batches(read, first, last, ROWS // 256, ROWS)
 
-    def before(
-        self, columns: Sequence[str] | None = None, entry: Declared | None = None
-    ) -> pa.RecordBatch:
-        """The entries that were written before the log begins and existed then: the rows of their
-        writing."""
-        columns = check_columns(columns, entry)
-
+    def before(self, columns: Sequence[str], entry: Declared | None) -> pa.RecordBatch:
         async def select(space: PostgresSpace, link: Any) -> Raw:
             where = "FROM tupelo.arrived WHERE space = %(space)s AND kind = 'written'"
             raw = _select(space, link, needed_for(columns) | {"position"}, where)

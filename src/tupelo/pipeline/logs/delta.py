@@ -20,13 +20,13 @@ from tupelo.pipeline.source.locations import LogPart, bounds_of
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from tupelo.pipeline.source.locations import LogLike
+    from tupelo.pipeline.logs.log import Log
 
 ROWS_PER_COMMIT = 1_000_000
 _SCHEMA = pa.schema([field.with_metadata({"comment": MEANINGS[field.name]}) for field in CHANGES])
 
 
-def export(log: LogLike, to: Path) -> int:
+def export(log: Log, to: Path) -> int:
     """Add the changes of this log that the table does not have yet. Returns their number.
 
     Raises PipelineError if the table has another log of this name or cannot be written, LogTrimmed
@@ -56,7 +56,7 @@ def export(log: LogLike, to: Path) -> int:
                 ),
             )
         except (DeltaError, OSError) as error:
-            raise PipelineError(f"{to} cannot be written: {error}") from error
+            raise PipelineError(f"{to} cannot be written: {_in_a_line(error)}") from error
         table = _table(to)
     return max(0, last - begin + 1)
 
@@ -75,13 +75,18 @@ def _table(to: Path) -> DeltaTable | None:
         table = DeltaTable(str(to))
         missing = {"host", "space", "position"} - {field.name for field in table.schema().fields}
     except (DeltaError, OSError) as error:
-        raise PipelineError(f"{to} cannot be read: {error}") from error
+        raise PipelineError(f"{to} cannot be read: {_in_a_line(error)}") from error
     if missing:
         raise BadArgument("to", "a Delta table of changes, or a new folder", str(to))
     return table
 
 
-def _begin(table: DeltaTable | None, app: str, log: LogLike, first: int) -> int:
+def _in_a_line(error: Exception) -> str:
+    """Without the stack of the program in Rust, which may follow."""
+    return str(error).partition("\n")[0]
+
+
+def _begin(table: DeltaTable | None, app: str, log: Log, first: int) -> int:
     """The first position that the table does not have."""
     upto = None if table is None else table.transaction_version(app)
     if table is None or upto is None:

@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 
 from tupelo.errors import DamagedFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, check_columns, fill, needed_for
+from tupelo.pipeline.logs.log import Log, in_batches
+from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, fill, needed_for
 from tupelo.store.format import AGENT_NAME, DELAYED, KINDS, WRITTEN, check_header, is_damage
 from tupelo.store.tail import bounds_in
 from tupelo.values.codec import BadBytes
 
-ROWS, BYTES = 16_384, 16 * 2**20
-"""The largest number of rows in a batch, and about the number of bytes."""
+ROWS = 16_384
+"""The largest number of rows in a batch."""
 
 T = TypeVar("T")
 
@@ -39,25 +40,8 @@ _SOURCES = {
 }
 
 
-def in_batches(
-    read: Callable[[int, int], pa.RecordBatch], first: int, last: int, rows: int, rows_max: int
-) -> Iterator[pa.RecordBatch]:
-    """The changes from `first` to `last`, by `read(first, last)` of a part of them at a time. The
-    first part has `rows` changes; the sizes of the others follow the size of the entries."""
-    rows = max(1, rows)
-    while first <= last:
-        batch = read(first, min(last, first + rows - 1))
-        if not batch.num_rows:
-            return
-        yield batch
-        first += batch.num_rows
-        fitting = batch.num_rows * BYTES // max(1, batch.nbytes)
-        rows = max(1, min(rows_max, fitting, rows * 8))
-
-
-class JournalLog:
-    """The log of one space, in its file. `host` is the id of the host that keeps it, or the agent
-    of the space. `id` distinguishes it from other logs with the same names."""
+class JournalLog(Log):
+    """The log of one space, in its file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -70,31 +54,17 @@ class JournalLog:
             raise DamagedFile(f"{self.path} is damaged: it has no {error}") from error
 
     def bounds(self) -> tuple[int, int]:
-        """The first position that is kept, and the last durable one; one less than the first if
-        none is."""
         return self._look(bounds_in)
 
-    def batches(
-        self,
-        first: int,
-        last: int,
-        columns: Sequence[str] | None = None,
-        entry: Declared | None = None,
+    def _read(
+        self, first: int, last: int, columns: Sequence[str], entry: Declared | None
     ) -> Iterator[pa.RecordBatch]:
-        """The changes between two positions, both included. Raises LogTrimmed if they are not all
-        kept, or are trimmed during the iteration.
-
-        Each batch reads the file anew, which may be written and vacuumed meanwhile.
-        """
-        read = partial(self._batch, columns=check_columns(columns, entry), entry=entry)
+        """Each batch reads the file anew, which may be written and vacuumed meanwhile."""
+        read = partial(self._batch, columns=columns, entry=entry)
         return in_batches(read, first, last, ROWS // 64, ROWS)
 
-    def before(
-        self, columns: Sequence[str] | None = None, entry: Declared | None = None
-    ) -> pa.RecordBatch:
-        """The entries that were written before the log begins and existed then: the rows of their
-        writing. The file keeps them as long as they live or a later change about them is kept."""
-        columns = check_columns(columns, entry)
+    def before(self, columns: Sequence[str], entry: Declared | None) -> pa.RecordBatch:
+        """The file keeps them as long as they live or a later change about them is kept."""
         needed = needed_for(columns) | {"position"}
 
         def select(db: sqlite3.Connection) -> Raw:

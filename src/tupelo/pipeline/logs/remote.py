@@ -16,15 +16,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tupelo.errors import (
-    BadArgument,
-    LogTrimmed,
-    PipelineError,
-    WrongPassword,
-)
+from tupelo.errors import BadArgument, LogTrimmed, PipelineError, WrongPassword
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.schema import build, check_columns, needed_for
+from tupelo.pipeline.logs.log import Log
+from tupelo.pipeline.schema import build, needed_for
 from tupelo.values.codec import BadBytes
 
 if TYPE_CHECKING:
@@ -90,7 +86,7 @@ def _seconds(name: str, value: str) -> float:
     return seconds
 
 
-class RemoteLog:
+class RemoteLog(Log):
     """The log of one space of a host. Raises LogTrimmed if the space keeps no log."""
 
     def __init__(self, address: str, space: str, way: Way) -> None:
@@ -114,16 +110,9 @@ class RemoteLog:
             host, life, first, last, _ = _ask(there, self.space, [], 1, 0)
         return host, life, first, last
 
-    def batches(
-        self,
-        first: int,
-        last: int,
-        columns: Sequence[str] | None = None,
-        entry: Declared | None = None,
+    def _read(
+        self, first: int, last: int, columns: Sequence[str], entry: Declared | None
     ) -> Iterator[pa.RecordBatch]:
-        """The changes between two positions, both included. Raises LogTrimmed if they are not all
-        kept, or are trimmed during the iteration."""
-        columns = check_columns(columns, entry)
         names = sorted(needed_for(columns) | {"arrival", "position"})
         with (
             closing(self.way.connect(self.address, self.space, patiently=True)) as there,

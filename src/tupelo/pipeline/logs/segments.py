@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import msgspec
@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from tupelo.errors import CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.schema import (
     CHANGES,
     SCHEMA_VERSION,
@@ -86,11 +87,12 @@ def folder_of(archive: Path, host: str, space: str) -> Path:
 
 def load(folder: Path) -> Manifest | None:
     path = folder / MANIFEST
-    try:
-        encoded = path.read_bytes()
-    except FileNotFoundError:
-        return None
     with damage_of(path):
+        if not path.exists():
+            return None
+        if not path.is_file():  # To read a pipe or a device might never end.
+            raise CorruptSegment(str(path), "it is not a file")
+        encoded = path.read_bytes()
         version = msgspec.json.decode(encoded, type=_Versioned).schema
         if not 1 <= version <= SCHEMA_VERSION:
             raise WrongSchema(str(path), version, SCHEMA_VERSION)
@@ -103,6 +105,9 @@ def load(folder: Path) -> Manifest | None:
     for segment in manifest.segments:
         if not _FILE.fullmatch(segment.file) or Path(segment.file).stem != segment.range:
             raise CorruptSegment(str(path), f"{segment.file!r} is not the name of a segment of it")
+        counts = segment.kinds.values()
+        if sum(counts) != segment.rows or any(count < 1 for count in counts):
+            raise CorruptSegment(str(path), f"the kinds of {segment.file} are not {segment.rows}")
         if segment.first != expected or segment.rows != segment.last - segment.first + 1:
             raise CorruptSegment(str(path), f"{segment.file} does not begin at {expected}")
         expected = segment.last + 1
@@ -140,18 +145,6 @@ _FEW = ["host", "space", "kind", "origin", "agent", "agent_name", "session", "to
 _IDENTIFYING = ["time", "kind", "arrival", "n"]  # which identify a change
 
 
-class SealedFrom(Protocol):
-    """A log that can be sealed. `id` distinguishes it from other logs with the same names."""
-
-    host: str
-    space: str
-    id: str
-
-    def bounds(self) -> tuple[int, int]: ...
-
-    def batches(self, first: int, last: int) -> Iterator[pa.RecordBatch]: ...
-
-
 # Reading
 
 
@@ -175,7 +168,7 @@ class Archive:
         return folder_of(self.path, host, space)
 
 
-class ArchivedLog:
+class ArchivedLog(Log):
     """The sealed part of one log, by its manifest at the time of creation."""
 
     def __init__(self, folder: Path) -> None:
@@ -193,14 +186,9 @@ class ArchivedLog:
     def bounds(self) -> tuple[int, int]:
         return self.first, self.last
 
-    def batches(
-        self,
-        first: int,
-        last: int,
-        columns: Sequence[str] | None = None,
-        entry: Declared | None = None,
+    def _read(
+        self, first: int, last: int, columns: Sequence[str], entry: Declared | None
     ) -> Iterator[pa.RecordBatch]:
-        """The sealed changes between two positions, both included."""
         if first < self.first:
             raise LogTrimmed(
                 f"{self.folder}: the change at {first} was asked for, but what is sealed of"
@@ -319,7 +307,7 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
 
 
 def seal(
-    log: SealedFrom,
+    log: Log,
     archive: str | Path,
     *,
     upto: int | None = None,
@@ -358,13 +346,13 @@ def _writing(folder: Path) -> Iterator[None]:
         raise PipelineError(f"{folder} cannot be written: {error.strerror}") from error
 
 
-def sealed_upto(log: SealedFrom, archive: str | Path) -> int:
+def sealed_upto(log: Log, archive: str | Path) -> int:
     """The last sealed position of this log. Raises PipelineError if another log of this name is
     sealed there; LogTrimmed if changes that should be sealed next are no longer kept."""
     return _begun(log, Archive(archive).folder_of(log.host, log.space)).sealed
 
 
-def _begun(log: SealedFrom, folder: Path) -> Manifest:
+def _begun(log: Log, folder: Path) -> Manifest:
     first, _ = log.bounds()
     manifest = load(folder)
     if manifest is None:
@@ -382,7 +370,7 @@ def _begun(log: SealedFrom, folder: Path) -> Manifest:
     return manifest
 
 
-def check_continues(log: SealedFrom, sealed: ArchivedLog) -> None:
+def check_continues(log: Log, sealed: ArchivedLog) -> None:
     """Raise PipelineError if this is not the log that is sealed there, or if it has lost its end
     since, by a power failure or because the file is an older copy: then later positions are of
     other changes than the sealed ones."""
@@ -412,7 +400,7 @@ def _identity(batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
     return row
 
 
-def _seal(log: SealedFrom, folder: Path, upto: int | None, rows_max: int) -> Iterator[Segment]:
+def _seal(log: Log, folder: Path, upto: int | None, rows_max: int) -> Iterator[Segment]:
     manifest = _begun(log, folder)
     _sweep(folder, manifest)
     begin, (_, last) = manifest.sealed + 1, log.bounds()

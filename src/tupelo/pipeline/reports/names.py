@@ -1,4 +1,5 @@
-"""Names instead of ids, in the tables and plots of a report."""
+"""Names instead of ids, or beside them, in the tables of jobs and in reports. The audit by DuckDB
+uses this too, so Spark is imported only in the functions that need it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ import pyarrow.compute as pc
 from tupelo.federation.names import PRESENCE
 
 if TYPE_CHECKING:
-    from tupelo.pipeline.source.locations import LogLike
+    from pyspark.sql import DataFrame
+
+    from tupelo.pipeline.logs.log import Log
 
 WHO = ("host", "peer", "writer", "reader", "worker", "origin", "who")
 """Columns of ids."""
@@ -76,7 +79,7 @@ def without_names(columns: Sequence[str]) -> list[str]:
     return [name for name in WHO if name in columns and f"{name}_name" not in columns]
 
 
-def names_of(logs: Iterable[LogLike]) -> Names:
+def names_of(logs: Iterable[Log]) -> Names:
     """The names that agents gave themselves, and those of hosts that were met."""
     pairs: set[tuple[Any, Any]] = set()
     for log in logs:
@@ -88,6 +91,41 @@ def names_of(logs: Iterable[LogLike]) -> Names:
             about = [json.loads(row["fields"] or "{}") for row in rows if met]
             pairs.update((one.get("id"), one.get("name")) for one in about if isinstance(one, dict))
     return Names((id, name) for id, name in pairs if id and name)
+
+
+def hosts_in(logs: Iterable[Log]) -> Names:
+    """The names of the hosts, from the logs of their presence."""
+    return names_of(log for log in logs if log.space == PRESENCE)
+
+
+def names_in(changes: DataFrame) -> Names:
+    """The names that agents gave themselves, and those of hosts that were met."""
+    from pyspark.sql import functions as f
+
+    of_hosts = changes.where(
+        (f.col("space") == PRESENCE) & f.col("kind").isin("engaged", "written")
+    )
+    met = of_hosts.select(*(f.get_json_object("fields", f"$.{part}") for part in ("id", "name")))
+    named = changes.select("agent", "agent_name").union(met).toDF("id", "name")
+    found = named.where("id is not null and name != ''").distinct().collect()
+    return Names((str(id), str(name)) for id, name in found)
+
+
+def with_names(answer: DataFrame, names: Names) -> DataFrame:
+    """The table with a column of names behind each column of ids that has none."""
+    from pyspark.sql import functions as f
+
+    columns = answer.columns
+    missing = without_names(columns)
+    for column in missing:
+        pairs = answer.sparkSession.createDataFrame(
+            list(names.known.items()), f"`{column}` string, `{column}_name` string"
+        )
+        answer = answer.join(f.broadcast(pairs), column, "left")
+    order = [
+        each for name in columns for each in ([name, f"{name}_name"] if name in missing else [name])
+    ]
+    return answer.select(order)
 
 
 def _short(id: str) -> str:

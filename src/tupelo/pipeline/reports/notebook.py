@@ -20,21 +20,22 @@ from tupelo.pipeline import jobs
 spark = pipeline.session({master})
 changes = pipeline.changes(spark, {logs}).drop("payload").persist()
 of_users = changes.where("space <> 'tupelo.presence'")"""
+# With x_compat, because pandas draws regular times by an attribute that Matplotlib has deprecated.
 _OVER_TIME = """\
-table.toPandas().pivot_table(
+rows.pivot_table(
     index="at", columns=["space", "{group}"], values="{value}", aggfunc="sum"
-).plot(drawstyle="steps-post", ylabel="{value}")"""
-_BARS = "table.toPandas().set_index({labels!r})[{values!r}].plot.barh()"
+).plot(drawstyle="steps-post", ylabel="{value}", x_compat=True)"""
+_BARS = "rows.set_index({labels!r})[{values!r}].plot.barh()"
 
 _PERCENTILES = ["p50", "p90", "p99"]
 _PLOTS = {
     "backlog": _OVER_TIME.format(group="entry_kind", value="waiting"),
     "load": _OVER_TIME.format(group="worker_name", value="in_hand"),
-    "throughput": 'table.toPandas().pivot_table(index="at", columns="kind", values="per_second")'
-    '.plot(ylabel="changes per second")',
-    "partitions": 'table.toPandas().set_index("at")[["hosts", "groups", "largest"]]'
-    '.plot(drawstyle="steps-post")',
-    "life": 'table.groupBy("fate").count().toPandas().set_index("fate").plot.barh()',
+    "throughput": 'rows.pivot_table(index="at", columns="kind", values="per_second")'
+    '.plot(ylabel="changes per second", x_compat=True)',
+    "partitions": 'rows.set_index("at")[["hosts", "groups", "largest"]]'
+    '.plot(drawstyle="steps-post", x_compat=True)',
+    "life": 'rows.set_index("fate").plot.barh()',
 } | {
     name: _BARS.format(labels=labels, values=values)
     for name, labels, values in (
@@ -47,7 +48,9 @@ _PLOTS = {
         ("contacts", ["host", "peer_name"], ["mean"]),
     )
 }
-"""Code for a plot of `table`, which is shown if the job has rows."""
+"""Code for a plot of `rows`, which is shown if the job has rows."""
+_ROWS = {"life": 'table.groupBy("fate").count()'}
+"""What is drawn, if not the table of the job."""
 
 
 def notebook_of(
@@ -80,7 +83,9 @@ def notebook_of(
         cells.append(_cell(job.name, "code", code))
         if plot := _PLOTS.get(job.name):
             indented = plot.replace("\n", "\n    ")
-            cells.append(_cell(f"{job.name}-plot", "code", f"if table.count():\n    {indented}"))
+            drawn = _ROWS.get(job.name, "table")
+            code = f"rows = {drawn}.toPandas()\nif len(rows):\n    {indented}"
+            cells.append(_cell(f"{job.name}-plot", "code", code))
     about_it = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = {"cells": cells, "metadata": about_it, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

@@ -71,17 +71,28 @@ _CLEANED = (
 )
 
 
-def bars(name: str, labels: Sequence[str], parts: Mapping[str, Sequence[float]], axis: str) -> str:
-    """A bar per label; several parts are stacked."""
+def bars(
+    name: str,
+    labels: Sequence[str],
+    parts: Mapping[str, Sequence[float]],
+    axis: str,
+    stacked: bool = False,
+) -> str:
+    """A bar per label and part. Parts that make up a whole can be `stacked`."""
+    beside = 1 if stacked else len(parts)
+    height = 0.7 / beside
     with matplotlib.rc_context(_LOOK):
-        figure, axes = _begun(len(labels), axis)
-        places = range(len(labels))
+        figure, axes = _begun(len(labels) * (1 + beside) / 2, axis)
         left = [0.0] * len(labels)
         for number, (part, values) in enumerate(parts.items()):
+            aside = 0.0 if stacked else (number - (beside - 1) / 2) * height
+            places = [place + aside for place in range(len(labels))]
             colour = _COLOURS[number % SERIES]
-            axes.barh(places, values, left=left, height=0.7, color=colour, label=part)
-            left = [before + value for before, value in zip(left, values, strict=True)]
+            axes.barh(places, values, left=left, height=height, color=colour, label=part)
+            if stacked:
+                left = [before + value for before, value in zip(left, values, strict=True)]
         axes.set_xlim(left=0)
+        _label_numbers(axes.xaxis)
         _label_rows(axes, labels)
         if len(parts) > 1:
             _add_legend(figure, axes)
@@ -138,6 +149,7 @@ def lines(
             )
         axes.set_ylim(bottom=0)
         axes.set_ylabel(axis)
+        _label_numbers(axes.yaxis, all(n == int(n) for points in series.values() for n in points))
         _show_times(axes)
         _add_legend(figure, axes)
         return _svg(figure, name)
@@ -270,7 +282,7 @@ def shortened(parts: Sequence[str]) -> str:
     return _BETWEEN.join(parts)
 
 
-def _begun(rows: int, axis: str) -> tuple[Figure, Axes]:
+def _begun(rows: float, axis: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(WIDTH, max(_LEAST, rows * _ROW + _EDGE)), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlabel(axis)
@@ -298,10 +310,32 @@ def _make_log(axes: Axes, which: Literal["x", "y"], values: Sequence[float]) -> 
     scaled.set_minor_formatter(_ticker.NullFormatter())
 
 
+def _label_numbers(axis: Any, whole: bool = False) -> None:
+    """Few numbers, so that long ones stay apart; 200k and 3M instead of many zeros."""
+    axis.set_major_locator(_ticker.MaxNLocator(6, integer=whole, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(lambda value, _: _shortest(value))
+
+
+def _shortest(value: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= max(size, 1e4):
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
 def _show_times(axes: Axes) -> None:
     locator = _dates.AutoDateLocator(tz=UTC, maxticks=6)
+    days, seconds = "%Y-%m-%d", "%H:%M:%S"
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(_dates.ConciseDateFormatter(locator, tz=UTC))
+    axes.xaxis.set_major_formatter(
+        _dates.ConciseDateFormatter(
+            locator,
+            tz=UTC,
+            formats=["%Y", "%Y-%m", days, "%H:%M", "%H:%M", seconds],
+            zero_formats=["", "%Y", "%Y-%m", days, "%H:%M", seconds],
+            offset_formats=["", "", "", days, days, days],
+        )
+    )
 
 
 def _add_legend(figure: Figure, axes: Axes, title: str = "") -> None:

@@ -10,32 +10,41 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
 from tupelo.errors import BadArgument, PipelineError
 from tupelo.federation.names import PRESENCE
+from tupelo.pipeline.commands.prompt import text_of
 from tupelo.pipeline.jobs import JOBS, Job, audit, conformance, life
 from tupelo.pipeline.jobs.conformance import NOTICED
-from tupelo.pipeline.jobs.named import names_in, with_names
-from tupelo.pipeline.reports.names import Names
-from tupelo.pipeline.reports.page import page_of
-from tupelo.pipeline.reports.sections import Section, Shown, counts, headlines, section_of
+from tupelo.pipeline.reports.names import Names, names_in, with_names
+from tupelo.pipeline.reports.sections import (
+    Headline,
+    Plot,
+    Section,
+    Shown,
+    counts,
+    headlines,
+    section_of,
+)
 from tupelo.pipeline.schema import COLUMNS, TIME
 from tupelo.pipeline.source.datasource import changes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tupelo.pipeline.source.locations import LogLike
+    from tupelo.pipeline.logs.log import Log
 
 PAGE = "report.html"
 MARK = "report.json"
@@ -130,11 +139,80 @@ def _kept(job: Job, changes: DataFrame, names: Names, folder: Path) -> pa.Table:
     return answer.cast(pa.schema(fields))
 
 
+# The page
+
+_NOTHING = Markup('<span aria-label="nothing">–</span>')
+
+
+def page_of(
+    faults: dict[str, int],
+    headlines: Sequence[Headline],
+    logs: Shown,
+    sections: Sequence[Section],
+    made_at: datetime,
+) -> str:
+    """The whole page, which begins with a summary: one file for any device and screen reader, which
+    loads nothing."""
+    pages = Environment(
+        loader=PackageLoader("tupelo.pipeline", "reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    pages.filters |= {"cell": _cell, "drawn": _drawn}
+    changes = sum(logs.rows.column("changes").to_pylist())
+    subject = f"{_counted(changes, 'change')} in {_counted(logs.rows.num_rows, 'log')}"
+    return pages.get_template("page.html").render(
+        title=f"What happened: {subject}",
+        verdict=verdict_of(faults, subject),
+        faults=faults,
+        headlines=headlines,
+        logs=logs,
+        sections=sections,
+        made_at=made_at,
+    )
+
+
+def verdict_of(faults: dict[str, int], subject: str) -> str:
+    """The summary in plain words."""
+    if not faults:
+        return f"Sound: no fault in {subject}."
+    counts = ", ".join(f"{fault} {times:,}" for fault, times in faults.items())
+    return f"Not sound: {_counted(sum(faults.values()), 'fault')} in {subject}: {counts}."
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _drawn(plot: Plot) -> Markup:
+    """A plot, with its description for those who do not see it."""
+    return Markup(plot.svg.replace("<svg", f'<svg role="img" aria-label="{escape(plot.words)}"', 1))
+
+
+def _cell(value: Any) -> Markup | str:
+    """A value for people, with the exact value as an attribute."""
+    if value is None:
+        return _NOTHING
+    if isinstance(value, datetime):
+        moment = value.astimezone(UTC)
+        shown = f"{moment:%Y-%m-%d %H:%M:%S}"
+        return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), shown)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return Markup('<data value="{}">{}</data>').format(value, f"{value:,}")
+    if isinstance(value, float):
+        return Markup('<data value="{}">{}</data>').format(repr(value), f"{value:,.4g}")
+    text = text_of(value)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 # The folder
 
 
 @contextmanager
-def place_for(to: Path, logs: Sequence[LogLike]) -> Iterator[Path]:
+def place_for(to: Path, logs: Sequence[Log]) -> Iterator[Path]:
     """A folder for a report of these logs, which becomes `to` at the end; after an error `to` is
     unchanged. `to` may contain a report whose logs are all among these."""
     to = to.absolute()

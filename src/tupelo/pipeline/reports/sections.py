@@ -144,7 +144,7 @@ def headlines(answers: Mapping[str, pa.Table]) -> list[Headline]:
     if of_all := [row for row in done if row["worker"] is None]:
         often = max(of_all, key=lambda row: row["entries"])
         which = plots.shortened([often["space"], often["entry_kind"]])
-        for label, prefix in (("Half waited at most", "wait_"), ("Half were settled in", "")):
+        for label, prefix in (("Median wait", "wait_"), ("Median turnaround", "")):
             remark = f"99 % within {duration(often[f'{prefix}p99'])}; {which}"
             found.append(Headline(label, duration(often[f"{prefix}p50"]), remark))
     back, failed = (sum(row[name] for row in again) for name in ("came_back", "failures"))
@@ -193,7 +193,14 @@ def _at_the_end(job: Job, answer: pa.Table) -> list[Shown]:
         return []
     last = answer.filter(pc.equal(answer.column("at"), pc.max(answer.column("at"))))
     (shown,) = _first_rows(job, last)
-    return [Shown(f"At the end; every moment is in {job.name}.parquet", shown.rows)]
+    end = _moment(shown.rows.column("at")[0].as_py())
+    caption = f"At {end}, the end; every moment is in {job.name}.parquet"
+    return [Shown(caption, shown.rows.drop_columns(["at"]))]
+
+
+def _once_by_name(job: Job, answer: pa.Table) -> list[Shown]:
+    """The names of the peers are in the column `peer` already."""
+    return _first_rows(job, answer.drop_columns(["name"]))
 
 
 def _worst(job: Job, answer: pa.Table) -> list[Shown]:
@@ -227,8 +234,16 @@ def _longest_chains(job: Job, answer: pa.Table) -> list[Shown]:
 
 
 def _counted_steps(path: str) -> str:
-    steps = ((step, len(list(same))) for step, same in groupby(path.split(_ARROW)))
-    return _ARROW.join(step if times == 1 else f"{step} ×{times}" for step, times in steps)
+    """The kinds of entries on a path, without the modules of their classes; and a space where the
+    path comes to it."""
+    told, before = [], ""
+    for step, same in groupby(path.split(_ARROW)):
+        space, _, kind = step.rpartition("/")
+        kind, times = kind.rpartition(".")[2], len(list(same))
+        shown = kind if space == before else f"{space}/{kind}"
+        told.append(shown if times == 1 else f"{shown} ×{times}")
+        before = space
+    return _ARROW.join(told)
 
 
 def _fates(job: Job, answer: pa.Table) -> list[Shown]:
@@ -265,14 +280,17 @@ def _draw_counts(column: str, what: str) -> Callable[[str, pa.Table], Plot]:
 
 
 def _draw_bars(
-    parts: Sequence[str], axis: str, labels: Sequence[str], by: str
+    parts: Sequence[str], axis: str, labels: Sequence[str], by: str, stacked: bool = False
 ) -> Callable[[str, pa.Table], Plot | None]:
     def draw(name: str, answer: pa.Table) -> Plot | None:
         rows, which = _greatest(answer, by)
-        if not any(row[part] for row in rows for part in parts):
+        drawn = [row for row in rows if any(row[part] for part in parts)]
+        if not drawn:
             return None  # All bars would be empty.
-        values = {part: [float(row[part] or 0) for row in rows] for part in parts}
-        svg = plots.bars(name, _labels(rows, labels), values, axis)
+        if len(drawn) < len(rows):
+            rows, which = drawn, f"{which} that has any"
+        values = {part.replace("_", " "): [float(r[part] or 0) for r in rows] for part in parts}
+        svg = plots.bars(name, _labels(rows, labels), values, axis, stacked)
         described = " and ".join(parts)
         most = f"{rows[0][by]:,.4g} for {_label(rows[0], labels)}"
         return Plot(svg, f"Bars: {described}, {which}. The greatest {by} is {most}.")
@@ -283,7 +301,9 @@ def _draw_bars(
 def _draw_overhead(name: str, answer: pa.Table) -> Plot | None:
     beyond = pc.subtract(answer.column("log"), answer.column("payload"))
     parts = answer.append_column("beyond", beyond)
-    return _draw_bars(["payload", "beyond"], "bytes", ["space", "kind"], "log")(name, parts)
+    return _draw_bars(["payload", "beyond"], "bytes", ["space", "kind"], "log", stacked=True)(
+        name, parts
+    )
 
 
 def _draw_percentiles(labels: Sequence[str]) -> Callable[[str, pa.Table], Plot | None]:
@@ -307,7 +327,9 @@ def _draw_rates(name: str, answer: pa.Table) -> Plot:
     seconds = int((until - since).total_seconds()) + 1
     step = -(-seconds // POINTS_MAX)
     points = -(-seconds // step)
-    amounts: dict[str, list[float]] = {kind: [0.0] * points for kind in counts(answer, "kind")}
+    totals = answer.group_by("kind").aggregate([("changes", "sum")])
+    kinds = totals.sort_by([("changes_sum", "descending")]).column("kind").to_pylist()
+    amounts: dict[str, list[float]] = {kind: [0.0] * points for kind in kinds}
     for row in rows:
         place = int((row["at"] - since).total_seconds()) // step
         amounts[row["kind"]][place] += row["changes"] / step
@@ -384,6 +406,34 @@ def _draw_utilisation(name: str, answer: pa.Table) -> Plot | None:
     return _draw_bars(["utilisation"], share, ["space", "worker"], "utilisation")(name, known)
 
 
+def _draw_chains(name: str, answer: pa.Table) -> Plot | None:
+    """How long the chains of each path took."""
+    paths = pa.array([_counted_steps(path) for path in answer.column("path").to_pylist()])
+    shares = pc.TDigestOptions(q=[0.5, 0.9, 0.99])
+    seconds = pa.table({"path": paths, "seconds": answer.column("seconds")}).group_by("path")
+    by_path = seconds.aggregate([("seconds", "tdigest", shares)])
+    for place, share in enumerate(("p50", "p90", "p99")):
+        found = pc.list_element(by_path.column("seconds_tdigest"), place)
+        by_path = by_path.append_column(share, found)
+    return _draw_percentiles(["path"])(name, by_path)
+
+
+def _draw_order(name: str, answer: pa.Table) -> Plot | None:
+    hosts = pc.fill_null(answer.column("host"), "all hosts")
+    named = answer.set_column(answer.column_names.index("host"), "host", hosts)
+    share = "share that was out of order"
+    return _draw_bars(["share"], share, ["host", "space", "reader"], "share")(name, named)
+
+
+def _draw_spread(name: str, answer: pa.Table) -> Plot | None:
+    for unit in ("copies", "hops"):
+        number = pc.cast(answer.column(unit), pa.string())
+        told = pc.binary_join_element_wise(number, unit, " ")
+        answer = answer.set_column(answer.column_names.index(unit), unit, told)
+    share = "share that arrived"
+    return _draw_bars(["ratio"], share, ["entry_kind", "copies", "hops"], "ratio")(name, answer)
+
+
 def _draw_coordination(name: str, answer: pa.Table) -> Plot | None:
     """Who writes for whom: the busiest pairs."""
     by_pair: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -434,7 +484,7 @@ def _draw_spans(name: str, answer: pa.Table) -> Plot:
     last = max(row["until"] or row["since"] for row in rows)
     ranges: dict[str, list[tuple[datetime, datetime]]] = {}
     for row in rows:
-        label = plots.shortened([row["host"][:8], row["name"] or row["peer"][:8]])
+        label = _label(row, ["host", "peer"])
         if label in ranges or len(ranges) < BARS_MAX:
             ranges.setdefault(label, []).append((row["since"], row["until"] or last))
     ending = sum(row["until"] is None for row in rows)
@@ -484,7 +534,7 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         "Busy are the seconds of work in transactions, and the utilisation is their share of the"
         " time from the first to the last. Without transactions the log does not tell.",
         _first_rows,
-        _draw_bars(["taken", "came_back"], "entries", ["space", "worker"], "taken"),
+        _draw_bars(["taken", "came_back"], "entries", ["space", "worker"], "taken", stacked=True),
         _draw_utilisation,
     ),
     "load": (
@@ -529,7 +579,7 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         " one to which the reaction that wrote it reacted. The path"
         " goes to the last entry that followed; its slowest step is the one to look at first.",
         _longest_chains,
-        _draw_bars(["seconds"], "seconds to the last that followed", ["path"], "seconds"),
+        _draw_chains,
     ),
     "contention": (
         "Rivals are others that waited for entries of the same kind when an entry was got. A wait"
@@ -573,7 +623,7 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         "An entry is out of order if its reader has got one before that came after it: at one host"
         " by its arrival there, over all hosts by the number that its writer gave it.",
         _first_rows,
-        _draw_bars(["share"], "share that was out of order", ["over", "space", "reader"], "share"),
+        _draw_order,
     ),
     "overhead": (
         "The payload is the entries themselves. The log says more of each change: who, when, in"
@@ -592,12 +642,12 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         " them. It arrived when another program than its writer got it. The confidence interval"
         " (95 %) of the mean is mean ± ci.",
         _first_rows,
-        _draw_bars(["ratio"], "share that arrived", ["entry_kind", "copies", "hops"], "ratio"),
+        _draw_spread,
     ),
     "presence": (
         "Times are those of the host's own clock. A connection without an end lasted until the end"
         " of the logs.",
-        _first_rows,
+        _once_by_name,
         _draw_spans,
     ),
     "contacts": (

@@ -17,10 +17,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tupelo.errors import BadArgument, CorruptSegment
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.logs.segments import ArchivedLog
 from tupelo.pipeline.schema import CHANGES, COLUMNS, check_columns, ddl_of, schema_of
 from tupelo.pipeline.sink import BatchWriter, StreamWriter, WriteOptions
-from tupelo.pipeline.source.locations import JoinedLog, LogLike, name_of, resolve
+from tupelo.pipeline.source.locations import JoinedLog, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.reading import TableReader
 from tupelo.pipeline.source.streaming import StreamReader
@@ -107,7 +108,7 @@ def changes_of(
     return table.unionAll(through_us.option("after", json.dumps(after)).load())
 
 
-def _sealed(log: LogLike) -> ArchivedLog | None:
+def _sealed(log: Log) -> ArchivedLog | None:
     """The sealed part of a log, at this moment."""
     if isinstance(log, JoinedLog):
         return log.sealed()

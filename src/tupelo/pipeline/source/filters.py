@@ -2,34 +2,43 @@
 
 A filter with exactly the same meaning in Arrow is applied here; the rest is left to Spark. So are
 numbers that may be NaN, which Spark compares differently.
+
+Up to 4.3, Spark keeps the filters of one use of a Python data source with the source, and its other
+uses then miss rows (decision 0065). `is_right` lets a later version show that it does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import datasource as spark
+from pyspark.errors import PySparkException
+from pyspark.sql import datasource
+from pyspark.sql.types import StructType
 
 from tupelo.pipeline.schema import CHANGES
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _COMPARED = {
-    spark.EqualTo: pc.equal,
-    spark.GreaterThan: pc.greater,
-    spark.GreaterThanOrEqual: pc.greater_equal,
-    spark.LessThan: pc.less,
-    spark.LessThanOrEqual: pc.less_equal,
+    datasource.EqualTo: pc.equal,
+    datasource.GreaterThan: pc.greater,
+    datasource.GreaterThanOrEqual: pc.greater_equal,
+    datasource.LessThan: pc.less,
+    datasource.LessThanOrEqual: pc.less_equal,
 }
 _FOUND_IN = {
-    spark.StringStartsWith: pc.starts_with,
-    spark.StringEndsWith: pc.ends_with,
-    spark.StringContains: pc.match_substring,
+    datasource.StringStartsWith: pc.starts_with,
+    datasource.StringEndsWith: pc.ends_with,
+    datasource.StringContains: pc.match_substring,
 }
 _TYPES = {name: CHANGES.field(name).type for name in CHANGES.names}
 _LEFT = {"waited", "payload"}  # left to Spark
@@ -42,28 +51,30 @@ class RowFilter:
 
     among: dict[str, frozenset[str]] = field(default_factory=dict)
     between: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    filters: list[spark.Filter] = field(default_factory=list)
+    filters: list[datasource.Filter] = field(default_factory=list)
 
-    def add(self, pushed: spark.Filter) -> bool:
+    def add(self, pushed: datasource.Filter) -> bool:
         """Add a filter. False if it cannot be applied here."""
         if _expression(pushed) is None:
             return False
         column = _column(pushed)
         value: Any = getattr(pushed, "value", None)
         match pushed:
-            case spark.EqualTo() if isinstance(value, str):
+            case datasource.EqualTo() if isinstance(value, str):
                 self.only(column, [value])
                 return True
-            case spark.In() if all(isinstance(one, str) for one in value):
+            case datasource.In() if all(isinstance(one, str) for one in value):
                 self.only(column, value)
                 return True
-            case spark.EqualTo():
+            case datasource.EqualTo():
                 self._narrow(column, value, value)
-            case spark.In():
+            case datasource.In():
                 self._narrow(column, min(value), max(value))
-            case spark.GreaterThan() | spark.GreaterThanOrEqual() if not isinstance(value, str):
+            case datasource.GreaterThan() | datasource.GreaterThanOrEqual() if not isinstance(
+                value, str
+            ):
                 self._narrow(column, value, None)
-            case spark.LessThan() | spark.LessThanOrEqual() if not isinstance(value, str):
+            case datasource.LessThan() | datasource.LessThanOrEqual() if not isinstance(value, str):
                 self._narrow(column, None, value)
         self.filters.append(pushed)
         return True
@@ -99,27 +110,27 @@ class RowFilter:
         return {_column(pushed) for pushed in self.filters} | set(self.among)
 
 
-def _column(pushed: spark.Filter) -> str:
-    if isinstance(pushed, spark.Not):
+def _column(pushed: datasource.Filter) -> str:
+    if isinstance(pushed, datasource.Not):
         return _column(pushed.child)
     path: tuple[str, ...] = pushed.attribute  # type: ignore[attr-defined]
     return path[0] if len(path) == 1 else ""
 
 
-def _expression(pushed: spark.Filter) -> pc.Expression | None:
+def _expression(pushed: datasource.Filter) -> pc.Expression | None:
     """The filter as an Arrow expression; None if its meaning would differ."""
     column = _column(pushed)
     kind = _TYPES.get(column)
     if kind is None or column in _LEFT:
         return None
-    if isinstance(pushed, spark.Not):
+    if isinstance(pushed, datasource.Not):
         inner = _expression(pushed.child)
         return None if inner is None else ~inner
-    if isinstance(pushed, spark.IsNull):
+    if isinstance(pushed, datasource.IsNull):
         return pc.field(column).is_null()
-    if isinstance(pushed, spark.IsNotNull):
+    if isinstance(pushed, datasource.IsNotNull):
         return pc.field(column).is_valid()
-    if isinstance(pushed, spark.In):
+    if isinstance(pushed, datasource.In):
         values = [_scalar(value, kind) for value in pushed.value]
         if not values or None in values:
             return None
@@ -159,3 +170,64 @@ def _aware(value: datetime | None) -> Any:
     from datetime import UTC
 
     return value.replace(tzinfo=UTC)
+
+
+# Whether Spark keeps filters apart
+
+
+FAULTY = (4, 3)
+"""The last version of Spark that is known to mix up filters; it is not asked."""
+
+_NUMBERS = range(3)
+
+
+class NumbersSource(datasource.DataSource):
+    """The smallest source with push-down: the rows 0, 1, 2, or those that a filter wants."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tupelo_numbers"
+
+    def schema(self) -> str:
+        return "n long"
+
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
+        return _NumbersReader()
+
+
+class _NumbersReader(datasource.DataSourceReader):
+    def __init__(self) -> None:
+        self._wanted = [*_NUMBERS]
+
+    def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:  # noqa: N802
+        for pushed in filters:
+            if isinstance(pushed, datasource.EqualTo):
+                self._wanted = [n for n in self._wanted if n == pushed.value]
+            else:
+                yield pushed
+
+    def read(self, partition: datasource.InputPartition) -> Iterator[tuple[Any, ...]]:
+        return ((n,) for n in self._wanted)
+
+
+def is_right(spark: SparkSession) -> bool:
+    """Whether each use of a table has its own filters in this Spark."""
+    return is_later(spark.version) and keeps_filters_apart(spark)
+
+
+def is_later(version: str) -> bool:
+    """Whether this is a later version than those with the fault."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) > FAULTY
+
+
+def keeps_filters_apart(spark: SparkSession) -> bool:
+    """Try it: three uses of one table, with different filters."""
+    spark.dataSource.register(NumbersSource)
+    table = spark.read.format(NumbersSource.name()).load()
+    one, two = table.where("n = 1"), table.where("n = 2")
+    try:
+        rows = one.unionAll(two).unionAll(table).collect()
+    except PySparkException:  # push-down is switched off
+        return False
+    return sorted(row.n for row in rows) == sorted([1, 2, *_NUMBERS])

@@ -13,23 +13,19 @@ import pyarrow.compute as pc
 
 from tupelo.errors import BadArgument, LogTrimmed
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.logs.database import PostgresLog
-from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.schema import TIME, check_columns
-from tupelo.pipeline.source.locations import LogLike
 from tupelo.pipeline.source.options import Moment
 from tupelo.values.change import ENDINGS
 
 _ABOUT = ["position", "arrival", "kind", "time", "expires"]
 _NEVER = np.iinfo(np.int64).max
-_WITH_THE_PAST = (JournalLog, PostgresLog)
-"""Logs that know the entries which existed when they begin."""
 _NEAR = 4_096
 """Entries within so many positions are read together."""
 
 
 def living(
-    log: LogLike, moment: Moment, columns: Sequence[str], entry: Declared | None
+    log: Log, moment: Moment, columns: Sequence[str], entry: Declared | None
 ) -> Iterator[pa.RecordBatch]:
     """The entries at a moment: the rows of their writing, with the leases that they had then."""
     columns = check_columns(columns, entry)
@@ -41,10 +37,14 @@ def living(
         if moment > last:
             raise BadArgument("asOf", f"at most {last}, the last position of the log", moment)
         last = moment
-    if first > 1:
-        _check_known(log, moment, first, last)
     needed = list(dict.fromkeys([*columns, "arrival", "position", "kind", "expires"]))
-    before = list(_before(log, first, needed, entry))
+    before = []
+    if first > 1:
+        earlier = log.before(needed, entry)
+        if earlier is None:
+            raise _unknown(log, moment, first, ", and what was there before is not known")
+        _check_begun(log, moment, first, last)
+        before = [earlier]
     history = _History(before)
     for batch in log.batches(first, last, _ABOUT):
         history.add(batch)
@@ -56,29 +56,25 @@ def living(
             yield from alive.of(batch, columns)
 
 
-def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) -> None:
+def _check_begun(log: Log, moment: int | datetime, first: int, last: int) -> None:
     """Raise LogTrimmed if the log begins too late. Its file has the entries that existed when the
     log begins, but not since when: a time must be within the log."""
-    message = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
-    if not isinstance(log, _WITH_THE_PAST):
-        raise LogTrimmed(f"{message}, and what was there before is not known", first)
     if isinstance(moment, int):
         if last < first - 1:
-            raise LogTrimmed(message, first)
+            raise _unknown(log, moment, first)
         return
     begun = [time for b in log.batches(first, first, ["time"]) for time in b.column("time")]
     if not begun:
-        raise LogTrimmed(f"{message}, and nothing has happened since", first)
+        raise _unknown(log, moment, first, ", and nothing has happened since")
     if pa.scalar(moment, TIME).value < begun[0].value:
-        raise LogTrimmed(f"{message}, with what happened at {begun[0]}", first)
+        raise _unknown(log, moment, first, f", with what happened at {begun[0]}")
 
 
-def _before(
-    log: LogLike, first: int, columns: Sequence[str], entry: Declared | None
-) -> Iterator[pa.RecordBatch]:
-    """The entries that were written before the log begins and existed then, from the file."""
-    if first > 1 and isinstance(log, _WITH_THE_PAST):
-        yield log.before(columns, entry)
+def _unknown(log: Log, moment: int | datetime, first: int, why: str = "") -> LogTrimmed:
+    return LogTrimmed(
+        f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}{why}",
+        first,
+    )
 
 
 class _Alive:

@@ -1,9 +1,4 @@
-"""The logs at a path or an address.
-
-A log is a value that can be sent to the task that reads it. It has a host, a space and an `id`,
-which distinguishes it from other logs with the same names; `bounds` are the first and last position
-that can be read now, and `batches` reads.
-"""
+"""The logs at a path or an address."""
 
 from __future__ import annotations
 
@@ -11,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -23,6 +17,7 @@ from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.database import PostgresLog, spaces_in
 from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.logs.remote import RemoteLog, Way, hosts_around, spaces_at
 from tupelo.pipeline.logs.segments import POSITION_MAX, Archive, ArchivedLog, check_continues
 from tupelo.pipeline.source.options import ReadOptions
@@ -30,28 +25,10 @@ from tupelo.pipeline.source.options import ReadOptions
 _URL = "tupelo://"
 
 
-class LogLike(Protocol):
-    """The log of one space."""
-
-    host: str
-    space: str
-    id: str
-
-    def bounds(self) -> tuple[int, int]: ...
-
-    def batches(
-        self,
-        first: int,
-        last: int,
-        columns: Sequence[str] | None = None,
-        entry: Declared | None = None,
-    ) -> Iterator[pa.RecordBatch]: ...
-
-
-class JoinedLog:
+class JoinedLog(Log):
     """A log with an archive for its older part: no change is read twice."""
 
-    def __init__(self, live: LogLike, archive: Path) -> None:
+    def __init__(self, live: Log, archive: Path) -> None:
         self.live = live
         self.archive = archive
         self.host, self.space, self.id = live.host, live.space, live.id
@@ -73,12 +50,8 @@ class JoinedLog:
             first = min(first, sealed.first)
         return first, last
 
-    def batches(
-        self,
-        first: int,
-        last: int,
-        columns: Sequence[str] | None = None,
-        entry: Declared | None = None,
+    def _read(
+        self, first: int, last: int, columns: Sequence[str], entry: Declared | None
     ) -> Iterator[pa.RecordBatch]:
         while first <= last:
             sealed = self.sealed()
@@ -105,7 +78,7 @@ class JoinedLog:
 class LogPart:
     """A part of a log between two positions, both included."""
 
-    log: LogLike
+    log: Log
     first: int
     last: int
 
@@ -128,7 +101,7 @@ class LogPart:
             )
 
 
-def bounds_of(log: LogLike) -> tuple[int, int]:
+def bounds_of(log: Log) -> tuple[int, int]:
     """The bounds of a log, checked, because they may come from a host."""
     first, last = log.bounds()
     if not 1 <= first <= last + 1 <= POSITION_MAX + 1:
@@ -136,15 +109,15 @@ def bounds_of(log: LogLike) -> tuple[int, int]:
     return first, last
 
 
-def name_of(log: LogLike) -> str:
+def name_of(log: Log) -> str:
     """The name of a log in the offsets of a stream."""
     return f"{quote(log.host, safe='')}/{quote(log.space, safe='')}"
 
 
-def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[LogLike]:
+def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[Log]:
     """The logs of these options. A host that does not answer is an error, or is added to `missing`
     if that is given."""
-    found: dict[tuple[str, str, str], list[LogLike]] = {}
+    found: dict[tuple[str, str, str], list[Log]] = {}
     for location in options.locations:
         for log in _at(location, options, missing):
             if options.hosts is None or log.host in options.hosts:
@@ -159,7 +132,7 @@ def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[LogL
     return [log for key in sorted(found) for log in _joined(found[key], archive)]
 
 
-def _joined(found: list[LogLike], archive: Path | None) -> list[LogLike]:
+def _joined(found: list[Log], archive: Path | None) -> list[Log]:
     """One log from its parts: the live part continues where the archive ends."""
     sealed = list({log.folder: log for log in found if isinstance(log, ArchivedLog)}.values())
     live = next((log for log in found if not isinstance(log, ArchivedLog)), None)
@@ -179,7 +152,7 @@ def _are_apart(sealed: list[ArchivedLog]) -> bool:
     return all(one.last < other.first for one, other in pairwise(ordered))
 
 
-def by_name(logs: Sequence[LogLike]) -> dict[str, LogLike]:
+def by_name(logs: Sequence[Log]) -> dict[str, Log]:
     """The logs by name."""
     named = {name_of(log): log for log in logs}
     if len(named) < len(logs):
@@ -190,7 +163,7 @@ def by_name(logs: Sequence[LogLike]) -> dict[str, LogLike]:
     return named
 
 
-def _at(location: str, options: ReadOptions, missing: list[str] | None) -> Iterator[LogLike]:
+def _at(location: str, options: ReadOptions, missing: list[str] | None) -> Iterator[Log]:
     if location[: len(_URL)].lower() == _URL:
         yield from _at_hosts(location, options, missing)
         return
@@ -199,11 +172,11 @@ def _at(location: str, options: ReadOptions, missing: list[str] | None) -> Itera
     if is_database(location):
         yield from _in_database(location, options, missing)
         return
-    logs: list[LogLike] = list(_in_files(Path(location.removeprefix("file:")).resolve()))
+    logs: list[Log] = list(_in_files(Path(location.removeprefix("file:")).resolve()))
     yield from (log for log in logs if _is_wanted(log.space, options))
 
 
-def _in_files(path: Path) -> Iterator[LogLike]:
+def _in_files(path: Path) -> Iterator[Log]:
     if path.is_file():
         yield JournalLog(path)
         return
@@ -220,7 +193,7 @@ def _in_files(path: Path) -> Iterator[LogLike]:
             yield log
 
 
-def _in_database(url: str, options: ReadOptions, missing: list[str] | None) -> Iterator[LogLike]:
+def _in_database(url: str, options: ReadOptions, missing: list[str] | None) -> Iterator[Log]:
     """The log of the space that the URL names, or those of all spaces of the database."""
     from tupelo.postgres.connect import split_url
 
@@ -237,7 +210,7 @@ def _in_database(url: str, options: ReadOptions, missing: list[str] | None) -> I
         _excuse("the database", error, missing)
 
 
-def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iterator[LogLike]:
+def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iterator[Log]:
     address, space = parse_url(url)
     hosts = [str(address)]
     try:
@@ -264,14 +237,14 @@ def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iter
             ) from error
 
 
-def _at_host(address: str, space: str | None, options: ReadOptions, way: Way) -> list[LogLike]:
+def _at_host(address: str, space: str | None, options: ReadOptions, way: Way) -> list[Log]:
     if space is not None and not options.federation:
         there = spaces_at(address, way)
         if space not in there:  # Asking for its log would create it.
             known = ", ".join(name for name in there if not is_internal(name))
             raise BadArgument("path", f"one that names a space of this host: {known}", space)
         return [RemoteLog(address, space, way)]
-    logs: list[LogLike] = []
+    logs: list[Log] = []
     for name in spaces_at(address, way):
         if (space is None or name == space) and not is_internal(name):
             if not _is_wanted(name, options):

@@ -15,12 +15,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tupelo.errors import BadArgument, LogTrimmed
 from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.logs.segments import ArchivedLog, Segment
 from tupelo.pipeline.source.filters import RowFilter
 from tupelo.pipeline.source.living import living
 from tupelo.pipeline.source.locations import (
     JoinedLog,
-    LogLike,
     LogPart,
     bounds_of,
     by_name,
@@ -109,7 +109,7 @@ class TableReader(DataSourceReader):
         total = sum(part.rows for part in parts)
         return tasks_of(parts, self._task_rows(total)) or [ReadTask([])]
 
-    def _moments(self, logs: list[LogLike], moment: Moment) -> list[ReadTask]:
+    def _moments(self, logs: list[Log], moment: Moment) -> list[ReadTask]:
         if isinstance(moment, int) and len(logs) > 1:
             expected = "a time: positions are of one log, and there are several"
             raise BadArgument("asOf", expected, moment)
@@ -143,7 +143,7 @@ def wanted_by(options: ReadOptions) -> RowFilter:
     return wanted
 
 
-def parts_of(log: LogLike, wanted: RowFilter, after: int | None = None) -> list[LogPart]:
+def parts_of(log: Log, wanted: RowFilter, after: int | None = None) -> list[LogPart]:
     """The parts of a log after a position that may have wanted rows. Raises LogTrimmed if changes
     after that position are no longer kept."""
     first, last = bounds_of(log)
@@ -176,7 +176,7 @@ def _sealed_parts(log: ArchivedLog, wanted: RowFilter, after: int) -> list[LogPa
     return parts
 
 
-def _narrowed(log: LogLike, first: int, last: int, wanted: RowFilter) -> list[LogPart]:
+def _narrowed(log: Log, first: int, last: int, wanted: RowFilter) -> list[LogPart]:
     low, high = wanted.between.get("position", (None, None))
     first = first if low is None else max(first, low)
     last = last if high is None else min(last, high)

@@ -21,7 +21,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
-from tupelo.pipeline.source.locations import LogLike, LogPart, bounds_of, by_name, resolve
+from tupelo.pipeline.logs.log import Log
+from tupelo.pipeline.source.locations import LogPart, bounds_of, by_name, resolve
 from tupelo.pipeline.source.options import ROWS_A_TASK, ReadOptions
 from tupelo.pipeline.source.reading import ReadTask, Rows, tasks_of, wanted_by
 
@@ -100,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, log, first, last in self._found()
         }
 
-    def _found(self) -> list[tuple[str, LogLike, int, int]]:
+    def _found(self) -> list[tuple[str, Log, int, int]]:
         """The logs that can be reached, with their bounds. A host that answered once may be away
         later."""
         found = []
@@ -131,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts.append(LogPart(logs[name], first, last))
         return tasks_of(parts, self._options.rows_a_task or ROWS_A_TASK)
 
-    def _logs(self, wanted: Iterable[str]) -> dict[str, LogLike]:
+    def _logs(self, wanted: Iterable[str]) -> dict[str, Log]:
         """The logs that can be reached. Logs of a planned batch existed when it was planned, and
         are waited for."""
         until = monotonic() + self._options.way.reconnect

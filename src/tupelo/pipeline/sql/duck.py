@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tupelo.errors import PipelineError, TupeloError
+from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.schema import schema_of
 from tupelo.pipeline.source.living import living
-from tupelo.pipeline.source.locations import LogLike, LogPart, bounds_of
+from tupelo.pipeline.source.locations import LogPart, bounds_of
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.sql.statements import as_duckdb
 from tupelo.pipeline.sql.tables import Tables
@@ -41,7 +42,7 @@ class LogTable(ds.Dataset):  # type: ignore[misc]
     """Logs up to their present ends, as a dataset of Arrow: DuckDB says which columns and rows it
     needs. `failed` is the error with which reading ended."""
 
-    def __init__(self, logs: Sequence[LogLike], options: ReadOptions) -> None:
+    def __init__(self, logs: Sequence[Log], options: ReadOptions) -> None:
         self._options = options
         self._parts = [LogPart(log, *bounds_of(log)) for log in logs]
         self.failed: TupeloError | None = None

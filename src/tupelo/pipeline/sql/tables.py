@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from tupelo.errors import PipelineError, UnknownTable
 from tupelo.pipeline.declared import fields_of
+from tupelo.pipeline.logs.log import Log
+from tupelo.pipeline.reports.names import hosts_in
 from tupelo.pipeline.schema import MEANINGS, ddl_type, schema_of
 from tupelo.pipeline.source.living import living
-from tupelo.pipeline.source.locations import LogLike, bounds_of, resolve
+from tupelo.pipeline.source.locations import bounds_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 
 CHANGES, ENTRIES = "changes", "entries"
@@ -25,17 +27,21 @@ class Tables:
     def __init__(self, locations: Sequence[str], options: Mapping[str, str]) -> None:
         self._options = options
         self._places: dict[str, list[str]] = {}
-        self.rows = 0
-        """The number of changes in all logs."""
+        self._rows: list[tuple[Log, int]] = []
         for location in locations:
             for log in resolve(ReadOptions.read({**options, "path": location})):
                 places = self._places.setdefault(log.space, [])
                 if location not in places:
                     places.append(location)
                 first, last = bounds_of(log)
-                self.rows += last - first + 1
+                self._rows.append((log, last - first + 1))
         # Spaces of these names are in the tables of all spaces.
         self._places |= {CHANGES: list(locations), ENTRIES: list(locations)}
+
+    @property
+    def rows(self) -> int:
+        """The number of changes in all logs."""
+        return sum(rows for _, rows in self._rows)
 
     @property
     def names(self) -> list[str]:
@@ -67,7 +73,7 @@ class Tables:
             options["space"] = name
         return options
 
-    def logs_of(self, name: str, options: ReadOptions) -> list[LogLike]:
+    def logs_of(self, name: str, options: ReadOptions) -> list[Log]:
         """The logs of this table."""
         logs = resolve(options)
         return [log for log in logs if name in (CHANGES, ENTRIES, log.space)]
@@ -87,8 +93,17 @@ class Tables:
         return ", ".join(f"{name} {kind}" for name, kind in fields_of(shapes))
 
     def listed(self) -> pa.Table:
-        """The names of the tables."""
-        return pa.table({"table": self.names})
+        """The tables: how many changes they have, of which hosts, and where the logs are."""
+        names = hosts_in(log for log, _ in self._rows)
+        rows = []
+        for table in self.names:
+            logs = [one for one in self._rows if table in (CHANGES, ENTRIES, one[0].space)]
+            hosts = dict.fromkeys(names.of(log.host) for log, _ in logs)
+            changes = None if table == ENTRIES else sum(rows for _, rows in logs)
+            places = ", ".join(self._places[table])
+            rows.append((table, changes, ", ".join(hosts), places))
+        columns = zip(*rows, strict=True)
+        return pa.table(dict(zip(("table", "changes", "hosts", "logs"), columns, strict=True)))
 
     def described(self, name: str) -> pa.Table:
         """The columns of a table: names, types and meanings."""

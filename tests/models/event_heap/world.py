@@ -1,4 +1,4 @@
-"""A room in virtual time: hosts with replicas of a heap."""
+"""A world in virtual time: hosts with replicas of a heap."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ HEAP = "board"
 PATIENCE_SECONDS = 3.0
 
 
-class Person:
-    """A citizen, and its heap. What is called runs as part of its life."""
+class HeapHost:
+    """A host, and its heap. What is called runs as part of its life."""
 
     def __init__(self, citizen: Citizen) -> None:
         self.citizen = citizen
@@ -48,21 +48,21 @@ class Person:
             await self.do(self.heap.put(event, ttl=ttl))
 
 
-class Room:
+class HeapWorld:
     def __init__(self, town: Town) -> None:
         self.town = town
         self.network = town.network
-        self.people = {name: Person(one) for name, one in town.hosts.items()}
-        for person in self.people.values():
-            person.begin()
+        self.members = {name: HeapHost(one) for name, one in town.hosts.items()}
+        for member in self.members.values():
+            member.begin()
 
-    def __getitem__(self, name: str) -> Person:
-        return self.people[name]
+    def __getitem__(self, name: str) -> HeapHost:
+        return self.members[name]
 
     async def together(self) -> None:
         """Wait until everyone has what the others have."""
-        people = [one for one in self.people.values() if one.citizen.life is not None]
-        await self.alike("".join(one.citizen.name for one in people))
+        members = [one for one in self.members.values() if one.citizen.life is not None]
+        await self.alike("".join(one.citizen.name for one in members))
 
     async def alike(self, names: str) -> None:
         def are_alike() -> bool:
@@ -86,7 +86,7 @@ def _marks(feed: Any) -> dict[str, Any]:
 
 
 def meet(
-    scene: Callable[[Room], Awaitable[None]],
+    scene: Callable[[HeapWorld], Awaitable[None]],
     *edges: str,
     names: str = "",
     folder: Path | None = None,
@@ -94,6 +94,6 @@ def meet(
     identities: bool = False,
 ) -> None:
     async def main(town: Town) -> None:
-        await scene(Room(town))
+        await scene(HeapWorld(town))
 
     play(main, *edges, names=names, folder=folder, seed=seed, identities=identities)

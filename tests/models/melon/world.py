@@ -19,10 +19,10 @@ PATIENCE_SECONDS = 60.0
 MELON = "melon"
 
 
-class Bed(WorldHost):
+class MelonHost(WorldHost):
     """One host, and its first Melon."""
 
-    world: Garden
+    world: MelonWorld
     melon: Melon
 
     @property
@@ -40,8 +40,8 @@ class Bed(WorldHost):
         return self.api
 
     async def open(self) -> None:
-        garden = self.world
-        self.melon = Melon(self.api, **garden.melon_options | garden.own.get(self.name, {}))
+        world = self.world
+        self.melon = Melon(self.api, **world.melon_options | world.own.get(self.name, {}))
 
     async def another(self) -> Melon:
         """One more process at this host."""
@@ -76,11 +76,11 @@ class Bed(WorldHost):
         return self.do(self.melon.take_all(template, wait))
 
 
-class Garden(VirtualFederation[Bed]):
+class MelonWorld(VirtualFederation[MelonHost]):
     """Hosts with a Melon each."""
 
     spaces: Set[str] = frozenset({MELON, companion_name("written", MELON)})
-    """Those that each bed has."""
+    """Those that each host has."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Garden(VirtualFederation[Bed]):
     ) -> None:
         self.own = own
         self.melon_options = options
-        super().__init__(loop, Bed, edges, names, **town)
+        super().__init__(loop, MelonHost, edges, names, **town)
 
     async def pause(self, seconds: float) -> None:
         """Let time pass, in which nothing should happen."""
@@ -117,10 +117,10 @@ class Garden(VirtualFederation[Bed]):
             have_met = partial(self._know_each_other, one, other)
             await self.until(have_met, f"that {pair[0]} and {pair[1]} meet")
 
-    def _know_each_other(self, one: Bed, other: Bed) -> bool:
+    def _know_each_other(self, one: MelonHost, other: MelonHost) -> bool:
         return self._knows(one, other) and self._knows(other, one)
 
-    def _knows(self, one: Bed, other: Bed) -> bool:
+    def _knows(self, one: MelonHost, other: MelonHost) -> bool:
         peer = one.core.peers.get(other.core.id)
         return peer is not None and self.spaces <= set(peer.spaces)
 
@@ -131,16 +131,16 @@ class Garden(VirtualFederation[Bed]):
         await self.until(
             lambda: all(
                 of[name] == of[peer.name]
-                for name, bed in self.hosts.items()
-                if bed.life is not None
-                for peer in bed.core.peers.values()
+                for name, member in self.hosts.items()
+                if member.life is not None
+                for peer in member.core.peers.values()
             ),
             f"parted as {groups}",
         )
 
 
 def play(
-    scene: Callable[[Garden], Awaitable[None]],
+    scene: Callable[[MelonWorld], Awaitable[None]],
     *edges: str,
     names: str = "",
     folder: Path | None = None,
@@ -152,11 +152,11 @@ def play(
     """A scene with hosts that are engaged as these pairs say ("ab": a dials b), and have met;
     `options` are those of their Melons, of which some have their `own`."""
 
-    async def acquainted(garden: Garden) -> None:
-        await garden.met(*edges)
-        await scene(garden)
+    async def acquainted(world: MelonWorld) -> None:
+        await world.met(*edges)
+        await scene(world)
 
     town: dict[str, Any] = {"folder": folder, "identities": identities}
     play_virtually(
-        lambda loop: Garden(loop, edges, names, options, own or {}, **town), acquainted, seed
+        lambda loop: MelonWorld(loop, edges, names, options, own or {}, **town), acquainted, seed
     )

@@ -1,4 +1,4 @@
-"""A camp in virtual time: hosts with LIME, and agents at them."""
+"""A world in virtual time: hosts with LIME, and agents at them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ QUIET_SECONDS = 1.0
 """Of virtual time: whatever was begun has come to its end by then."""
 
 
-class Tent(Resident):
-    """A host of the camp."""
+class LimeHost(Resident):
+    """A host with LIME."""
 
     over: Any = "collect"
     prune = True
@@ -53,12 +53,12 @@ class Tent(Resident):
             await self.do(self.server.stop())
         await super().leave()
 
-    async def agent(self, name: str, *spaces: str) -> Camper:
+    async def agent(self, name: str, *spaces: str) -> LimeAgent:
         """A new agent that shares these spaces."""
-        camper = Camper(self, await self.do(self.server.enter(name)))
+        agent = LimeAgent(self, await self.do(self.server.enter(name)))
         if spaces:
-            await camper.share(*spaces)
-        return camper
+            await agent.share(*spaces)
+        return agent
 
     @property
     def location(self) -> HostLocation:
@@ -75,11 +75,11 @@ class Tent(Resident):
         return [entry.fields for entry in store if entry.fields[0].startswith("departed")]
 
 
-class Camper:
+class LimeAgent:
     """An agent, wherever it is now."""
 
-    def __init__(self, tent: Tent, state: AgentState) -> None:
-        self.tent = tent
+    def __init__(self, host: LimeHost, state: AgentState) -> None:
+        self.host = host
         self.state = state
 
     @property
@@ -88,13 +88,13 @@ class Camper:
 
     @property
     def server(self) -> Server:
-        return self.tent.server
+        return self.host.server
 
     def interface(self, space: str = SPACE) -> InterfaceSpace:
-        return self.tent.call(self.server.space, self.state, space)
+        return self.host.call(self.server.space, self.state, space)
 
     def do(self, work: Any) -> asyncio.Task[Any]:
-        return self.tent.do(work)
+        return self.host.do(work)
 
     async def share(self, *spaces: str) -> None:
         await self.do(
@@ -154,16 +154,16 @@ class Camper:
         await self.do(self.server.add_reactions([registered]))
         return heard
 
-    async def go(self, tent: Tent) -> None:
+    async def go(self, host: LimeHost) -> None:
         """Migrate, with everything."""
         packed = await self.do(self.server.pack(self.state))
         delivers = [one.deliver for one in self.state.reactions]
 
         def arrive() -> AgentState:
-            return tent.server.unpack(packed, lambda one: delivers.pop(0))
+            return host.server.unpack(packed, lambda one: delivers.pop(0))
 
-        self.tent.call(self.server.forget, self.state)
-        self.tent, self.state = tent, tent.call(arrive)
+        self.host.call(self.server.forget, self.state)
+        self.host, self.state = host, host.call(arrive)
         await self.do(self.server.arrive(self.state))
 
 
@@ -179,7 +179,7 @@ class Heard:
         return [event.tuple for event in self.events]
 
 
-class Camp(GroupTown[Tent]):
+class LimeWorld(GroupTown[LimeHost]):
     """Hosts with LIME. `over` and `prune` are those of their servers."""
 
     def __init__(
@@ -191,19 +191,19 @@ class Camp(GroupTown[Tent]):
         prune: bool,
         options: dict[str, Any],
     ) -> None:
-        super().__init__(loop, Tent, edges, names, **options)
+        super().__init__(loop, LimeHost, edges, names, **options)
         engines, folder = ENGINES.get(), options.get("folder")
-        for tent in self.members:
-            tent.over, tent.prune = over, prune
+        for host in self.members:
+            host.over, host.prune = over, prune
             if engines is not None:
-                tent.engine = engines(None if folder is None else folder / tent.name)
+                host.engine = engines(None if folder is None else folder / host.name)
 
     async def quiet(self) -> None:
         await asyncio.sleep(QUIET_SECONDS)
 
 
 def play(
-    scene: Callable[[Camp], Awaitable[None]],
+    scene: Callable[[LimeWorld], Awaitable[None]],
     *edges: str,
     names: str = "",
     over: str = "collect",
@@ -217,9 +217,9 @@ def play(
     if folder is not None:
         options |= {"folder": folder, "durability": "process"}
 
-    async def together(camp: Camp) -> None:
+    async def together(world: LimeWorld) -> None:
         if edges:
-            await camp.agreed("".join(sorted(set("".join(edges)))))
-        await scene(camp)
+            await world.agreed("".join(sorted(set("".join(edges)))))
+        await scene(world)
 
-    play_virtually(lambda loop: Camp(loop, edges, names, over, prune, options), together, seed)
+    play_virtually(lambda loop: LimeWorld(loop, edges, names, over, prune, options), together, seed)
