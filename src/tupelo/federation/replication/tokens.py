@@ -43,7 +43,7 @@ from tupelo.federation.groups.group import GroupPart, group_of
 from tupelo.federation.groups.membership import Membership, MembershipId
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication.feeds import Broadcast, Feed, FeedCursor
-from tupelo.space.tasks import timeout_at, when_room
+from tupelo.space.tasks import Tasks, timeout_at, when_room
 from tupelo.values.entry import thaw
 from tupelo.values.kind import entry, kind_of
 
@@ -615,7 +615,7 @@ class Tokens(GroupPart):
         self.clock = core.clock
         self._feed = feed
         self.tokens: dict[str, Token] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._closed = False
         self._leaving = False
         self._following = FeedCursor(feed)
@@ -684,18 +684,15 @@ class Tokens(GroupPart):
             self._core.extensions.leaving.remove(self._leave)
         if self._look in self._feed.watchers:
             self._feed.watchers.remove(self._look)
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self.broadcast.notify()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        task = self._tasks.start(work)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, TupeloError):
             logger.error("a token of %r failed", self._feed.name, exc_info=error)

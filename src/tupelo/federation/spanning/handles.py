@@ -287,7 +287,7 @@ class SpanningLease:
 
     @property
     def ended(self) -> bool:
-        """Was it closed, or has the lease run out?"""
+        """Whether it was closed, or the lease has run out."""
         self._check()
         return self._ended
 
@@ -479,7 +479,7 @@ class FederatedNotices(_FederatedHandle, FetchingSubscription):
 
     @property
     def active(self) -> bool:
-        """Can more notices come?"""
+        """Whether more notices can come."""
         return not (self._subscription.ended or self._leased.ended)
 
     @property
