@@ -255,6 +255,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             space._order = space.options.make_order()
             await space._load_shapes(link)
             await space.look_at_clock(link)
+            if space.options.log_keep is not None:
+                # Programs that end after a few writes must not leave the trim to each other.
+                ((length,),) = await space.run(link, space.sql.length)
+                space._writes = max(0, length - space.options.log_keep)
         return space
 
     @property
@@ -1562,8 +1566,6 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 return total, None
 
             answer = await self.within(branch, count, False)
-            if isinstance(answer, tuple):
-                answer = answer[0]
             if answer is not None:
                 return int(answer)
 
