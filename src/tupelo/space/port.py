@@ -996,7 +996,10 @@ class Port:
         core = self._core
         with self._lock:
             return {
-                "transactions": [txn.id for txn in core.transactions if txn.holder is None],
+                "transactions": [one.id for one in core.transactions if one.holder is None],
+                "transactions of deliveries": [
+                    one.id for one in core.transactions if one.holder is not None
+                ],
                 "deliveries": self.deliveries.under_way(),
                 "subscriptions": list(core.subscriptions.watchers),
                 "waiters": list(core.waiting),
