@@ -236,6 +236,7 @@ class Program(subprocess.Popen[str]):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=Path(__file__).parents[1],
         )
 
     def line(self) -> str:
@@ -246,6 +247,11 @@ class Program(subprocess.Popen[str]):
             _, errors = self.communicate()
             raise AssertionError(f"the program ended: {errors}")
         return line.strip()
+
+    def rest(self) -> list[str]:
+        """The lines that it said before its end and that were not read."""
+        assert self.stdout is not None
+        return self.stdout.read().splitlines()
 
     def tell(self, line: str = "") -> None:
         print(line, file=self.stdin, flush=True)

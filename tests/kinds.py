@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -32,6 +33,7 @@ from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.presence import SpacePresence
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.postgres.connect import open_space
+from tupelo.postgres.handles import PostgresMatchSet, PostgresSubscription, PostgresTransaction
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.dual_api import run_sync
 
@@ -249,9 +251,30 @@ class DatabasePort:
     def waiting(self) -> Any:
         return self
 
+    @property
+    def parked(self) -> list[Any]:
+        """All calls that wait, also while they look."""
+        waiting: list[Any] = self._space.database.listener.waiting(self._space.id)
+        return waiting
+
+    def _handles(self, of: type[Any]) -> dict[str, Any]:
+        return {one.id: one for one in list(self._space.handles) if isinstance(one, of)}
+
+    @property
+    def subscriptions(self) -> Any:
+        return SimpleNamespace(watchers=self._handles(PostgresSubscription))
+
+    @property
+    def match_sets(self) -> dict[str, Any]:
+        return self._handles(PostgresMatchSet)
+
+    @property
+    def transactions(self) -> dict[str, Any]:
+        return self._handles(PostgresTransaction)
+
     def __iter__(self) -> Iterator[Any]:
         listener = self._space.database.listener
-        parked = listener.waiting(self._space.id)
+        parked = self.parked
         channel = listener._channels.get(self._space.id)
         told = None if channel is None else channel.active  # to look, but perhaps still asleep
         return iter([w for w in parked if w.asleep and not w.is_due and w is not told])

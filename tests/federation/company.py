@@ -212,5 +212,5 @@ class ChildHost:
                     pipe.close()
 
 
-def port_of(address: str) -> int:
+def port_number(address: str) -> int:
     return int(address.rpartition(":")[2])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.federation.company import PATIENCE_SECONDS, await_host, await_space, port_of
+from tests.federation.company import PATIENCE_SECONDS, await_host, await_space, port_number
 from tests.federation.raw import Raw, encoded
 from tupelo.errors import TupeloError
 from tupelo.federation.links import wire
@@ -62,7 +62,7 @@ def test_a_client_gets_what_its_host_had_fetched_when_it_was_killed(
     child.kill()
     await_host(owner, child.id, "departed")
     assert owner.space("jobs").here.count() == 0  # The client may have it.
-    threads.child("fetching", listen=port_of(child.address), **options)
+    threads.child("fetching", listen=port_number(child.address), **options)
     assert call.result() == ("job", 1)
     until(lambda: not owner.core.doubts.owners(), "it is settled")
     assert owner.space("jobs").here.count() == 0
@@ -83,7 +83,7 @@ def test_what_a_client_has_is_taken_though_its_host_was_killed_before_it_said_so
     child.kill()
     await_host(owner, child.id, "departed")
     assert owner.core.doubts.owners()
-    threads.child("fetching", listen=port_of(child.address), **options)
+    threads.child("fetching", listen=port_number(child.address), **options)
     until(lambda: not owner.core.doubts.owners(), "the client is back and has said so")
     assert owner.space("jobs").here.count() == 0
     assert client.count(JOBS) == 0
@@ -102,9 +102,9 @@ def test_an_owner_that_was_killed_too_still_waits_for_the_client(threads, client
     child.hear("paused")
     child.kill()
     owner.kill()
-    owner = threads.child("owner", listen=port_of(owner.address), **first)
+    owner = threads.child("owner", listen=port_number(owner.address), **first)
     assert owner.do("in_doubt") == 1
-    threads.child("fetching", listen=port_of(child.address), **second)
+    threads.child("fetching", listen=port_number(child.address), **second)
     until(lambda: owner.do("in_doubt") == 0, "the client is back and has said so")
     assert owner.do("here", "job") == []
 
@@ -184,7 +184,7 @@ def test_no_kill_of_its_host_loses_or_doubles_what_a_client_takes(
             written += 1
         time.sleep(rng.uniform(0, 0.012))  # Any moment is as good as another.
         child.kill()
-        child = threads.child("fetching", listen=port_of(child.address), **options)
+        child = threads.child("fetching", listen=port_number(child.address), **options)
     until(lambda: not owner.core.doubts.owners() and not space.here.count(), "all is taken")
     until(lambda: told.qsize() >= written, "all are told")
     ended.set()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.federation.company import await_host, await_space, meet, port_of
+from tests.federation.company import await_host, await_space, meet, port_number
 from tupelo.errors import (
     BadArgument,
     HostClosed,
@@ -361,7 +361,7 @@ def test_a_session_remembers_through_the_coming_and_going_of_hosts(threads, tmp_
     second.space("jobs").write(("job", 1))
     session = first.space("jobs").session()
     assert session.read_all() == [("job", 1)]
-    port = port_of(second.address)
+    port = port_number(second.address)
     second.close()
     await_host(first, second.id, "departed")
     again = threads.host("second", path=tmp_path, listen=port)
@@ -708,7 +708,7 @@ def test_a_host_that_dials_itself_does_not_mind(threads):
 def test_a_host_that_comes_back_on_its_port_is_met_again(company, later):
     first, second = company.host("first"), company.host("second")
     meet(first, second)
-    port = port_of(second.address)
+    port = port_number(second.address)
     second.close()
     assert await_host(first, second.id, "departed").how == "goodbye"
     call = later(first.space("jobs").take, ("job", int), wait=PATIENCE)
@@ -757,7 +757,7 @@ def test_a_durable_host_that_is_killed_comes_back_with_everything(threads, tmp_p
     assert host.space("jobs").take(("job", int), wait=0) == ("job", 0)
     child.kill()
     await_host(host, child.id, "departed")
-    again = threads.child("second", path=str(tmp_path), listen=port_of(child.address))
+    again = threads.child("second", path=str(tmp_path), listen=port_number(child.address))
     assert again.id == child.id
     await_space(host, child.id)
     assert sorted(host.space("jobs").read_all()) == [("job", n) for n in range(1, 10)]
@@ -776,7 +776,7 @@ def test_an_owner_that_is_killed_amid_a_hand_over_has_handed_it_over(
     child.hear("paused")
     child.kill()
     await_host(host, child.id, "departed")
-    again = threads.child("second", listen=port_of(child.address), path=str(tmp_path))
+    again = threads.child("second", listen=port_number(child.address), path=str(tmp_path))
     until(lambda: not host.core.federation.all_unsettled(), "the owner knows it")
     assert again.do("here", "job") == []
     assert host.space("jobs").count() == 0

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import until_true
-from tests.federation.company import ChildHost, Company, port_of
+from tests.federation.company import ChildHost, Company, port_number
 
 KILLS = int(os.environ.get("TUPELO_HOST_KILLS", "0"))
 SEED = random.randrange(10**9) if KILLS else 5
@@ -58,7 +58,7 @@ class Town:
         )
 
     def restart(self, number: int) -> None:
-        port = port_of(self.children[number].address)
+        port = port_number(self.children[number].address)
         others = [child.address for child in self.children if child is not self.children[number]]
         self.children[number] = self._start(number, port, others)
 

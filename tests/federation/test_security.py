@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.federation.company import await_host, await_space, meet, port_of
+from tests.federation.company import await_host, await_space, meet, port_number
 from tests.federation.raw import Raw, encoded
 from tupelo.errors import (
     CannotReach,
@@ -126,7 +126,7 @@ def test_a_host_without_an_identity_is_not_met_from_afar(threads, alice, afar, c
 
 def test_a_host_that_listens_to_the_world_refuses_strangers(threads, dial, alice, mallory, caplog):
     host = threads.host("first", listen="0.0.0.0:0", identity=alice)
-    address = f"127.0.0.1:{port_of(host.address)}"
+    address = f"127.0.0.1:{port_number(host.address)}"
     with pytest.raises(Stranger, match="not among the known ones"):
         connect(f"tupelo://{address}/jobs", identity=mallory, trust=known(alice))
     assert any(f"identity {mallory.key}" in line for line in lines(caplog))
@@ -253,7 +253,7 @@ def test_on_first_use_a_host_is_remembered_and_another_in_its_place_refused(
 ):
     trust = Trust.on_first_use(tmp_path / "known_hosts")
     host = threads.host("first", identity=alice, trust=Trust.anyone())
-    port = port_of(host.address)
+    port = port_number(host.address)
     for _ in range(2):
         with connect(f"tupelo://{host.address}/jobs", identity=bob, trust=trust) as space:
             space.write(("job", 1))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.federation.company import Company, meet, port_of
+from tests.federation.company import Company, meet, port_number
 from tests.federation.field import Field, played
 from tupelo.errors import (
     BadArgument,
@@ -35,7 +35,7 @@ from tupelo.federation.transactions import (
     transaction,
 )
 from tupelo.space.dual_api import run_coroutine
-from tupelo.space.port import Port
+from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch
 from tupelo.space.twophase import DecisionLog
 
@@ -83,10 +83,7 @@ def cut(host: Host) -> None:
         for serving in list(host.core.servings.values()):
             serving.talk.link.abort()
 
-    if asyncio._get_running_loop() is host._loop:
-        abort()
-    else:
-        host._loop.call_soon_threadsafe(abort)
+    host.soon(abort)
 
 
 def lose_clients(host: Host, until: Any) -> None:
@@ -367,7 +364,6 @@ def test_the_async_door(hosts, until):
 
 def test_one_who_is_cancelled_while_a_branch_begins(hosts, until):
     one, other = hosts("one", "other")
-    begun = here(other)._port._core.transactions
 
     async def play() -> None:
         async with (
@@ -381,7 +377,8 @@ def test_one_who_is_cancelled_while_a_branch_begins(hosts, until):
                 first = asyncio.ensure_future(right.write(("lost", 1), txn=inner))
                 for _ in range(3):
                     await asyncio.sleep(0)  # It is asked, and what is asked is sent.
-                until(lambda: len(begun) == 2, "the host has begun it")  # and we hear nothing
+                # The host has begun it, and we hear nothing.
+                until(lambda: len(port_of(here(other)).summary(3)[1]) == 2)
                 first.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await first
@@ -624,7 +621,7 @@ def test_only_the_decider_is_believed(
     here(one).write(TOKEN)
     decider = Host("decider", listen=0, path=tmp_path / "decider", heartbeat=0.2)
     txn = moving(connect(one, reconnect=0), connect(other), connect(decider, reconnect=0))
-    port = port_of(decider.address)
+    port = port_number(decider.address)
     settle, is_closed = TransactionDecisions._settle, list[bool]()
 
     async def settle_later(self: TransactionDecisions, *args: Any) -> None:
@@ -690,7 +687,7 @@ def test_a_host_that_coordinates_and_decides_is_killed(threads, until, tmp_path,
     other = threads.host("other")
     with Host("ours", listen=0, path=tmp_path / "ours") as ours:
         here(ours).write(TOKEN)
-        port = port_of(ours.address)
+        port = port_number(ours.address)
     ended = run_coordinator(step, f"{port}:{tmp_path / 'ours'}", other)
     assert (ended.stdout == b"done\n") == (step == 10), ended.stderr.decode()
     ours = threads.host("ours", listen=port, path=tmp_path / "ours")
@@ -741,7 +738,7 @@ def test_the_decider_is_killed_and_comes_back(
 
     def restart() -> None:
         decider.kill()
-        threads.child("decider", listen=port_of(decider.address), **options)
+        threads.child("decider", listen=port_number(decider.address), **options)
 
     at(DeciderElsewhere if name == "record" else BranchElsewhere, name).do(restart, after=after)
     try:
@@ -772,7 +769,7 @@ def test_everyone_is_killed_after_the_decision(threads, tmp_path, connect, at, u
     at(BranchElsewhere, "commit").do(kill, after=False)
     txn.commit()
     one, other, _ = [
-        threads.child(name, listen=port_of(child.address), **options[name])
+        threads.child(name, listen=port_number(child.address), **options[name])
         for name, child in zip(options, children, strict=True)
     ]
     until(lambda: (child_tokens(one), child_tokens(other)) == ([], [TOKEN]))

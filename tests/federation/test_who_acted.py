@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.federation.company import PATIENCE_SECONDS, await_space, meet, port_of
+from tests.federation.company import PATIENCE_SECONDS, await_space, meet, port_number
 
 
 @pytest.fixture(params=["memory", "durable"])
@@ -159,7 +159,7 @@ def test_who_took_it_is_known_after_the_host_was_killed(threads, until, tmp_path
     thread.start()
     child.hear("paused")
     child.kill()
-    again = threads.child("second", listen=port_of(child.address), path=str(tmp_path))
+    again = threads.child("second", listen=port_number(child.address), path=str(tmp_path))
     thread.join(PATIENCE_SECONDS)
     assert got == [("job", 1)]
     until(lambda: not host.core.federation.all_unsettled(), "the owner knows it")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.conftest import Call, until_true
+from tests.conftest import Call, Program, until_true
 from tupelo import ANY, aio
 from tupelo.errors import (
     BadArgument,
@@ -85,11 +85,8 @@ def killed_while(host: tupelo.Host, program: str) -> Iterator[None]:
     """Another process runs this program, with the address of the host as `url`, and is killed when
     it waits; then the block runs."""
     lines = f"import tupelo\nurl = {host.url!r}\n{program}"
-    with subprocess.Popen([sys.executable, "-c", lines]) as process:
-        try:
-            waits_at(host)
-        finally:
-            process.kill()
+    with Program(lines):
+        waits_at(host)
     until_true(lambda: not host.core.servings, "the host has noticed")
     yield
 
@@ -109,19 +106,15 @@ print(run_sync(removing), flush=True)
 sys.stdin.readline()
 space.close()
 """
-    program = [sys.executable, "-c", lines]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
-        assert process.stdout.readline() == "[['n', 1]]\n"
+    with Program(lines) as process:
+        assert process.line() == "[['n', 1]]"
         with heap_of(host) as ada:
             assert ada.snoop() is None  # It is on its way.
             waiting = Call(ada.wait_to_remove, ("n", int), wait=WAIT)
             if end == "killed":
                 process.kill()
             else:
-                process.stdin.write("\n")
-                process.stdin.flush()
+                process.tell()
             assert waiting.result() == ("n", 1)
 
 

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import tupelo
-from tests.federation.company import ChildHost, port_of
+from tests.federation.company import ChildHost, port_number
 from tests.pipeline.cluster import Cluster, Process, driver
 from tupelo.errors import LinkError
 
@@ -105,7 +105,7 @@ class Scene:
             self._cluster.kill_worker(chance.randrange(len(self._cluster.workers)))
             self._cluster.add_worker()
         else:
-            port = port_of(self.hosts[victim].address)
+            port = port_number(self.hosts[victim].address)
             self.hosts[victim].end()
             self.hosts[victim] = self._host(victim, port)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.federation.company import Company, await_space, port_of
+from tests.federation.company import Company, await_space, port_number
 from tupelo import pipeline
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import MANIFEST, seal
@@ -114,7 +114,7 @@ class Fleet:
         for other in self.present.values():
             await_space(other, host.id)
             await_space(host, other.id)
-        self._ports[name] = port_of(host.address)
+        self._ports[name] = port_number(host.address)
         self.ids[name] = host.id
         self.present[name] = host
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tupelo
-from tests.federation.company import Company, port_of
+from tests.federation.company import Company, port_number
 from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PipelineError
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
@@ -291,7 +291,7 @@ def test_a_host_that_is_away_for_a_moment_is_waited_for(tmp_path, company, later
     child.kill()
     planning = later(reader.partitions, {}, after(end))
     reading = later(lambda: [row for batch in reader.read(task) for row in batch.to_pylist()])
-    company.child("kitchen", path=str(tmp_path), listen=port_of(child.address))
+    company.child("kitchen", path=str(tmp_path), listen=port_number(child.address))
     assert len(planning.result()) == 1
     assert [row["position"] for row in reading.result()] == [1, 2]
 

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 import tupelo
-from tests.federation.company import Company, port_of
+from tests.federation.company import Company, port_number
 from tupelo.errors import (
     BadArgument,
     CannotReach,
@@ -256,7 +256,7 @@ def test_a_host_that_is_away_is_waited_for(tmp_path, company, later):
     there = SimpleNamespace(url=f"tupelo://{child.address}/")
     child.kill()
     sink = later(task(there, reconnect="20").write, rows(*range(8)))
-    child = company.child("kitchen", path=str(tmp_path), listen=port_of(child.address))
+    child = company.child("kitchen", path=str(tmp_path), listen=port_number(child.address))
     assert sink.result().rows == 8
     assert child.do("here", "job") == [["job", n] for n in range(8)]
 

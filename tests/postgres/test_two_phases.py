@@ -12,7 +12,9 @@ from tests.conftest import Call, until_true
 from tests.kinds import database_url, space_url
 from tests.postgres.servers import Server
 from tupelo.errors import BadArgument, CannotCommit, TransactionEnded
-from tupelo.postgres.voting import prepared_name, read_prepared_name
+from tupelo.models.javaspaces import TransactionManager
+from tupelo.postgres.voting import DatabaseBranch, prepared_name, read_prepared_name
+from tupelo.space.twophase import DecisionLog
 
 
 @pytest.fixture
@@ -217,3 +219,37 @@ def test_a_name_of_a_prepared_transaction_is_short_and_can_be_read():
     assert read_prepared_name(prepared_name([7, 12], txn_id)) == ([7, 12], txn_id)
     with pytest.raises(CannotCommit, match="too long"):
         prepared_name([1], "x" * 300)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_manager_of_javaspaces_settles_what_it_left_prepared(
+    space, elsewhere, tmp_path, monkeypatch, commits
+):
+    """It dies before it tells the databases of its decision, or before it decides."""
+
+    def dies(*arguments: object) -> None:
+        raise OSError("it is gone")
+
+    with tupelo.connect(url_in(elsewhere, f"o{uuid4()}")) as other:
+        space.write(("b", 1))
+        with TransactionManager(tmp_path / "log") as manager:
+            transaction = manager.create().transaction
+            space.write(("a", 1), txn=transaction)
+            other.write(("a", 2), txn=transaction)
+            assert space.take(("b", 1), txn=transaction) == ("b", 1)
+            if commits:
+                monkeypatch.setattr(DatabaseBranch, "commit", dies)
+                transaction.commit()
+            else:
+                monkeypatch.setattr(DecisionLog, "record", dies)
+                monkeypatch.setattr(DatabaseBranch, "abort", dies)
+                with pytest.raises(CannotCommit):
+                    transaction.commit()
+        monkeypatch.undo()
+        assert len(space.in_doubt()) == len(other.in_doubt()) == 1
+        assert space.count() == other.count() == 0
+        with TransactionManager(tmp_path / "log") as manager:
+            assert manager.recover(space, other) == 2
+            assert manager.log.read_all(("committed", str, str)) == []
+        assert space.read_all() == ([("a", 1)] if commits else [("b", 1)])
+        assert other.read_all() == ([("a", 2)] if commits else [])

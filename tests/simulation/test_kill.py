@@ -35,12 +35,17 @@ if KILLS:
 
 
 class Nursery:
-    """The process that makes the children; see `kill_child`."""
+    """The process that makes the children, by default those of `kill_child`."""
+
+    module = "tests.simulation.kill_child"
 
     def __init__(self) -> None:
-        program = Path(__file__).with_name("kill_child.py")
         self._process = subprocess.Popen(
-            [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, "-m", self.module],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
         )
         self._unread = b""
         self._lines: list[Any] = []

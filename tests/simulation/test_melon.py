@@ -34,6 +34,10 @@ def test_a_seed_replays_exactly():
     check_replay("melon", 2)
 
 
+def test_a_seed_with_full_disks_replays_exactly():
+    check_replay("melon", 9024, disks=True)
+
+
 # Planted bugs
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -105,19 +103,9 @@ def test_all_or_nothing_always(members: list[str], async_manager: bool, plan: li
 
 
 class Nursery(test_kill.Nursery):
-    """The process that makes the children; see `two_phase_child`."""
+    """The process that makes the children of `two_phase_child`."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.simulation.two_phase_child"],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
-        self._unread = b""
-        self._lines: list[Any] = []
-        self._child = 0
+    module = "tests.simulation.two_phase_child"
 
 
 class Ledger:

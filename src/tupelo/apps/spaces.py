@@ -208,6 +208,7 @@ def watch(
         suppress(KeyboardInterrupt),
         target.subscribe(read_template(template)) as notices,
     ):
+        say("New entries are shown as they are written, until Ctrl-C.")
         for notice in islice(notices, limit):
             if notice.missed:
                 complain(f"{notice.missed} were missed")

@@ -11,7 +11,7 @@ RESERVED = "tupelo."
 
 
 def is_reserved(name: str) -> bool:
-    """Does this space belong to the host itself, or to a model?"""
+    """Whether this space belongs to the host itself, or to a model."""
     return name.startswith(RESERVED)
 
 

@@ -76,7 +76,7 @@ class CommitBridge:
             self._bridge.soon(function, *args)
 
     def is_here(self) -> bool:
-        """Is this the thread of the loop, which must not wait for itself?"""
+        """Whether this is the thread of the loop, which must not wait for itself."""
         return self._bridge is not None and self._bridge.is_here
 
 
@@ -92,7 +92,7 @@ class Decider(ABC):
 
     @abstractmethod
     def recorded(self, told: Participants) -> bool:
-        """Is the commit recorded? If not, it never will be."""
+        """Whether the commit is recorded. If it is not, it never will be."""
 
     @abstractmethod
     def forget(self, txn_id: str, participant: str) -> None:
@@ -569,7 +569,7 @@ class SpanningTransaction(SharedTransaction, RemoteCapable, DatabaseCapable):
         return await branch.begun(self._left())
 
     async def branch_in_database(self, space: Any) -> Any:
-        if space.is_async is not self.is_async or self._decider is None:
+        if space.is_async is not self.is_async:
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         if self.parent is not None:
             raise BadArgument("txn", "the outermost transaction: a database takes no other", self)
@@ -578,10 +578,16 @@ class SpanningTransaction(SharedTransaction, RemoteCapable, DatabaseCapable):
             self._require_active()
             branch = self._in_databases.get(space.database)
             if branch is None:
-                branch = DatabaseBranch(space, self._secret_branch_id(), CommitBridge(space))
+                branch = DatabaseBranch(space, self._database_branch_id(space), CommitBridge(space))
                 self._in_databases[space.database] = branch
                 self._members.append(branch)
         return await branch.begun(space)
+
+    def _database_branch_id(self, space: Any) -> str:
+        """The id of a branch in a database. BadArgument if nobody decides."""
+        if self._decider is None:
+            raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
+        return self._secret_branch_id()
 
     def _new_branch(self, port: Port, state: Txn) -> Branch:
         branch = super()._new_branch(port, state)

@@ -61,6 +61,8 @@ logger = logging.getLogger("tupelo")
 PRUNE_AFTER = 1_024
 """A session looks which of its entries are gone when it has seen so many."""
 SPACE_CLOSED = "its space was closed"
+LAPSED = {"expired", "cancelled", "evicted"}
+"""The changes by which an entry may leave a match set."""
 VOTE_SECONDS = 10
 """So long a vote waits for the writers of a space with a capacity."""
 
@@ -971,7 +973,7 @@ class PostgresMatchSet(LeasedHandle, Fetching):
             return rows, None
 
         gone = dict(await self.space.within(self._txn, ask, False))
-        if "taken" in gone.values() or None in gone.values():
+        if not LAPSED.issuperset(gone.values()):  # A take in its own transaction is not logged yet.
             self._invalid = "one of its entries was taken"
             return
         for entry in [one for one in self._left if one.arrival in gone]:

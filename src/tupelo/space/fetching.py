@@ -107,7 +107,7 @@ class FetchingReaction:
 
     @property
     def active(self) -> bool:
-        """Will the function be called again?"""
+        """Whether the function will be called again."""
         return self._active
 
     @property

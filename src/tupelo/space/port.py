@@ -49,7 +49,7 @@ from tupelo.space.reaction import ReactionState
 from tupelo.space.search import SlicedSearch, Unfinished, acceptance, stores_of
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.subscription import SubscriptionState
-from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
+from tupelo.space.tasks import Flusher, NowFlusher, Tasks, TaskSignal, turn
 from tupelo.space.transaction import PrepareVote, Txn
 from tupelo.space.waiting import Items, Places, RequestedLease, Signal, Waiter, WriteOutcome, Writer
 from tupelo.store.index import Accept
@@ -74,8 +74,6 @@ from tupelo.values.template import Template, as_template
 from tupelo.values.text import entry_text, template_text
 
 if TYPE_CHECKING:
-    import asyncio
-
     from tupelo.space.capacity import Capacity, CapacityLimit
 
 logger = logging.getLogger("tupelo")
@@ -111,11 +109,6 @@ class TransactionHandle:
         """active, prepared, committed or aborted."""
         self._port.expire()
         return self._state.state
-
-    def abort_if_active(self) -> None:
-        """Abort because the user is gone, unless the transaction is prepared."""
-        if self._state.state == "active":
-            self._port.abort(self._state)
 
     @property
     def must_commit(self) -> bool:
@@ -195,7 +188,7 @@ class Port:
         """The journal on disk, or None."""
         self.flusher = Flusher(engine)
         """How tasks wait for the disk."""
-        self._flushing: set[asyncio.Task[None]] = set()
+        self._flushing = Tasks()
 
     # The space
 
@@ -277,11 +270,7 @@ class Port:
     def flush_soon(self, position: int) -> None:
         """On a loop: make the changes up to this position durable without a waiting caller."""
         if position and self.durable:
-            from asyncio import ensure_future
-
-            task = ensure_future(self._flush_quietly(position))
-            self._flushing.add(task)
-            task.add_done_callback(self._flushing.discard)
+            self._flushing.start(self._flush_quietly(position))
 
     async def _flush_quietly(self, position: int) -> None:
         with suppress(JournalError):  # It closes the space.
@@ -1007,7 +996,10 @@ class Port:
         core = self._core
         with self._lock:
             return {
-                "transactions": [txn.id for txn in core.transactions if txn.holder is None],
+                "transactions": [one.id for one in core.transactions if one.holder is None],
+                "transactions of deliveries": [
+                    one.id for one in core.transactions if one.holder is not None
+                ],
                 "deliveries": self.deliveries.under_way(),
                 "subscriptions": list(core.subscriptions.watchers),
                 "waiters": list(core.waiting),
@@ -1198,6 +1190,17 @@ class Port:
     def abort(self, txn: Txn) -> int:
         return self._step(lambda: transaction.abort(self._core, txn, "it was called off"))[1]
 
+    def abort_active(self, txns: Iterable[Txn]) -> None:
+        """Abort those of these transactions that are active, in one step: what one of them held is
+        not given to an operation that waits in another."""
+
+        def work() -> None:
+            for txn in txns:
+                if txn.state == "active":
+                    transaction.abort(self._core, txn, "it was called off")
+
+        self._step(work)
+
     def leave(self, txn: TransactionHandle) -> None:
         """The space was closed at the host that began this transaction: abort it unless it is
         prepared. From now on its operations raise SpaceClosed."""
@@ -1218,7 +1221,7 @@ class Port:
 
     @property
     def has_transactions(self) -> bool:
-        """Are there transactions now? Takes no step, and no lock."""
+        """Whether there are transactions now. Takes no step, and no lock."""
         return bool(self._core.transactions)
 
     def in_doubt(self) -> list[Txn]:

@@ -435,6 +435,13 @@ def test_the_host_its_programs_and_its_peers(http, host):
     assert kinds == [("engaged", "garden"), ("departed", "garden")]
 
 
+def test_comings_and_goings_are_noted_before_anyone_looks(http, host):
+    with tupelo.Host("garden", listen="127.0.0.1:0", peers=[host.address]) as garden:
+        until_true(lambda: garden.engaged and host.engaged, "they are engaged")
+    [first, *_] = http.ok("/api/host")["news"]
+    assert (first["kind"], first["name"]) == ("engaged", "garden")
+
+
 def test_the_group_is_shown_as_it_forms_and_parts(http, host):
     with tupelo.Host("garden", listen="127.0.0.1:0", peers=[host.address]) as garden:
         until_true(lambda: garden.engaged and host.engaged, "they are engaged")

@@ -24,6 +24,7 @@ from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.tls import client_context, key_of, server_context
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links.tcp import LinkSecurity
+from tupelo.space.port import port_of
 from tupelo.values.scope import HERE, Scope
 
 # Nothing lost, nothing twice
@@ -272,7 +273,7 @@ def test_a_reaction_that_lags_behind_catches_up(host, until, monkeypatch):
     with tupelo.connect(host.url) as space:
         space.react(("n", int), react, existing=False)
         host.space.write(("n", 0))
-        until(lambda: host.space._port._core.transactions)  # It has begun with the first.
+        until(lambda: port_of(host.space).summary(1)[1])  # It has begun with the first.
         host.space.write_all([("n", i) for i in range(1, 101)])
         gate.set()
         until(lambda: len(got) == 101)

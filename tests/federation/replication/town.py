@@ -42,8 +42,7 @@ class Citizen(WorldHost):
         streams = self.feed.exchange.streams.values()
         chosen = [one for one in streams if source is None or host_of(one.source) == source]
         mine = {entry for one in chosen for entry in one.items.values() if not entry.gone}
-        store = self.feed.copies.port._core.store
-        return [entry.fields for entry in store if entry in mine]
+        return [entry.fields for entry in self.feed.copies.port.entries() if entry in mine]
 
 
 class Town(VirtualFederation[Citizen]):

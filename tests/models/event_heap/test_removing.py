@@ -112,3 +112,18 @@ def test_an_event_that_is_being_removed_is_not_read(returns):
         assert await a.do(a.heap.get_all()) == []
 
     meet(scene, names="a")
+
+
+def test_a_session_reads_each_event_once_while_one_is_being_removed():
+    async def scene(world: HeapWorld) -> None:
+        a = world["a"]
+        await a.put(JOB, Event("job", i=2), Event("job", i=3))
+        holder = Holder("client", "someone@a", "its session", call=7)
+        assert await a.do(a.heap._replica.removing.remove(event_template(JOB), 0, holder))
+        session, other = await a.do(a.heap.session()), await a.do(a.heap.session())
+        assert await a.do(session.get_all()) == [Event("job", i=2), Event("job", i=3)]
+        assert await a.do(session.get_all()) == []
+        assert [(await a.do(other.get()))["i"] for _ in range(2)] == [2, 3]
+        assert await a.do(other.get()) is None
+
+    meet(scene, names="a")

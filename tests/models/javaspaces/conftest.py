@@ -6,7 +6,7 @@ from zlib import crc32
 
 import pytest
 
-from tests.kinds import DOORS, KINDS, MODEL_PLACES, take_turns
+from tests.kinds import DOORS, MODEL_PLACES, take_turns
 from tests.models.javaspaces.doors import WakeupClock, World
 
 HERE = Path(__file__).parent
@@ -30,10 +30,7 @@ def clock():
     return WakeupClock()
 
 
-PLACES = [place for place in MODEL_PLACES if KINDS[place[1]].where != "database"]
-
-
-@pytest.fixture(params=PLACES, ids="-".join)
+@pytest.fixture(params=MODEL_PLACES, ids="-".join)
 def place(request):
     """A door and a kind of space."""
     return request.param

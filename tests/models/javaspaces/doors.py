@@ -261,7 +261,9 @@ class Parked:
     @property
     def waits(self) -> bool:
         """Neither answered nor out of patience. It is known at once: no thread need run first."""
-        return bool(self._waiters & self._waiting()) and self._alarms <= self._clock.asleep
+        parked = getattr(self._port, "parked", None)  # in a database, where it looks now and then
+        waiting = self._waiting() if parked is None else set(parked)
+        return bool(self._waiters & waiting) and self._alarms <= self._clock.asleep
 
     def result(self) -> Any:
         return self._call.result()

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import tupelo
+from tests.conftest import Program
 from tupelo.models.melon import Melon
 
 KILLS = int(os.environ.get("TUPELO_HOST_KILLS", "4"))
@@ -36,15 +35,11 @@ def test_no_directed_message_is_lost_with_a_program_that_is_killed(tmp_path: Pat
 
         def live(takers: int, until: Callable[[], bool]) -> None:
             options = [str(takers), str(folder), host.address, ada.key, ben.key]
-            command = [sys.executable, str(CHILD), *options]
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-                assert child.stdout is not None
-                try:
-                    while not until():
-                        got.append(int(child.stdout.readline()))
-                finally:
-                    child.kill()
-                got.extend(map(int, child.stdout.read().split()))
+            with Program([str(CHILD)], *options) as child:
+                while not until():
+                    got.append(int(child.line()))
+                child.kill()
+                got.extend(map(int, child.rest()))
 
         for number in range(COUNT):
             melon.store(("n", number), to=ben.key)

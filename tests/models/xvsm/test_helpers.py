@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.conftest import PATIENCE_SECONDS, until_true
+from tests.conftest import PATIENCE_SECONDS, Program, until_true
 from tupelo import Access
 from tupelo.errors import BadArgument, CannotReach, NotAllowed, PeerLost
 from tupelo.lab.torture.proxy import LinkFault, Proxy
@@ -33,8 +31,6 @@ from tupelo.models.xvsm import (
     current,
 )
 from tupelo.space.port import port_of
-
-ROOT = Path(__file__).parents[3]
 
 
 class Desk:
@@ -254,14 +250,10 @@ def test_a_helper_that_is_closed_gives_its_tasks_to_others(make_site):
 
 def test_the_tasks_of_a_helper_that_is_killed_are_done_by_others(make_site):
     site = make_site(workers=1)
-    command = [sys.executable, "-m", "tests.models.xvsm.helper_child", site.uri]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "helping\n"
+    with Program(["-m", "tests.models.xvsm.helper_child"], site.uri) as child:
+        assert child.line() == "helping"
         site.capi.write(site.cref, 0, None, Work("at_the_desk", [1, 2, 3]))
-        assert [child.stdout.readline() for _ in range(2)] == ["computing\n"] * 2
-        child.kill()
-        child.wait(PATIENCE_SECONDS)
+        assert [child.line() for _ in range(2)] == ["computing"] * 2
     desk.gate.set()
     (work,) = site.done()
     assert work.results == [(number, "site") for number in (1, 2, 3)]

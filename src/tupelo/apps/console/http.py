@@ -220,6 +220,7 @@ class HttpApi:
     async def open(self) -> None:
         """Connect to the host. Raises its errors."""
         self._gateway = await self._connect("")
+        await self._gateway.inspect("host")  # From now on the host notes comings and goings.
 
     async def close(self) -> None:
         """End the connection to the host."""

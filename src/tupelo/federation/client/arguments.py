@@ -19,7 +19,7 @@ def built(encoded: Any) -> Any:
 
 
 def is_text(value: object) -> bool:
-    """Is this a string that can be encoded in UTF-8?"""
+    """Whether this is a string that can be encoded in UTF-8."""
     if not isinstance(value, str):
         return False
     try:

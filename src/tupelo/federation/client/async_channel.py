@@ -19,6 +19,7 @@ from tupelo.federation.client.channel import (
 )
 from tupelo.federation.links import wire
 from tupelo.federation.links.link import Link, Network
+from tupelo.space.tasks import Tasks
 
 UNSENT_MAX = wire.FRAME_MAX
 """With more unsent bytes than this, callers wait before they send more."""
@@ -113,7 +114,7 @@ class AsyncChannel(Channel):
         super().__init__(config, chance)
         self._loop = asyncio.get_running_loop()
         self._network = network
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
         self._dialling: asyncio.Task[None] | None = None
         self._next_tick: asyncio.TimerHandle | None = None
         self._to_confirm: list[int] = []
@@ -143,9 +144,7 @@ class AsyncChannel(Channel):
             raise call.error
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        task = self._loop.create_task(work(), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work()).set_name(name)
 
     def time(self) -> float:
         return self._loop.time()

@@ -52,7 +52,7 @@ class BlockingLine:
         self.reason = ""
         """Why the link was shut, as the first thread to do so gave it."""
         self.torn = False
-        """Was only a part of a frame sent? Then no other frame can follow."""
+        """Whether only a part of a frame was sent, so that no other frame can follow."""
 
     def secure(self, config: ConnectionConfig) -> None:
         """Start TLS, and check the identity of the host."""
@@ -83,7 +83,7 @@ class BlockingLine:
         self.torn = False
 
     def ready(self, seconds: float | None) -> bool:
-        """Is there something to receive, within so many seconds? None waits for ever."""
+        """Whether there is something to receive within so many seconds (None: for ever)."""
         if not hasattr(select, "poll"):  # Windows
             return bool(select.select([self._socket], [], [], seconds)[0])
         poll = select.poll()

@@ -221,7 +221,7 @@ class Channel(ABC):
 
     @property
     def awaits_link(self) -> bool:
-        """Is there no link now?"""
+        """Whether there is no link now."""
         return self._line is None
 
     # Calls
@@ -418,7 +418,7 @@ class Channel(ABC):
 
     @property
     def _has_handles(self) -> bool:
-        """Would a transaction, session or subscription end with the link?"""
+        """Whether a transaction, session or subscription would end with the link."""
         return any(owner.handles for owner in list(self._open_spaces))
 
     # Receiving
@@ -651,7 +651,7 @@ class Channel(ABC):
 
 
 def may_ask_again(message: Any) -> bool:
-    """May this call be repeated on another link, although the host may have executed it?"""
+    """Whether this call may be repeated on another link, although the host may have executed it."""
     match message:
         case wire.Invoke(again=again):
             return again
@@ -669,7 +669,7 @@ def may_ask_again(message: Any) -> bool:
 
 
 def changes_something(message: Any) -> bool:
-    """May this call, once sent, have an effect that outlives the link?"""
+    """Whether this call, once sent, may have an effect that outlives the link."""
     match message:
         case (
             wire.Write(txn=None) | wire.Renew() | wire.CancelLease() | wire.ListDelayed(cancel=True)

@@ -252,7 +252,7 @@ class RemoteSpaceTransaction(RemoteHandle):
             raise PeerLost(self._space.peer, "a transaction", "the link was lost, and with it this")
 
     def _is_lost(self) -> bool:
-        """Was its link lost? If so, it is aborted now."""
+        """Whether its link was lost; if so, it is aborted now."""
         if self.serial is None or self.serial == self._space.serial:
             return False
         self.lost()
@@ -437,7 +437,7 @@ class RemoteSubscription(ClosableHandle, FetchingSubscription):
                 return None
 
     async def _fetch(self, wait: float | None, limit: int) -> bool:
-        """Fetch notices from the host; were there any?"""
+        """Fetch notices from the host; returns whether there were any."""
         try:
             message = wire.Next(0, self._space.name, self.id, wait, limit)
             notices = [self._read(encoded) for encoded in listed(await self._ask(message))]
@@ -471,7 +471,7 @@ class RemoteSubscription(ClosableHandle, FetchingSubscription):
 
     @property
     def active(self) -> bool:
-        """Can more notices come?"""
+        """Whether more notices can come."""
         self._refresh_if_blocking()
         return self._active
 

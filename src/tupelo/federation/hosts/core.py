@@ -317,7 +317,7 @@ class HostCore:
         if not where or name in self.spaces or name in self.set_aside or "path" in options:
             if store and name in self.spaces:
                 raise BadArgument("store", f"left out: the space {name!r} is there already", store)
-            return self.make_space(name, access, doubt, **options)
+            return self.make_space(name, access, doubt, kept_here=True, **options)
         check_space_name(name)
         if access is not None:
             check_access(access)
@@ -343,7 +343,7 @@ class HostCore:
         return found
 
     def is_stored(self, name: str) -> bool:
-        """Is the space of this name in a database, or would it be if it was made now?"""
+        """Whether the space of this name is in a database, or would be if it was made now."""
         return name in self.stored or (
             bool(self._store)
             and not is_reserved(name)
@@ -357,13 +357,19 @@ class HostCore:
             del self.stored[stored.name]
 
     def make_space(
-        self, name: str, access: Access | None = None, doubt: Doubt | None = None, **options: Any
+        self,
+        name: str,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        kept_here: bool = False,
+        **options: Any,
     ) -> HostedSpace:
         """The space of this name; it is made with these options if it does not exist yet. One that
         was set aside keeps the options that it was given, also now, unless others replace them.
-        Raises BadArgument if options are given for an existing space."""
+        Raises BadArgument if options are given for an existing space, and Refused if it is, or
+        would be, in a database, unless it is to be `kept_here`."""
         check_space_name(name)
-        if name in self.stored:
+        if name in self.stored or (self.is_stored(name) and not kept_here):
             raise in_database(name)
         if name in self.set_aside:  # The rules that it was given hold also after its repair.
             kept = dict(self.set_aside[name].options)
@@ -585,7 +591,7 @@ class HostCore:
         return found
 
     def may(self, operation: str, name: str, neighbour: str, source: str) -> bool:
-        """May the host `source` do this in the space of this name, if the engaged host `neighbour`
+        """Whether the host `source` may do this in the space of this name, if the host `neighbour`
         has passed on its request? Both must be allowed. A space that is not here has the rules of
         new spaces."""
         peer = self.peers.get(neighbour)
@@ -608,7 +614,7 @@ class HostCore:
             raise LimitReached("durable spaces at this host", limits.durable_spaces)
 
     def spans(self, hosted: HostedSpace, scope: Scope | None) -> bool:
-        """Does an operation with this scope ask other hosts?"""
+        """Whether an operation with this scope asks other hosts."""
         if scope is not None:
             return scope.kind == "agent" or (
                 scope.kind == "host" and scope.name not in (self.id, self.name)
@@ -912,7 +918,7 @@ class HostCore:
                     await self._greet(address)
 
     def _has(self, host_id: str, address: str) -> bool:
-        """Is there no need to dial: is a host of this id, or at this address, engaged?"""
+        """Whether there is no need to dial: a host of this id, or at this address, is engaged."""
         return (
             self.disengaged
             or host_id in self.peers
@@ -993,9 +999,9 @@ class HostCore:
         return peer
 
     def _may_engage(self, peer: Peer) -> bool:
-        """May this link be used? Two hosts that connect to each other at the same time keep one
-        link, the same at both ends. A link that this host has dialled is in use at the other end
-        too: the Hello of another one may be older than what has arrived there since."""
+        """Whether this link may be used. Two hosts that connect to each other at the same time keep
+        one link, the same at both ends. A link that this host has dialled is in use at the other
+        end too: the Hello of another one may be older than what has arrived there since."""
         if self.disengaged:
             return False
         before = self.peers.get(peer.id)

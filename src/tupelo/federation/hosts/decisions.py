@@ -68,7 +68,7 @@ def branch_id(txn: str, key: str | int) -> str:
 
 
 def is_spanning(txn: str) -> bool:
-    """Is this the id of a transaction over several hosts, or of a branch of one?"""
+    """Whether this is the id of a transaction over several hosts, or of a branch of one."""
     return bool(_part(txn, 1))
 
 
@@ -189,7 +189,8 @@ class TransactionDecisions:
         self._has_forgotten = True
 
     def _is_known(self, coordinator: str) -> bool:
-        """May this coordinator still decide? A lost one never comes back under the same name."""
+        """Whether this coordinator may still decide. A lost one never comes back under the same
+        name."""
         return coordinator in self._host.servings or coordinator == self._host.incarnation
 
     def _given_up_by(self, coordinator: str) -> set[str]:

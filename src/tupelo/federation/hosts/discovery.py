@@ -191,7 +191,7 @@ class Discovery:
     def _understand(self, service: str, info: AsyncServiceInfo) -> _Announced:
         """Decode an announcement. Raises ValueError (UnicodeError is one) if it is malformed."""
         if len(info.text) > _TEXT_MAX_BYTES:
-            raise ValueError("it says too much")
+            raise ValueError(f"its text has more than {_TEXT_MAX_BYTES} bytes")
         said = {
             key: value.decode()
             for key, value in info.properties.items()
@@ -217,7 +217,7 @@ class Discovery:
         try:
             callback(*what)
         except Exception:
-            logger.exception("what was found on the network could not be told")
+            logger.exception("a change found on the network could not be reported")
 
 
 def check_interfaces(interfaces: Sequence[str] | None) -> list[str] | None:

@@ -38,6 +38,7 @@ from tupelo.space import asynchronous, blocking
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.clock import Clock, system_clock
 from tupelo.space.dual_api import run_coroutine
+from tupelo.space.tasks import Tasks
 from tupelo.values.checks import check_bool, check_text, is_number
 from tupelo.values.lease import check_lease
 from tupelo.values.text import html_table
@@ -531,7 +532,7 @@ class AsyncHost(asynchronous.AsyncClosing, HostDoor):
     is_async = True
 
     def _begin(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def start(self) -> Self:
         """Start the host on the running loop; `async with` calls this. Raises CannotReach if it
@@ -574,8 +575,7 @@ class AsyncHost(asynchronous.AsyncClosing, HostDoor):
 
     async def close(self) -> None:
         """Tell clients and hosts that this host leaves, and close its spaces."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         await self._plan.stop(self._core)
 
     async def __aenter__(self) -> Self:
@@ -596,9 +596,7 @@ class AsyncHost(asynchronous.AsyncClosing, HostDoor):
         return True
 
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = asyncio.ensure_future(work())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work())
 
 
 class RunningHost(AsyncHost):

@@ -46,7 +46,7 @@ class Folder:
         self.file_of(name).with_suffix(OWN_FILE).touch()
 
     def is_claimed(self, name: str) -> bool:
-        """Is this space opened by the program of the host only?"""
+        """Whether only the program of the host opens this space."""
         return self.file_of(name).with_suffix(OWN_FILE).exists()
 
     def names(self) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from pyroaring import BitMap64
@@ -195,6 +195,16 @@ Encoded entries may be several times as large."""
 _OPERATIONS = {"read": "read", "peek": "read", "take": "take"}
 
 
+class HostRequest(NamedTuple):
+    """A request of the other host for matches in a space, for an actor there."""
+
+    message: wire.Ask
+    hosted: HostedSpace
+    template: Any
+    session: PeerSession | None
+    actor: Actor
+
+
 class Peer:
     """One engaged host. `who` is its proved identity, as for a client; `holder` is the name under
     which it holds reservations here; `level` is the `wire.LEVEL` of the host."""
@@ -292,11 +302,12 @@ class Peer:
         self._host.update_presence(self, message.spaces, agents)
 
     def _is_home_of(self, agent: str) -> bool:
-        """Can an agent of this id be at that host? Other agents in its messages are ignored."""
+        """Whether an agent of this id can be at that host. Other agents in its messages are
+        ignored."""
         return agent == self.id or agent.endswith(f"@{self.id}")
 
     def may(self, operation: str, hosted: HostedSpace) -> bool:
-        """May this host's agents do this in the space?"""
+        """Whether this host's agents may do this in the space."""
         allowed = self._allowed.get((operation, hosted.name))
         if allowed is None:
             try:
@@ -336,17 +347,20 @@ class Peer:
         number = message.watch
         if hosted is None and number is not None:
             self._await_space(number, message.space, lambda _: self.talk.say(wire.Hint(number)))
-        if notes is None or not notes.number:
-            return [] if hosted is None else await self._answer(message, hosted, None, actor)
         if hosted is None:
-            return [[], None]
+            return [] if notes is None or not notes.number else [[], None]
+        if notes is None or not notes.number:
+            template = template_from_wire(message.template)
+            return await self._answer(HostRequest(message, hosted, template, None, actor))
         # At once: what is said of a session is said in order.
         session = self._sessions.heard(hosted, notes, actor)
         if session is None:
             return None
         session.answering += 1
         try:
-            entries = await self._answer(message, hosted, session, session.actor)
+            template = template_from_wire(message.template)
+            request = HostRequest(message, hosted, template, session, session.actor)
+            entries = await self._answer(request)
             gone, position = session.pop_gone()
         finally:
             session.answering -= 1
@@ -354,15 +368,18 @@ class Peer:
             await hosted.flush(position)  # After a crash it would be there again.
         return [entries, gone]
 
-    async def _answer(
-        self, message: wire.Ask, hosted: HostedSpace, session: PeerSession | None, actor: Actor
-    ) -> list[Any] | msgspec.Raw:
-        template, number = template_from_wire(message.template), message.watch
-        look = partial(self._look, message, hosted, template, session, actor)
+    async def _answer(self, request: HostRequest) -> list[Any] | msgspec.Raw:
+        message, number = request.message, request.message.watch
+        look = partial(self._look, request)
         watching = None if number is None else self._watches.get(number)
         if number is not None and (watching is None or isinstance(watching, MissingSpaceWatch)):
-            hint = partial(self._send_hint, message, hosted, session, actor)
-            watch = partial(SpaceWatch, hosted, template, hint, read_order(message.order))
+            watch = partial(
+                SpaceWatch,
+                request.hosted,
+                request.template,
+                partial(self._send_hint, request),
+                read_order(message.order),
+            )
             entries, encoded = await self._look_or_watch(number, look, watch)
         else:
             if isinstance(watching, SpaceWatch):
@@ -396,16 +413,10 @@ class Peer:
             self._end_watch(number)
         return entries, encoded
 
-    def _send_hint(
-        self,
-        message: wire.Ask,
-        hosted: HostedSpace,
-        session: PeerSession | None,
-        actor: Actor,
-        entry: Entry | None,
-    ) -> None:
+    def _send_hint(self, request: HostRequest, entry: Entry | None) -> None:
         """The watch of a search has a hit. If that is a single entry, which a read would get now,
         the entry goes with the hint, which saves the reader a question."""
+        message, hosted, _, session, actor = request
         assert message.watch is not None
         entries: Any = []
         if entry is not None and message.how == "read" and message.order is None:
@@ -442,18 +453,12 @@ class Peer:
         watching.end()
         return watching.hits
 
-    async def _look(
-        self,
-        message: wire.Ask,
-        hosted: HostedSpace,
-        template: Any,
-        session: PeerSession | None,
-        actor: Actor,
-    ) -> tuple[list[Entry], msgspec.Raw]:
+    async def _look(self, request: HostRequest) -> tuple[list[Entry], msgspec.Raw]:
         """The current matches, and their encoding. Entries that cannot be sent are passed over."""
+        message, hosted, _, session, _ = request
         limit = message.limit
         while True:
-            entries, cut = await self._get(message, hosted, template, session, actor, limit)
+            entries, cut = await self._get(request, limit)
             cut = cut or limit != message.limit
             try:
                 message_max = self.talk.link.message_max
@@ -469,16 +474,9 @@ class Peer:
                         session.seen.add(entries[0])
                 limit = message.limit
 
-    async def _get(
-        self,
-        message: wire.Ask,
-        hosted: HostedSpace,
-        template: Any,
-        session: PeerSession | None,
-        actor: Actor,
-        limit: int | None,
-    ) -> tuple[list[Entry], bool]:
+    async def _get(self, request: HostRequest, limit: int | None) -> tuple[list[Entry], bool]:
         """The current matches, and whether there are more than fit in an answer."""
+        message, hosted, template, session, actor = request
         query = Query(
             template,
             message.how == "take",
@@ -526,7 +524,11 @@ class Peer:
             delivery = doubts.of(owner).get(message.of)
             doubts.forget(owner, message.of)
         if delivery is None:
-            return self._host.federation.was_confirmed(self, message)
+            confirmed = self._host.federation.was_confirmed(self, message)
+            space = self._host.spaces.get(message.space)
+            if confirmed and space is not None:  # A full disk may have kept it in memory only.
+                await space.flush(space.port.position)
+            return confirmed
         hosted = self._host.spaces.get(delivery.space)
         if not message.keep:
             give_back(hosted, delivery)

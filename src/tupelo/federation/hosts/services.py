@@ -114,7 +114,7 @@ class HandOver:
 
     @property
     def is_final(self) -> bool:
-        """Is there nothing to confirm or return?"""
+        """Whether there is nothing to confirm or return."""
         return self._confirm is None
 
     def received(self) -> None:

@@ -250,7 +250,7 @@ class ClientDeliveries:
         )
 
     def __contains__(self, call: int) -> bool:
-        """Can entries be returned for this call?"""
+        """Whether entries can be returned for this call."""
         return call in self._held or call in self._got.calls or call in self._confirmed.calls
 
     def hold(self, call: int, delivery: Delivery) -> None:
@@ -443,7 +443,7 @@ class LocalWait:
     message: wire.Get
     query: Query
     continues: bool = False
-    """Was the call cancelled to go on as a search over all hosts?"""
+    """Whether the call was cancelled to go on as a search over all hosts."""
 
 
 class ClientServer:

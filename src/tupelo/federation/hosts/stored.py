@@ -45,6 +45,7 @@ from tupelo.federation.links.encoding import (
     read_order,
 )
 from tupelo.federation.spaces.stored import StoredSpace
+from tupelo.space.tasks import Tasks
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder, InHand
 from tupelo.values.lease import check_lease
@@ -151,7 +152,9 @@ class StoredServing:
         self._opening: dict[str, asyncio.Task[PostgresSpace]] = {}
         self._resources = OpenResources(host.limits, host.held, lambda one: bool(one.ended))
         self._written: dict[str, dict[int, Any]] = {}  # by transaction, and number
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
+        self.run = self._tasks.start
+        """Run a coroutine to its end, also after the client has left."""
         self._ended = False
         self._room = asyncio.Event()
         self.deliveries: set[StoredDelivery] = set()
@@ -173,8 +176,8 @@ class StoredServing:
             stored = self._client.allowed(message.space, operation)
         assert isinstance(stored, StoredSpace)
         space = await self._opened(stored, getattr(message, "create", True))
-        if self._tasks:  # What the client has confirmed before is done before.
-            await asyncio.wait(list(self._tasks))
+        if tasks := list(self._tasks):  # What the client has confirmed before is done before.
+            await asyncio.wait(tasks)
         if isinstance(message, wire.Get) and message.take and message.txn is None:
             while len(self.deliveries) >= UNCONFIRMED_MAX:
                 self._room.clear()
@@ -443,12 +446,6 @@ class StoredServing:
 
     # The end
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine to its end, also after the client has left."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def settled(self, delivery: StoredDelivery) -> None:
         """A delivery was confirmed or given back."""
         self.deliveries.discard(delivery)
@@ -476,8 +473,8 @@ class StoredServing:
 
     async def stop(self) -> None:
         """The host ends: deliveries that nobody has settled go back."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        while tasks := list(self._tasks):
+            await asyncio.wait(tasks)
         await self._close_spaces()
 
 
@@ -489,8 +486,8 @@ async def _end_quietly(thing: Any) -> None:
 
 
 class UndoableRead:
-    """Entries that belong to the client at once: see `space.delivery.Got`. `undo` is called if its
-    user did not get them."""
+    """Entries that belong to the client at once: see `space.delivery.DeliveredAtOnce`. `undo` is
+    called if its user did not get them."""
 
     def __init__(self, space: str, entries: list[Entry], undo: Callable[[], object]) -> None:
         self.space = space

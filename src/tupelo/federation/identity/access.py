@@ -64,7 +64,7 @@ class Access:
 
     @property
     def protected(self) -> bool:
-        """Is there a password?"""
+        """Whether there is a password."""
         return bool(self._hash)
 
     def rules(self) -> dict[str, list[str]]:
@@ -72,8 +72,8 @@ class Access:
         return {operation: sorted(rule) for operation, rule in self._rules.items()}
 
     def matches_password(self, text: str) -> bool:
-        """Is this `text` the password? Always True if there is none. It takes some hundredths of a
-        second on purpose; it is called once for each connection."""
+        """Whether this `text` is the password. Always True if there is none. It takes some
+        hundredths of a second on purpose; it is called once for each connection."""
         if not self.protected:
             return True
         return isinstance(text, str) and hmac.compare_digest(
@@ -98,12 +98,12 @@ class Access:
             raise refusal
 
     def allows(self, operation: str, who: str | None) -> bool:
-        """May `who`, the id of a program, do this without a password?"""
+        """Whether `who`, the id of a program, may do this without a password."""
         return not self._hash and _is_in(self._rule(operation), who)
 
     def allows_host(self, operation: str, host_id: str) -> bool:
-        """May the host with the id `host_id` do this? It need not be engaged, so the host that
-        passes on its request must be allowed the same. A host without an identity counts as a
+        """Whether the host with the id `host_id` may do this. It need not be engaged, so the host
+        that passes on its request must be allowed the same. A host without an identity counts as a
         program on this machine, and passwords are not shown."""
         rule = self._rule(operation)
         if self._hash:
@@ -200,7 +200,7 @@ class PasswordGuard:
         return 0 if found is None else found.wrong
 
     async def check(self, address: str, matches: Callable[[], bool]) -> bool:
-        """Does the password match? The answer may be delayed. Raises LimitReached if too many
+        """Whether the password matches. The answer may be delayed. Raises LimitReached if too many
         checks of this address wait already."""
         guesser = self._guesser(address)
         if guesser.pending >= PENDING_MAX:

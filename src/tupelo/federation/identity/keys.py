@@ -132,7 +132,7 @@ class Identity:
 
 
 def verify(key: str, data: bytes, signature: bytes) -> bool:
-    """Has the identity `key` signed these data? False if `key` is not a valid key."""
+    """Whether the identity `key` has signed these data. False if `key` is not a valid key."""
     if not is_key(key):
         return False
     try:
@@ -164,7 +164,7 @@ def key_bytes(key: str) -> bytes:
 
 
 def is_key(text: object) -> bool:
-    """Is this the text of a public key?"""
+    """Whether this is the text of a public key."""
     return isinstance(text, str) and _KEY.fullmatch(text) is not None
 
 

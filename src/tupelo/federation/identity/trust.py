@@ -121,7 +121,7 @@ class Trust:
         return frozenset(one for one in self.until if one[0] != key)
 
     def is_over(self, key: str, now: float) -> bool:
-        """Was this identity withdrawn, or has its time ended?"""
+        """Whether this identity was withdrawn, or its time has ended."""
         unknown = self.keys is not None and key not in self.keys
         return unknown or key in self.refused or any(k == key and now >= t for k, t in self.until)
 

@@ -35,8 +35,8 @@ class Address(msgspec.Struct, frozen=True):
     def parse(cls, given: str | int, name: str = "address") -> Self:
         """The address in "host:port", "host", ":port" or a port.
 
-        Without a host it is this machine, seen by itself only: who listens to the world says so,
-        with 0.0.0.0 or [::]. Port 0 is any that is free.
+        Without a host it is the loopback address of this machine; 0.0.0.0 or [::] stands for all
+        its addresses. Port 0 is any that is free.
         """
         if is_int(given) and 0 <= given <= 0xFFFF:
             return cls(LOOPBACK, given)
@@ -75,7 +75,7 @@ def parse_url(url: str) -> tuple[Address, str | None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Can this name or IP address be reached from this machine only?"""
+    """Whether this name or IP address can be reached from this machine only."""
     if host.lower().removesuffix(".") == "localhost":
         return True
     try:

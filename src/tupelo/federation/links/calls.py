@@ -47,7 +47,7 @@ class TurnTaker(Protocol):
 
     @property
     def awaits_turn(self) -> bool:
-        """Are there more that can be served now?"""
+        """Whether there are more that can be served now."""
         ...
 
 
@@ -212,7 +212,7 @@ class RemoteCaller(Protocol):
     def talk(self) -> CallContext: ...
 
     def holds(self, call: int) -> bool:
-        """Are entries reserved for this call?"""
+        """Whether entries are reserved for this call."""
         ...
 
     def give_back(self, call: int) -> None:
@@ -336,8 +336,8 @@ class InboundCalls(Generic[C]):
         raise _Forbidden(str(error)) if self._strict else error
 
     def require_new(self, call: int) -> None:
-        """Raise BadFrame if a call of this number is open: entries that one of the two takes could
-        be lost."""
+        """Raise BadFrame if a call of this number is open: a confirmation could not tell which of
+        the two takes it is for."""
         if call in self.tasks or call in self.parked or self._caller.holds(call):
             raise BadFrame(f"call {call} is under way already")
 

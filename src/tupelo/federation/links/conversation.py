@@ -171,7 +171,7 @@ class Conversation:
 
     @property
     def awaits_turn(self) -> bool:
-        """Are there messages that can be served now?"""
+        """Whether there are messages that can be served now."""
         return bool(self._unheard) and not (self._paused or self._held or self.over)
 
     def serve_turn(self, most: int) -> int:

@@ -96,7 +96,9 @@ class Reception:
             self._inside.lost(reason)
 
     def _too_late(self) -> None:
-        logger.warning("%s said too little in %g seconds", self._link.label, HELLO_SECONDS)
+        logger.warning(
+            "%s did not complete the handshake in %g seconds", self._link.label, HELLO_SECONDS
+        )
         self._link.abort()
 
 

@@ -43,7 +43,7 @@ from tupelo.federation.groups.group import GroupPart, group_of
 from tupelo.federation.groups.membership import Membership, MembershipId
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication.feeds import Broadcast, Feed, FeedCursor
-from tupelo.space.tasks import timeout_at, when_room
+from tupelo.space.tasks import Tasks, timeout_at, when_room
 from tupelo.values.entry import thaw
 from tupelo.values.kind import entry, kind_of
 
@@ -364,10 +364,17 @@ class Token:
         """The token is here, unless another host has claimed it meanwhile."""
         self._given = self._to = None
         self._where = TokenPlace(self.epoch, self._tokens.me)
-        await self._tokens._tell(self)
+        try:
+            await self._tokens._tell(self)
+        except DiskFull:  # It is kept here: others learn of it later.
+            self._tokens._begin(when_room(self._tell_if_here))
         self.here = True
         if self._claim > self._own_claim:
             await self._drop(self._claim[2])
+
+    async def _tell_if_here(self) -> None:
+        if self.here:
+            await self._tokens._tell(self)
 
     # Replacing
 
@@ -403,9 +410,10 @@ class Token:
 
     async def _renew(self, epoch: int) -> None:
         """Start an epoch after all others."""
-        self.epoch = max(self.epoch, epoch) + 1
-        self._given = self._to = None
-        await self._tokens._keep(self)
+        tokens, epoch = self._tokens, max(self.epoch, epoch) + 1
+        # First on disk: if that is full, the token may still come in an epoch that was given away.
+        await tokens._keep(self, KeptToken(tokens.feed, self.name, epoch, self.state, None, True))
+        self.epoch = epoch
         await self._have()
 
     async def _settle_claims(self) -> None:
@@ -607,7 +615,7 @@ class Tokens(GroupPart):
         self.clock = core.clock
         self._feed = feed
         self.tokens: dict[str, Token] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._closed = False
         self._leaving = False
         self._following = FeedCursor(feed)
@@ -676,18 +684,15 @@ class Tokens(GroupPart):
             self._core.extensions.leaving.remove(self._leave)
         if self._look in self._feed.watchers:
             self._feed.watchers.remove(self._look)
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self.broadcast.notify()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        task = self._tasks.start(work)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, TupeloError):
             logger.error("a token of %r failed", self._feed.name, exc_info=error)

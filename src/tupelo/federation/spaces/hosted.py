@@ -72,7 +72,7 @@ class HostedSpace:
         self._is_system = serves is None and is_reserved(self.name)
         self.former = former
         self.is_hidden = False
-        """Is it hidden from other hosts, whatever its access rules say?"""
+        """Whether it is hidden from other hosts, whatever its access rules say."""
         self.doubt = doubt
         self.clock = self.port.clock
         self.durable = self.port.durable
@@ -92,18 +92,18 @@ class HostedSpace:
         self.access.check(operation, self.name, who, self.name in passwords_given)
 
     def allows_host(self, operation: str, host_id: str) -> bool:
-        """May the host with this id do this here? See `Access.allows_host`."""
+        """Whether the host with this id may do this here. See `Access.allows_host`."""
         served = self.serves is None or self.serves.allows_host(operation, host_id)
         return served and self.access.allows_host(operation, host_id)
 
     @property
     def protected(self) -> bool:
-        """Does this space, or the one that it serves, have a password?"""
+        """Whether this space, or the one that it serves, has a password."""
         return self.access.protected or (self.serves is not None and self.serves.protected)
 
     @property
     def shared(self) -> bool:
-        """Do other hosts see it? Not if it has a password, or belongs to the host itself."""
+        """Whether other hosts see it: not if it has a password, or belongs to the host itself."""
         return not (self.protected or self._is_system or self.is_hidden)
 
     def pass_over(self, entry: Entry, reason: object) -> None:
@@ -214,8 +214,8 @@ class DoubtfulDeliveries:
                 timers[seconds] = loop.call_later(seconds, self._waited, owner, seconds)
 
     def _is_settled_by_client(self, delivery: Delivery) -> bool:
-        """Has the client for which this was taken come back, and reported what it has received? If
-        so, settle the delivery now."""
+        """Whether the client for which this was taken has come back, and reported what it has
+        received. If so, settle the delivery now."""
         client = _client_of(delivery)
         received = None if client is None else self._returned.get(client.owner)
         if client is None or received is None:

@@ -43,7 +43,7 @@ class StoredSpace:
         self._url, self.where = address_of(store, name)
         self._options = dict(options)
         self.declared = False
-        """Was it named by the program of the host, and not by a client?"""
+        """Whether the program of the host has named it, and not a client."""
         self._own: asyncio.Task[PostgresSpace] | None = None
 
     def check(self, operation: str, who: str | None, passwords_given: Container[str] = ()) -> None:
@@ -52,7 +52,7 @@ class StoredSpace:
 
     @property
     def protected(self) -> bool:
-        """Does it have a password?"""
+        """Whether it has a password."""
         return self.access.protected
 
     def flush_soon(self, position: int) -> None:
@@ -100,7 +100,8 @@ def in_database(name: str) -> Refused:
     """The error for an operation that only a space of the host's own can have."""
     return Refused(
         f"the space {name!r} of this host is in a database: the operations of spaces work there,"
-        " the models that run at hosts (LIME, MELON, Event Heap) do not"
+        " the models that run at hosts (LIME, MELON, Event Heap) do not;"
+        f' host.space({name!r}, store="") would keep a new space at the host'
     )
 
 

@@ -423,7 +423,7 @@ class Federation:
             self._confirmed.popitem(last=False)
 
     def was_confirmed(self, peer: EngagedPeer, message: wire.Settle) -> bool:
-        """Was this delivery, which is not outstanding any more, confirmed to the taker?"""
+        """Whether this delivery, which is not outstanding any more, was confirmed to the taker."""
         holder = peer.holder.of_call(message.of)
         if holder in self._confirmed:
             return True

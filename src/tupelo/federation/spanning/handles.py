@@ -279,6 +279,9 @@ class SpanningLease:
         self._cancel_alarm: Callable[[], None] = lambda: None
         self._grant(seconds)
 
+    def __repr__(self) -> str:
+        return f"<{self._kind}>"
+
     def _grant(self, seconds: float | None) -> None:
         self._cancel_alarm()
         self.expires = self._port.grant(self._kind, seconds)
@@ -287,7 +290,7 @@ class SpanningLease:
 
     @property
     def ended(self) -> bool:
-        """Was it closed, or has the lease run out?"""
+        """Whether it was closed, or the lease has run out."""
         self._check()
         return self._ended
 
@@ -479,7 +482,7 @@ class FederatedNotices(_FederatedHandle, FetchingSubscription):
 
     @property
     def active(self) -> bool:
-        """Can more notices come?"""
+        """Whether more notices can come."""
         return not (self._subscription.ended or self._leased.ended)
 
     @property

@@ -42,7 +42,7 @@ class EngagedPeer(Protocol):
         ...
 
     def may(self, operation: str, hosted: HostedSpace) -> bool:
-        """May the agents of that host do this in the space?"""
+        """Whether the agents of that host may do this in the space."""
         ...
 
 
@@ -73,7 +73,7 @@ class SpanningHost(ThisHost, Protocol):
     new_id: Callable[[], str]
 
     def spans(self, hosted: HostedSpace, scope: Scope | None) -> bool:
-        """Does an operation with this scope look at other hosts?"""
+        """Whether an operation with this scope looks at other hosts."""
         ...
 
 

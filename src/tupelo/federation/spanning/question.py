@@ -120,7 +120,7 @@ class FederatedQuery:
 
     @property
     def is_over(self) -> bool:
-        """Has the session of the read ended?"""
+        """Whether the session of the read has ended."""
         return self.session is not None and self.session.ended
 
     @property
@@ -332,7 +332,7 @@ class FederatedResult:
 
     @property
     def has_foreign(self) -> bool:
-        """Are there deliveries of other hosts?"""
+        """Whether there are deliveries of other hosts."""
         return bool(self._foreign)
 
     def handed(self) -> None:

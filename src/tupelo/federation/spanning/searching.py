@@ -351,7 +351,7 @@ class Search:
             self._waiting.add_done_callback(lambda task: self._changed.set())
 
     def _came_here(self) -> bool:
-        """Has the queue of this host served the search? Raises the error of the wait."""
+        """Whether the queue of this host has served the search. Raises the error of the wait."""
         waiting = self._waiting
         if waiting is None or not waiting.done():
             return False
@@ -590,8 +590,8 @@ class Search:
         return "asking" not in states
 
     async def _nothing_came(self) -> bool:
-        """Was there a moment without a match at any host? If not, ask again. Also True if there is
-        a match at this host by now."""
+        """Whether there was a moment without a match at any host. If not, ask again. Also True if
+        there is a match at this host by now."""
         if self._places and await self._watch_here():
             return True
         empty = [place for place in self._places.values() if place.state == "empty"]

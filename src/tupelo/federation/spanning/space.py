@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -44,7 +45,6 @@ from tupelo.space.session import SessionState
 from tupelo.values.change import Notice
 from tupelo.values.entry import About, Entry, check_about, note_about, require_known
 from tupelo.values.lease import Lease, check_lease
-from tupelo.values.parts import ANY
 from tupelo.values.scope import Coverage, Scope, check_coverage, check_scope
 
 if TYPE_CHECKING:
@@ -65,6 +65,17 @@ class AsyncFederatedSpaceLike(AsyncSpaceLike, Protocol):
 
     @property
     def here(self) -> asynchronous.Space: ...
+
+
+def _at_this_host(name: str) -> Any:
+    """An operation that only looks at this host."""
+
+    @wraps(getattr(SpaceLike, name))
+    def call(self: FederatedSpace, *args: Any, **options: Any) -> Any:
+        self._require_open()
+        return getattr(self._local, name)(*args, **options)
+
+    return call
 
 
 class FederatedSpace(Closing, SpaceLike):
@@ -325,19 +336,8 @@ class FederatedSpace(Closing, SpaceLike):
         self._txns.add(begun)
         return begun
 
-    def in_doubt(self) -> Any:
-        self._require_open()
-        return self._local.in_doubt()
-
-    def in_hand(self, template: object = ANY) -> Any:
-        self._require_open()
-        return self._local.in_hand(template)
-
-    def delayed(
-        self, template: object = ANY, *, limit: int | None = None, cancel: bool = False
-    ) -> Any:
-        self._require_open()
-        return self._local.delayed(template, limit=limit, cancel=cancel)
+    in_doubt, in_hand, delayed = map(_at_this_host, ("in_doubt", "in_hand", "delayed"))
+    changes, trim, compact = map(_at_this_host, ("changes", "trim", "compact"))
 
     def session(self, *, lease: float | None = None) -> FederatedSession:
         self._require_open()
@@ -437,18 +437,6 @@ class FederatedSpace(Closing, SpaceLike):
         """The part of the space at this host, as a local space: there, reactions run inside the
         step, and no operation looks at other hosts."""
         return self._local
-
-    def changes(self, *, since: int = 0, limit: int | None = None) -> Any:
-        self._require_open()
-        return self._local.changes(since=since, limit=limit)
-
-    def trim(self, *, before: int) -> Any:
-        self._require_open()
-        return self._local.trim(before=before)
-
-    def compact(self) -> Any:
-        self._require_open()
-        return self._local.compact()
 
     @dual_api
     async def close(self) -> None:

@@ -109,7 +109,7 @@ class Factory:
 
     def __init__(self, heaps: Heaps) -> None:
         self._heaps = heaps
-        self._space = heaps.core.make_space(SPACE)
+        self._space = heaps.core.make_space(SPACE, kept_here=True)
         self._space.is_hidden = True  # Only this program, and clients of this host, may ask.
         self._free = asyncio.Semaphore(REQUESTS_MAX)
         self._tasks = Tasks()

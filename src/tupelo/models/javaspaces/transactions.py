@@ -55,6 +55,7 @@ from tupelo.federation.hosts.decisions import branch_id, decider_of
 from tupelo.federation.transactions import Decider, DeciderElsewhere, SpanningTransaction
 from tupelo.models.javaspaces.leases import FOREVER, Lease, lease_of, seconds_asked
 from tupelo.models.javaspaces.space import JavaSpace
+from tupelo.postgres.voting import DatabaseSpace, read_prepared_name
 from tupelo.space.blocking import Space, ThreadSignal
 from tupelo.space.clock import Clock
 from tupelo.space.dual_api import dual_api, maybe_await
@@ -287,6 +288,9 @@ class Transaction(SpanningTransaction):
             decider = DeciderElsewhere(space)
             root.decide_at(decider, self.manager.log_with(root.id, decider))
         return super().decider_for(space)
+
+    def _database_branch_id(self, space: Any) -> str:
+        return self.id  # Its manager decides, and settles it after a crash.
 
     def renew_lease(self, thing: object, seconds: float | None) -> None:
         super().renew_lease(thing, self.manager.granted(seconds))
@@ -547,6 +551,8 @@ class TransactionManager:
             space = participant.space if isinstance(participant, JavaSpace) else participant
             if isinstance(space, RemoteSpace):
                 number += await ask_decider(self._decisions, space)
+            elif isinstance(space, DatabaseSpace):
+                number += await self._recover_in_database(space)
             else:
                 number += self._recover(space)
         return number
@@ -617,6 +623,21 @@ class TransactionManager:
         if self._decisions.is_pending(txn_id):
             return None  # The decider elsewhere knows.
         return self._decisions.recorded_outcome(txn_id)
+
+    async def _recover_in_database(self, space: Any) -> int:
+        settled = 0
+        for branch in await space.prepared():
+            _, txn_id = read_prepared_name(branch.name)
+            outcome = self._outcome(txn_id)
+            if outcome in ("committed", "aborted"):
+                await branch.settle(outcome == "committed")
+                settled += 1
+        name = space.database.identity
+        for txn_id in self._decisions.untold(name):
+            if self._outcome(txn_id) == "committed":
+                self._decisions.forget(txn_id, name)
+        self._was_told(name)
+        return settled
 
     def _recover(self, participant: Any) -> int:
         port = find_port(participant)

@@ -3,8 +3,6 @@ back."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.conftest import until_true
+from tests.conftest import Program, until_true
 from tests.models.classes import forget, learn
 from tests.models.javaspaces.remote.conftest import bare
 from tupelo.errors import (
@@ -367,17 +365,9 @@ threading.Event().wait()
 def test_the_registration_of_a_program_that_is_killed_ends_with_its_lease(town, registrar):
     events: list[Any] = []
     registrar.notify(ServiceTemplate("a program"), ALL, events.append)
-    child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, f"tupelo://{town.host.address}", "1.5"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert child.stdout is not None and child.stdout.readline() == "registered\n"
+    with Program(PROGRAM, f"tupelo://{town.host.address}", 1.5) as child:
+        assert child.line() == "registered"
         assert registrar.lookup(ServiceTemplate("a program")) == JOBS
-    finally:
-        child.kill()
-        child.communicate()
     town.clock.advance(1.5)
     assert registrar.lookup() is None, "its lease has ended"
     until_true(lambda: len(events) == 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.conftest import Call, until_true
+from tests.conftest import Call, Program, until_true
 from tests.models.classes import forget, learn
 from tests.models.javaspaces.doors import Target, fetched
 from tests.models.javaspaces.remote.conftest import bare
@@ -328,29 +326,15 @@ sys.stdin.read()
 
 
 def test_what_a_program_that_is_killed_had_not_confirmed_is_kept(town, mailbox):
-    child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, town.url, "60"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None and child.stdout.readline() == "1\n"
-    child.kill()
-    child.communicate()
+    with Program(PROGRAM, town.url, 60) as child:
+        assert child.line() == "1"
     (registration,) = town.mailbox.registrations()
     assert [one.sequence_number for one in registration.get_remote_events()] == [1, 2, 3]
 
 
 def test_the_registration_of_a_program_that_is_killed_ends_with_its_lease(town, mailbox):
-    child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, town.url, "1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None and child.stdout.readline() == "1\n"
-    child.kill()
-    child.communicate()
+    with Program(PROGRAM, town.url, 1) as child:
+        assert child.line() == "1"
     town.clock.advance(1)
     assert town.mailbox.space.count() == 0, "nothing of it stays"
 
