@@ -11,7 +11,7 @@ from tupelo.models.event_heap import Event
 from tupelo.models.event_heap.events import event_template
 from tupelo.values.holder import Holder
 
-JOB = Event("job", i=1)
+JOB, SEEN = Event("job", i=1), Event("seen")
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -93,7 +93,8 @@ def test_a_waiting_removal_gets_an_event_that_another_gave_back():
 def test_an_event_that_is_being_removed_is_not_read(returns):
     async def scene(world: HeapWorld) -> None:
         a = world["a"]
-        await a.put(JOB)
+        await a.put(SEEN, JOB)
+        assert await a.do(a.heap.get()) == SEEN
         holder = Holder("client", "someone@a", "its session", call=7)
         held = await a.do(a.replica.removing.remove(event_template(JOB), 0, holder))
         assert await a.do(a.heap.get()) is None
@@ -109,5 +110,20 @@ def test_an_event_that_is_being_removed_is_not_read(returns):
             await a.put(Event("job", i=2))
             assert await waiting == Event("job", i=2)
         assert await a.do(a.heap.get_all()) == []
+
+    meet(scene, names="a")
+
+
+def test_a_session_reads_each_event_once_while_one_is_being_removed():
+    async def scene(world: HeapWorld) -> None:
+        a = world["a"]
+        await a.put(JOB, Event("job", i=2), Event("job", i=3))
+        holder = Holder("client", "someone@a", "its session", call=7)
+        assert await a.do(a.heap._replica.removing.remove(event_template(JOB), 0, holder))
+        session, other = await a.do(a.heap.session()), await a.do(a.heap.session())
+        assert await a.do(session.get_all()) == [Event("job", i=2), Event("job", i=3)]
+        assert await a.do(session.get_all()) == []
+        assert [(await a.do(other.get()))["i"] for _ in range(2)] == [2, 3]
+        assert await a.do(other.get()) is None
 
     meet(scene, names="a")
