@@ -12,7 +12,7 @@ from tupelo.models.event_heap import Event
 from tupelo.models.event_heap.events import event_template
 from tupelo.values.holder import Holder
 
-JOB = Event("job", i=1)
+JOB, SEEN = Event("job", i=1), Event("seen")
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -94,7 +94,8 @@ def test_a_waiting_removal_gets_an_event_that_another_gave_back():
 def test_an_event_that_is_being_removed_is_not_read(returns):
     async def scene(world: HeapWorld) -> None:
         a = world["a"]
-        await a.put(JOB)
+        await a.put(SEEN, JOB)
+        assert await a.do(a.heap.get()) == SEEN
         holder = Holder("client", "someone@a", "its session", call=7)
         held = await a.do(a.replica.removing.remove(event_template(JOB), 0, holder))
         assert await a.do(a.heap.get()) is None
