@@ -188,6 +188,6 @@ def test_top_counts_what_goes_on(host, tupelo, until):
 def test_top_shows_a_table_and_stops(host, tupelo):
     result = tupelo("top", host.url, "--text", "--count", 2, "--interval", 0.1)
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.count("kitchen at ") == 2 and "(refused)" in result.stdout
+    assert result.stdout.count("kitchen at ") == 2 and "refused" in result.stdout
     assert tupelo("top", host.url, "--interval", 0).returncode == 2
     assert tupelo("top", "tupelo://127.0.0.1:1").returncode == 1

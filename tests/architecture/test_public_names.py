@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -302,8 +303,10 @@ def test_what_spaces_hand_out_shows_its_public_names_only():
         with tupelo.connect(f"{host.url}jobs") as remote:
             for protocol, make in HANDED_OUT.items():
                 for space in (local, spanning, spanning.here, remote):
-                    shown = {name for name in dir(make(space)) if not name.startswith("_")}
+                    made: Any = make(space)
+                    shown = {name for name in dir(made) if not name.startswith("_")}
                     assert shown - {"is_async", "refresh"} == public(protocol), (protocol, space)
+                    assert " object at " not in f"{made!r} {made.lease!r}", protocol
 
 
 def test_what_spaces_hand_out_is_the_same_at_both_doors():

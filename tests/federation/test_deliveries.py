@@ -1,12 +1,16 @@
 """Entries that come back from takers elsewhere count it, and the host knows whose they were."""
 
 import sqlite3
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import tupelo
+from tests.conftest import Call
 from tests.federation.company import PATIENCE_SECONDS, meet
+from tupelo.errors import PeerLost
+from tupelo.space.port import port_of
 
 
 @pytest.fixture(params=["memory", "durable"])
@@ -89,3 +93,27 @@ def test_a_taker_at_another_host_is_told_the_count(threads):
         assert client.take(("job", int), wait=PATIENCE_SECONDS, about=about) == ("job", 1)
         assert [one.deliveries for one in about] == [1, 1]
         assert {one.origin for one in about} == {owner.id}
+
+
+def test_a_lost_worker_with_many_threads_is_one_loss(host, until):
+    """Its other threads wait for a job in transactions, and must not get the one that it held."""
+    space = host.space("jobs")
+    worker = tupelo.connect(f"tupelo://{host.address}/jobs", name="worker-1")
+    transactions = [worker.transaction() for _ in range(5)]
+
+    def take(txn: tupelo.Transaction) -> Any:
+        return worker.take(("job", int), order=tupelo.Key(1), txn=txn)
+
+    calls = [Call(take, txn) for txn in transactions]
+    with tupelo.connect(f"tupelo://{host.address}/jobs") as watcher:
+        until(lambda: port_of(space).under_way()["waiters"][4:], "all wait")
+        space.write(("job", 1))
+        until(lambda: watcher.in_hand(), "one has it")
+        [link] = [s.talk.link for s in host.core.servings.values() if s.name == "worker-1"]
+        host._loop.call_soon_threadsafe(link.abort)
+        for call in calls:
+            with suppress(PeerLost):
+                assert call.result() == ("job", 1)
+        until(lambda: not watcher.in_hand(), "it is back")
+        assert deliveries(watcher) == [1]
+    worker.close()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 from inspect import signature
 from math import isnan
 from pathlib import Path
@@ -245,6 +248,10 @@ def test_the_experiment_of_the_documentation_is_run_swept_and_reported(tmp_path:
         more = "--set", f"spacing={20 * len(other)}", "--to", tmp_path / other
         swept = invoke("sweep", tmp_path / "mine.py", "--seeds", 2, "--over", "loss=0,0.4", *more)
         assert swept.exit_code == 0, swept.output
+    (kept,) = (tmp_path / "one" / "runs").glob("loss=0.4 seed=2/run.json")
+    settings = json.loads(kept.read_text())["settings"]
+    assert (settings["loss"], settings["seed"], settings["spacing"]) == (0.4, 2, 60.0)
+    assert settings["values"] == {"entries": 20}
     assert invoke("report", tmp_path).exit_code == 0
     page = (tmp_path / "report.html").read_text()
     assert "A paper, table 1" in page
@@ -440,6 +447,25 @@ def test_a_run_leaves_the_change_logs_of_its_hosts(tmp_path: Path) -> None:
     (file,) = (tmp_path / "a").rglob("jobs*.tupelo")
     with tupelo.Space("jobs", path=file) as space:
         assert space.read_all() == [("job", "a")]
+
+
+def test_the_same_seed_gives_the_same_logs_in_two_processes(tmp_path: Path) -> None:
+    """Of all experiments: messages, records, and the files of the hosts."""
+
+    def replayed(hash_seed: str) -> list[str]:
+        program = Path(__file__).with_name("replays.py")
+        answer = subprocess.run(
+            [sys.executable, str(program), str(tmp_path / hash_seed)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return answer.stdout.splitlines()
+
+    first = replayed("1")
+    assert len(first) == len(list(experiments())) - 1
+    assert replayed("2") == first
 
 
 def test_hosts_wait_as_long_for_answers_as_those_of_the_product() -> None:

@@ -169,7 +169,7 @@ def test_a_notebook_has_no_password():
 @pytest.fixture
 def shared(spark, monkeypatch):
     """The command runs on the Spark of all tests."""
-    monkeypatch.setattr("tupelo.pipeline.session", lambda master=None: spark)
+    monkeypatch.setattr("tupelo.pipeline.session", lambda master=None, **options: spark)
     monkeypatch.setenv("MPLBACKEND", "Agg")
 
 
@@ -496,7 +496,9 @@ def test_nothing_half_written_is_left(tmp_path):
 
 
 def test_what_is_wrong_is_said_before_spark_is_started(tmp_path, monkeypatch):
-    monkeypatch.setattr("tupelo.pipeline.session", lambda master: pytest.fail("it was started"))
+    monkeypatch.setattr(
+        "tupelo.pipeline.session", lambda master, **options: pytest.fail("it was started")
+    )
     result = run(tmp_path / "nowhere", "--to", tmp_path / "report")
     assert result.exit_code == 1 and "a host's folder or an archive" in result.stderr
     with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:

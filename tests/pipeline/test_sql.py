@@ -51,7 +51,7 @@ def engine(request, monkeypatch):
         yield "duckdb"
         return
     spark = request.getfixturevalue("spark")
-    monkeypatch.setattr("tupelo.pipeline.session", lambda master: spark)
+    monkeypatch.setattr("tupelo.pipeline.session", lambda master, **options: spark)
     spark.catalog.dropTempView("changes")  # Another's.
     before = spark.catalog.listTables()
     yield "spark"

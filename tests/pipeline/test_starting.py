@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.conftest import until_true
 from tupelo import pipeline
 from tupelo.errors import PipelineError
 from tupelo.pipeline import spark
+from tupelo.pipeline.commands.pipeline import PipelineCommand
 
 
 def test_what_spark_is_told():
@@ -110,6 +112,24 @@ for name in TITLES:
     assert found.stdout.splitlines() == [
         f"{name} {expected} '{tmp_path / 'nowhere'}'" for name in pipeline.TITLES
     ], found.stderr
+
+
+@pytest.mark.parametrize(
+    ("master", "few", "expected"),
+    [
+        (None, 2, spark.FOR_FEW_CHANGES),
+        (None, 1, {}),
+        ("spark://127.0.0.1:7077", 2, {}),
+    ],
+)
+def test_for_few_changes_spark_compiles_less(tmp_path, monkeypatch, master, few, expected):
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        space.write_all([("job", 1), ("job", 2)])
+    monkeypatch.setattr("tupelo.pipeline.spark.CHANGES_FEW", few)
+    monkeypatch.setattr(pipeline, "session", lambda *master, **options: (*master, options))
+    command = PipelineCommand([str(tmp_path / "jobs.tupelo")], master=master)
+    asked: Any = command.session(command.logs()[0])
+    assert asked == (master, expected)
 
 
 def test_without_what_spark_connect_needs_it_is_said_what_to_install(tmp_path):

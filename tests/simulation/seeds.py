@@ -23,10 +23,11 @@ def check_seeds(model: str, count: int) -> None:
     )
 
 
-def check_replay(model: str, seed: int, *hash_seeds: int) -> None:
+def check_replay(model: str, seed: int, *hash_seeds: int, disks: bool = False) -> None:
     """A seed gives the same digest in other processes, with other orders of sets."""
-    program = f"from tupelo.lab.simulate import simulate; print(simulate({seed}, {model!r}).digest)"
-    report = simulate(seed, model, trace=True)
+    call = f"simulate({seed}, {model!r}, disks={disks})"
+    program = f"from tupelo.lab.simulate import simulate; print({call}.digest)"
+    report = simulate(seed, model, trace=True, disks=disks)
     for hash_seed in hash_seeds or (seed,):
         other = subprocess.run(
             [sys.executable, "-c", program],

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from tupelo.apps.shell import (
+    aligned,
     clear_errors,
     credentials,
     examples,
@@ -20,9 +21,9 @@ from tupelo.apps.shell import (
     trust_option,
     url_argument,
 )
+from tupelo.values.text import one_line
 
 COLUMNS = ("entries", "changes/s", "waiting", "transactions", "in doubt", "watching", "health")
-WIDTHS = {name: max(10, len(name) + 2) for name in COLUMNS}
 CLEAR = "\x1b[2J\x1b[H"
 
 
@@ -75,7 +76,7 @@ def top(url: str, interval: float, count: int | None, json: bool | None, trust: 
 
 def _row(space: dict[str, Any], before: int | None, seconds: float) -> dict[str, Any]:
     if "refused" in space:
-        return {"space": space["name"], "refused": space["refused"]}
+        return {"space": space["name"], "refused": space["refused"], "health": "refused"}
     rate = None if before is None or not seconds else (space["position"] - before) / seconds
     return {
         "space": space["name"],
@@ -103,11 +104,12 @@ def _print(about: dict[str, Any], rows: list[dict[str, Any]], as_line: bool) -> 
     lines = [
         f"{about['name']} at {about['address']}: {len(about['peers'])} peers,"
         f" {len(about['clients'])} programs   {time.strftime('%H:%M:%S')}",
-        f"{'space':20}" + "".join(f"{name:>{width}}" for name, width in WIDTHS.items()),
     ]
-    for row in rows:
-        cells = ("-" if row.get(name) is None else row[name] for name in COLUMNS)
-        line = "".join(f"{cell!s:>{w}}" for cell, w in zip(cells, WIDTHS.values(), strict=True))
-        lines.append(f"{row['space'][:20]:20}{'   (refused)' if 'refused' in row else line}")
+    cells = [
+        [one_line(row["space"])[:20]]
+        + ["-" if row.get(name) is None else str(row[name]) for name in COLUMNS]
+        for row in rows
+    ]
+    lines += aligned([("space", *COLUMNS), *cells])
     start = CLEAR if sys.stdout.isatty() else ""
     print(start + "\n".join(lines), flush=True)

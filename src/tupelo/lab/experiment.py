@@ -16,7 +16,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from inspect import iscoroutinefunction
 from itertools import product
 from math import isfinite
@@ -211,6 +211,7 @@ class Experiment:
             wanted = "must return a Result, as World.run() does"
             raise BadExperiment(self.path, "run(settings)", wanted, result)
         found = self.figures(result)
+        result.parameters |= {"experiment": self.name, "settings": asdict(settings)}
         if not isinstance(found, dict):
             wanted = "must return a dict of numbers"
             raise BadExperiment(self.path, "figures(result)", wanted, found)

@@ -388,8 +388,12 @@ class FrameTrace:
         # Frames are formatted when the trace is read, which is rare.
         self._kept: deque[str | tuple[float, str, str, bytes]] = deque(maxlen=lines_max)
         self._digest = hashlib.blake2b(digest_size=16)
+        self.random_name = ""
+        """A name that differs in each run, as that of a folder: it is replaced by zeros."""
 
     def frame(self, now: float, source: str, target: str, content: bytes) -> None:
+        if name := self.random_name.encode():
+            content = content.replace(name, b"0" * len(name))
         self._digest.update(f"{now!r} {source} {target} {len(content)}\n".encode())
         self._digest.update(content)
         if len(content) > KEPT_BYTES_MAX:
@@ -398,6 +402,8 @@ class FrameTrace:
             self._kept.append((now, source, target, content))
 
     def event(self, now: float, text: str) -> None:
+        if name := self.random_name:
+            text = text.replace(name, "0" * len(name))
         self._digest.update(f"{now!r} {text}\n".encode())
         self._kept.append(f"{now:12.6f}  {text}")
 
@@ -482,6 +488,10 @@ class VirtualNetwork:
         if name not in self._places:
             self._places[name] = HostNetwork(self, name)
         return self._places[name]
+
+    def hide(self, name: str) -> None:
+        """Leave a name that differs in each run out of the trace and the digest."""
+        self._trace.random_name = name
 
     @property
     def trace(self) -> list[str]:

@@ -41,9 +41,9 @@ from tupelo import aio
 from tupelo.errors import BadArgument
 from tupelo.federation.hosts.doors import own_identity
 from tupelo.federation.identity.trust import Trust
-from tupelo.lab.client import HostOfClient
 from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.network import Traffic
+from tupelo.lab.paradigms import HostOfClient
 from tupelo.lab.radio import Radio, RadioNetwork
 from tupelo.lab.torture.processes import HOST_COMMAND, Command, TortureFailed, end_with_parent
 from tupelo.lab.world import PLACE, Program, Result, Row, RunningWorld, World, total, versions

@@ -223,7 +223,7 @@ def space_remains(host: WorldHost) -> dict[str, Any]:
     return {
         f"{what} in {name}": hosted.port.under_way()[what]
         for name, hosted in host.core.spaces.items()
-        for what in ("transactions", "deliveries", "waiters")
+        for what in ("transactions", "transactions of deliveries", "deliveries", "waiters")
     }
 
 

@@ -380,7 +380,9 @@ class VirtualWorld(Generic[Member]):
     def folder(self) -> Path:
         """A folder for the durable hosts; `clear` deletes it."""
         root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
-        return Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+        folder = Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+        self.network.hide(folder.name)  # It is in the messages of errors.
+        return folder
 
     def clear(self) -> None:
         """Delete the folders of its hosts."""

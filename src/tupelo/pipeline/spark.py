@@ -149,6 +149,16 @@ MEMORY_SHARE = 4
 MEMORY_MIN_MB, MEMORY_MAX_MB = 1_024, 8_192
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+CHANGES_FEW = 100_000
+FOR_FEW_CHANGES: dict[str, str | int | bool] = {
+    # With the first compiler alone, Java's default size of the code cache is too small for Spark.
+    _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": False,
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Options for a program that looks at few changes: to compile its queries would take longer than to
+run them."""
 _LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr

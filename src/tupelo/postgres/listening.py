@@ -35,9 +35,8 @@ def channel_of(space: int) -> str:
 
 class WaitingOperation:
     """A waiting operation. `shapes` are the numbers of the shapes that it waits for among the first
-    `known`, None for all; `asleep` while it has looked in vain; `saw_held` whether others had
-    entries in hand then. It is told after `reconnect` seconds without a connection, which began
-    at `lost`."""
+    `known`, None for all; `asleep` while it has looked in vain. It is told after `reconnect`
+    seconds without a connection, which began at `lost`."""
 
     def __init__(self, event: Any, wake: Callable[[], object] | None = None) -> None:
         self.event = event
@@ -49,7 +48,6 @@ class WaitingOperation:
         self.search: Any = None
         self.writes = False
         self.asleep = False
-        self.saw_held = False
         self.is_due = False
         self.error: TupeloError | None = None
         self._set = wake or event.set
@@ -141,6 +139,16 @@ class NotificationListener:
                 if after is not None:
                     after.is_due = True
                 channel.next()
+
+    def let_look(self, space: int, waiter: WaitingOperation) -> None:
+        """Let one waiter look without being told; before a writer, those that wait for longer."""
+        with self._lock:
+            channel = self._channels.get(space)
+            if channel is None or waiter not in channel.waiters:
+                return
+            for other in channel.waiters[: channel.waiters.index(waiter) + 1]:
+                other.is_due |= other is waiter or (waiter.writes and other.writes)
+            channel.next()
 
     def leave(self, space: int, waiter: WaitingOperation) -> None:
         with self._lock:

@@ -802,7 +802,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         if deadline is not None:
             alarms.append(self.clock.call_at(deadline, waiter.wake))
         try:
-            is_listening = listener.join(self.id, waiter)
+            is_listening, woken = listener.join(self.id, waiter), False
+            on_due = partial(listener.let_look, self.id, waiter)
             while True:
                 if not is_listening:
                     await self.database.sleep(waiter)
@@ -819,12 +820,20 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                     targets = search.targets(self.shapes)
                     waiter.known = targets.known
                     waiter.shapes = frozenset(n for group in targets.groups for n in group.shapes)
-                done, result = await attempt(waiter)
-                if done or (deadline is not None and self.clock.now() >= deadline):
-                    return done, result
-                due = await self._next_look(waiter, search)
+                if woken:
+                    done, result = await attempt(waiter)
+                    if done or self._is_over(deadline):
+                        return done, result
+                # The state first: who commits a prepared transaction by hand tells nobody. Who has
+                # given way to another does not look before that one.
+                state = await self._waiting_state()
+                if not (woken and search is not None and search.skipped):
+                    done, result = await attempt(waiter)
+                    if done or self._is_over(deadline):
+                        return done, result
+                woken, due = True, self._next_look(state, search)
                 listener.looked(self.id, waiter)
-                cancel = None if due is None else self.clock.call_at(due, self._alarm(waiter))
+                cancel = None if due is None else self.clock.call_at(due, on_due)
                 waiter.asleep = True
                 try:
                     await self.database.sleep(waiter)
@@ -839,25 +848,19 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             if txn is not None:
                 txn.waiters.discard(waiter)
 
-    @staticmethod
-    def _alarm(waiter: WaitingOperation) -> Callable[[], None]:
-        def _on_alarm() -> None:
-            waiter.wake()
+    def _is_over(self, deadline: float | None) -> bool:
+        return deadline is not None and self.clock.now() >= deadline
 
-        return _on_alarm
-
-    async def _next_look(
-        self, waiter: WaitingOperation, search: PostgresSearch | None
-    ) -> float | None:
-        """The moment at which to look again without being told: entries expire or appear then, or
-        a holder may be gone. Who was in hand when the waiter looked may be free again by now."""
-
+    async def _waiting_state(self) -> Row:
         async def ask(link: Any) -> Row:
             return (await self.run(link, self.sql.state))[0]
 
-        _, late, held, seconds = await self.reading(ask)
-        # A prepared transaction may have been committed since the look, and nobody been told.
-        held, waiter.saw_held = held or waiter.saw_held, held
+        return await self.reading(ask)
+
+    def _next_look(self, state: Row, search: PostgresSearch | None) -> float | None:
+        """The moment at which to look again without being told: entries expire or appear then, or
+        a holder may be gone. Who was in hand when the waiter looked may be free again by now."""
+        _, late, held, seconds = state
         now = self.clock.now()
         due = None if seconds is None else now + seconds
         if self._given_clock is not None:

@@ -49,6 +49,9 @@ class MatchSetState:
         self._place = 0
         self._exhausted = False
 
+    def __repr__(self) -> str:
+        return "<match set>"
+
     @property
     def left_out(self) -> list[Skipped]:
         return [Skipped((entry.origin, entry.n), reason) for entry, reason in self.skipped]

@@ -110,11 +110,6 @@ class TransactionHandle:
         self._port.expire()
         return self._state.state
 
-    def abort_if_active(self) -> None:
-        """Abort because the user is gone, unless the transaction is prepared."""
-        if self._state.state == "active":
-            self._port.abort(self._state)
-
     @property
     def must_commit(self) -> bool:
         """Whether to commit at the end of a `with` block; raises an error if that is impossible."""
@@ -1001,7 +996,10 @@ class Port:
         core = self._core
         with self._lock:
             return {
-                "transactions": [txn.id for txn in core.transactions if txn.holder is None],
+                "transactions": [one.id for one in core.transactions if one.holder is None],
+                "transactions of deliveries": [
+                    one.id for one in core.transactions if one.holder is not None
+                ],
                 "deliveries": self.deliveries.under_way(),
                 "subscriptions": list(core.subscriptions.watchers),
                 "waiters": list(core.waiting),
@@ -1191,6 +1189,17 @@ class Port:
 
     def abort(self, txn: Txn) -> int:
         return self._step(lambda: transaction.abort(self._core, txn, "it was called off"))[1]
+
+    def abort_active(self, txns: Iterable[Txn]) -> None:
+        """Abort those of these transactions that are active, in one step: what one of them held is
+        not given to an operation that waits in another."""
+
+        def work() -> None:
+            for txn in txns:
+                if txn.state == "active":
+                    transaction.abort(self._core, txn, "it was called off")
+
+        self._step(work)
 
     def leave(self, txn: TransactionHandle) -> None:
         """The space was closed at the host that began this transaction: abort it unless it is

@@ -120,6 +120,9 @@ class SessionState:
         self._ahead: tuple[Hashable, int, Seen] | None = None
         self._stamp = 0
 
+    def __repr__(self) -> str:
+        return f"<session {self.id}>"
+
     def require_open(self) -> None:
         if self.ended:
             raise LeaseLost("this session is over: it was closed or its lease ran out")

@@ -86,6 +86,9 @@ class SubscriptionState:
         self.ended = False
         self.error: Exception | None = None
 
+    def __repr__(self) -> str:
+        return "<subscription>"
+
     def next(self) -> Notice | None:
         """The oldest notice that was not delivered."""
         if not self.backlog:

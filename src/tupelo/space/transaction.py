@@ -76,6 +76,9 @@ class Txn:
         self.holder: Holder | None = None
         self.actor: Actor | None = None
 
+    def __repr__(self) -> str:
+        return f"<transaction {self.id}>"
+
     @property
     def moves(self) -> bool:
         """Whether the taken entries continue to live at another host."""

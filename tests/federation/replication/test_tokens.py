@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -296,6 +297,92 @@ def test_a_token_that_came_while_the_disk_was_full_is_here_when_there_is_room(tm
         town["b"].disk.full = False
         await town.until(lambda: all_of["b"].token("t").here, "at b")
         assert await town["a"].do(add(all_of["a"], b"a")) == b"-a"
+
+    play(scene, "ab", folder=tmp_path)
+
+
+class Payload:
+    """A payload of a token that can be replaced."""
+
+    moves_on_leave = False
+    losses = 0
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+
+    def state(self) -> bytes:
+        return b"-"
+
+    def known_here(self) -> None:
+        return None
+
+    def can_pack(self, known_there: object) -> bool:
+        return True
+
+    def pack(self, known_there: object) -> None:
+        return None
+
+    async def unpack(self, packed: object) -> None:
+        pass
+
+    async def ready(self) -> None:
+        pass
+
+    def revive(self, holder: str | None) -> bytes:
+        self.lost.append(holder or "")
+        return b"-"
+
+
+def test_a_token_comes_that_could_not_be_replaced_on_a_full_disk(tmp_path):
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "ab"}
+        await town["a"].do(all_of["a"].create("t", b"-", Payload()))
+        token = all_of["b"].token("t")
+        token.payload, token.patience = Payload(), 1.0
+        asking = town["b"].do(add(all_of["b"], b"b"))
+        while all_of["a"].token("t").given != "b":
+            await asyncio.sleep(0.0001)
+        town.network.partition("a", "b")  # The answer does not arrive.
+        await town.until(lambda: "a" not in all_of["b"].membership.members, "apart")
+        asking.cancel()
+        await asyncio.wait([asking])
+        town["b"].fill_disk()
+        with pytest.raises((DiskFull, TokenAway)):
+            await town["b"].do(replace(token))
+        town["b"].disk.full = False
+        town.network.heal()
+        await town.until(lambda: "a" in all_of["b"].membership.members, "together")
+        assert await town["b"].do(add(all_of["b"], b"b")) == b"-b"
+
+    async def replace(token: Token) -> None:
+        async with token.held(5.0, replace=True):
+            pass
+
+    play(scene, "ab", folder=tmp_path)
+
+
+def test_a_token_that_is_kept_and_cannot_be_announced_is_here(tmp_path, monkeypatch):
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "ab"}
+        await town["a"].do(all_of["a"].create("t", b"-"))
+
+        async def keep(tokens: Tokens, token: Token, kept: KeptToken | None = None) -> None:
+            await original(tokens, token, kept)
+            town["b"].fill_disk()
+
+        original = Tokens._keep
+        monkeypatch.setattr(all_of["b"], "_keep", partial(keep, all_of["b"]))
+        async with asyncio.timeout(30):
+            await town["b"].do(look(all_of["b"]))
+        assert all_of["b"].token("t").here
+        town["b"].disk.full = False
+        monkeypatch.undo()
+        await town.until(lambda: all_of["a"].token("t").holder == "b", "announced")
+        assert await town["a"].do(add(all_of["a"], b"a")) == b"-a"
+
+    async def look(tokens: Tokens) -> None:
+        async with tokens.token("t").held(20.0):
+            pass
 
     play(scene, "ab", folder=tmp_path)
 

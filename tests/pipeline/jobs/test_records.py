@@ -109,7 +109,7 @@ def test_a_report_has_the_messages_by_host_and_compares_the_figures(tmp_path: Pa
     assert reported.exit_code == 0, reported.output
     page = (tmp_path / "report.html").read_text()
     assert page.count("is the same in all runs") == len(FIGURES)
-    assert "differs" not in page
+    assert "<strong>differs" not in page
 
     rows = parquet.read_table(to / "reception.parquet").to_pylist()
     assert len(rows) == 2 * 2 * 3

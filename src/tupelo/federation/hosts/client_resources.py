@@ -18,7 +18,6 @@ from tupelo.errors import (
     LimitReached,
     MatchSetInvalid,
     SpaceClosed,
-    TransactionEnded,
     TupeloError,
     UnknownTransaction,
 )
@@ -44,6 +43,8 @@ from tupelo.values.template_encoding import template_from_wire
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.serving import ClientServer
+    from tupelo.space.port import Port
+    from tupelo.space.transaction import Txn
 
 HELD = "open transactions, sessions, subscriptions and match sets"
 PERMISSIONS: dict[wire.Thing, str] = {
@@ -486,16 +487,19 @@ class ClientResources:
 
     def free(self) -> None:
         """The client is gone: end its resources, except prepared transactions."""
+        transactions: dict[Port, list[Txn]] = {}
         for kind, hosted, resource in self._open.pop_all():
             if kind == "transaction":
-                with suppress(SpaceClosed, TransactionEnded):
-                    resource.abort_if_active()
+                transactions.setdefault(hosted.port, []).append(resource.core_state)
             elif kind == "session":
                 _end_session(hosted, resource)
             elif kind == "subscription":
                 hosted.port.end_subscription(resource.state)
             else:
                 resource.end("its client is gone")
+        for port, begun in transactions.items():
+            with suppress(SpaceClosed):
+                port.abort_active(begun)
         self._written.clear()
 
 

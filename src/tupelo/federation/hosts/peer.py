@@ -524,7 +524,11 @@ class Peer:
             delivery = doubts.of(owner).get(message.of)
             doubts.forget(owner, message.of)
         if delivery is None:
-            return self._host.federation.was_confirmed(self, message)
+            confirmed = self._host.federation.was_confirmed(self, message)
+            space = self._host.spaces.get(message.space)
+            if confirmed and space is not None:  # A full disk may have kept it in memory only.
+                await space.flush(space.port.position)
+            return confirmed
         hosted = self._host.spaces.get(delivery.space)
         if not message.keep:
             give_back(hosted, delivery)

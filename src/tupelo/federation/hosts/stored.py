@@ -486,8 +486,8 @@ async def _end_quietly(thing: Any) -> None:
 
 
 class UndoableRead:
-    """Entries that belong to the client at once: see `space.delivery.Got`. `undo` is called if its
-    user did not get them."""
+    """Entries that belong to the client at once: see `space.delivery.DeliveredAtOnce`. `undo` is
+    called if its user did not get them."""
 
     def __init__(self, space: str, entries: list[Entry], undo: Callable[[], object]) -> None:
         self.space = space

@@ -364,10 +364,17 @@ class Token:
         """The token is here, unless another host has claimed it meanwhile."""
         self._given = self._to = None
         self._where = TokenPlace(self.epoch, self._tokens.me)
-        await self._tokens._tell(self)
+        try:
+            await self._tokens._tell(self)
+        except DiskFull:  # It is kept here: others learn of it later.
+            self._tokens._begin(when_room(self._tell_if_here))
         self.here = True
         if self._claim > self._own_claim:
             await self._drop(self._claim[2])
+
+    async def _tell_if_here(self) -> None:
+        if self.here:
+            await self._tokens._tell(self)
 
     # Replacing
 
@@ -403,9 +410,10 @@ class Token:
 
     async def _renew(self, epoch: int) -> None:
         """Start an epoch after all others."""
-        self.epoch = max(self.epoch, epoch) + 1
-        self._given = self._to = None
-        await self._tokens._keep(self)
+        tokens, epoch = self._tokens, max(self.epoch, epoch) + 1
+        # First on disk: if that is full, the token may still come in an epoch that was given away.
+        await tokens._keep(self, KeptToken(tokens.feed, self.name, epoch, self.state, None, True))
+        self.epoch = epoch
         await self._have()
 
     async def _settle_claims(self) -> None:

@@ -279,6 +279,9 @@ class SpanningLease:
         self._cancel_alarm: Callable[[], None] = lambda: None
         self._grant(seconds)
 
+    def __repr__(self) -> str:
+        return f"<{self._kind}>"
+
     def _grant(self, seconds: float | None) -> None:
         self._cancel_alarm()
         self.expires = self._port.grant(self._kind, seconds)

@@ -667,7 +667,7 @@ class HeapHost(SimulatedHost):
         confirmed them to their source."""
         history = self.world.history
         if crashes and self.core.federation.all_unsettled() and BOARD in self.replicas:
-            reserved = self.replicas[BOARD].removing.reserved.values()
+            reserved = self.replicas[BOARD].removing.reserved
             history.loose.update(thaw(one.shape, one.fields)["i"] for one in reserved)
         if not self.durable:
             history.ended.add(self.source)

@@ -20,6 +20,7 @@ from tupelo.models.event_heap.seen import Record
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import Tasks, timeout_at
+from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 from tupelo.values.template import Template
 
@@ -52,7 +53,7 @@ class HeapCopies:
         deadline = deadline_of(clock, wait)
         query = Query(template, deadline=deadline, session=self._state, known=self._known)
         try:
-            while (only := self._replica.removing.is_left) is not None:
+            while (only := self._unseen) is not None:
                 count = broadcast.count
                 found, _ = self._port.get_now(query.replace(deadline=NOW, only=only))
                 if found or deadline == NOW:
@@ -71,9 +72,16 @@ class HeapCopies:
     async def rest(self, template: Template) -> list[Entry]:
         """Return all unseen matches that are here."""
         self._replica.require_open()
-        only, state = self._replica.removing.is_left, self._state
+        state, only = self._state, self._unseen
         query = Query(template, many=True, limit=None, session=state, known=self._known, only=only)
         return without_duplicates(self._port.get_now(query)[0])
+
+    @property
+    def _unseen(self) -> Accept | None:
+        """A filter for unseen events that are not being removed, which replaces that of the
+        session; None if no event is being removed."""
+        left, seen = self._replica.removing.is_left, self._state.seen
+        return None if left is None else lambda entry: entry not in seen and left(entry)
 
     def unsee(self, entries: list[Entry]) -> None:
         """Mark events as unseen again: they were not delivered."""

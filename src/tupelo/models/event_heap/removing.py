@@ -60,15 +60,14 @@ class Removing:
         self._replica = replica
         self._removed: dict[str, int] = {}  # request → number
         self._tasks = Tasks()
-        self.reserved: dict[tuple[str, int], Entry] = {}
+        self.reserved: set[Entry] = set()
         """The copies of events that clients and programs of this host have removed."""
 
     @property
     def is_left(self) -> Accept | None:
         """A filter for the events that are not being removed; None if that are all."""
-        reserved = {one: entry for one, entry in self.reserved.items() if not entry.gone}
-        self.reserved = reserved
-        return (lambda entry: (entry.origin, entry.n) not in reserved) if reserved else None
+        reserved = self.reserved = {one for one in self.reserved if not one.gone}
+        return (lambda entry: entry not in reserved) if reserved else None
 
     async def remove(
         self,
@@ -205,16 +204,17 @@ class Removing:
 
     def _hand_over(self, entry: Entry, delivery: Delivery) -> HandOver:
         """Pass a delivery on. From now on the event is not found at this host."""
-        space, identity = self._replica.feed.space, (entry.origin, entry.n)
-        self.reserved[identity] = entry
+        space, copied = self._replica.feed.space, copy(entry)  # It may end before it is sent.
+        self.reserved.add(entry)
 
         def returned() -> None:
-            self.reserved.pop(identity, None)
+            self.reserved.discard(entry)
             give_back(space, delivery)
             self._replica.broadcast.notify()
 
-        copied = copy(entry)  # The copy may end before it is sent.
-        return HandOver([copied], partial(confirm, space, delivery), returned, delivery.forget)
+        handed = HandOver([copied], partial(confirm, space, delivery), returned, delivery.forget)
+        handed.entries = [copied]  # They return if the client is interrupted after confirming.
+        return handed
 
     # Removing at once
 

@@ -566,6 +566,7 @@ class AnyCapi(Closing):
         timeout: float | None,
         tx: Tx | None,
         items: tuple[Any, ...],
+        /,  # so that `operation` is also what a test asks about
         **how: Any,
     ) -> T:
         """Write or shift these items, which are entries; or read, test, take or destroy by them,

@@ -103,14 +103,14 @@ class PipelineCommand:
 
     def answer(self, name: str, run: Callable[[DataFrame], DataFrame]) -> None:
         """Run a job on Spark, and show its result or write it."""
-        from tupelo.pipeline import changes, session
+        from tupelo.pipeline import changes
         from tupelo.pipeline.jobs import JOBS
         from tupelo.pipeline.reports.names import names_in, with_names, without_names
         from tupelo.pipeline.spark import complaints
 
         file = self._file(name)
-        self.logs()
-        spark = session(self.master)
+        found, _ = self.logs()
+        spark = self.session(found)
         with spark_progress(spark, JOBS[name].title), complaints():
             # Read once: a log that grows would have a different end at each use.
             read = changes(spark, *self.locations, **self.options).drop("payload").persist()
@@ -122,6 +122,14 @@ class PipelineCommand:
                 return
             rows: pa.Table = table.orderBy(*JOBS[name].order).limit(self._limit + 1).toArrow()
         self._show(rows)
+
+    def session(self, logs: Sequence[Log]) -> SparkSession:
+        """Start Spark for a program that looks at these logs."""
+        from tupelo.pipeline import session
+        from tupelo.pipeline.spark import CHANGES_FEW, FOR_FEW_CHANGES
+
+        few = self.master is None and changes_in(logs) <= CHANGES_FEW
+        return session(self.master, **(FOR_FEW_CHANGES if few else {}))
 
     def give(self, name: str, rows: pa.Table) -> None:
         """Show a result, or write it."""
@@ -175,6 +183,11 @@ class PipelineCommand:
         show(rows.slice(0, self._limit), self.how)
         if rows.num_rows > self._limit:
             complain(f"there are more than these {self._limit} rows; see --limit and --to")
+
+
+def changes_in(logs: Sequence[Log]) -> int:
+    """The number of changes in these logs."""
+    return sum(last - first + 1 for first, last in (log.bounds() for log in logs))
 
 
 _COMMON = inspect.signature(PipelineCommand, eval_str=True).parameters
@@ -364,7 +377,6 @@ def report(
 
     If the audit finds a fault, the exit code is 1, and the report is still written.
     """
-    from tupelo.pipeline import session
     from tupelo.pipeline.reports.notebook import notebook_of
     from tupelo.pipeline.reports.report import PAGE, STEPS, place_for, write_report
     from tupelo.pipeline.spark import complaints
@@ -389,7 +401,7 @@ def report(
             progress.update(bar, description=step, advance=1)
 
         faults = write_report(
-            session(command.master),
+            command.session(found),
             command.locations,
             command.options,
             folder,
@@ -418,8 +430,7 @@ def audit(
     if engine is not EngineName.SPARK:
         keep_pandas_out()
     found, parsed = command.logs()
-    rows = sum(last - first + 1 for first, last in (log.bounds() for log in found))
-    if chosen(engine, command.master, rows) is EngineName.DUCKDB:
+    if chosen(engine, command.master, changes_in(found)) is EngineName.DUCKDB:
         from tupelo.pipeline.reports.names import names_of
         from tupelo.pipeline.sql.audit import FAULTS, audited
         from tupelo.pipeline.sql.duck import LogTable

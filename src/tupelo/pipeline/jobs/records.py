@@ -38,11 +38,12 @@ HIGH = 0.95
 
 def reception(records: DataFrame, *, by_host: bool = False) -> DataFrame:
     """One row per run, or per run and receiving host: how many messages were `expected` and
-    `received`, the share `delivered`, the shares out of order, and the latency.
+    `received` (each once), the share `delivered`, the shares out of order, and the latency.
 
-    `host_disordered` is the share of received messages that arrived after a later message of the
-    same author, `global_disordered` the share that arrived before their cause, or without it.
-    `latency_95` is the 95 % quantile of the latency. Latencies are null where nothing was received.
+    `host_disordered` is the share of arrivals after a later message of the same author (a message
+    may arrive twice), `global_disordered` the share of messages that arrived before their cause, or
+    without it. `latency_95` is the 95 % quantile of the latency. A share of nothing is null, and so
+    are latencies where nothing was received.
     """
     key = ["run", "host"] if by_host else ["run"]
     expected = _expected(records).groupBy(*key).agg(f.sum("expected").alias("expected"))
@@ -51,14 +52,14 @@ def reception(records: DataFrame, *, by_host: bool = False) -> DataFrame:
         received.withColumn("is_late", _is_after_a_later_one())
         .groupBy(*key)
         .agg(
-            f.count("*").alias("received"),
+            f.count("*").alias("arrivals"),
+            f.count_distinct("author", "number", "host").alias("received"),
             f.sum(f.col("is_late").cast("long")).alias("late"),
             f.median("latency").alias("latency_median"),
             f.sort_array(f.collect_list("latency")).alias("latencies"),
         )
     )
     early = _before_their_cause(records, received).groupBy(*key).agg(f.count("*").alias("early"))
-    count = f.greatest(f.lit(1), _or_zero("received"))
     place = f.floor(f.lit(HIGH) * f.size("latencies")).cast("int")
     return (
         expected.join(got, key, "left")
@@ -67,9 +68,9 @@ def reception(records: DataFrame, *, by_host: bool = False) -> DataFrame:
             *key,
             "expected",
             _or_zero("received").alias("received"),
-            (_or_zero("received") / f.greatest(f.lit(1), "expected")).alias("delivered"),
-            (_or_zero("late") / count).alias("host_disordered"),
-            (_or_zero("early") / count).alias("global_disordered"),
+            f.try_divide(_or_zero("received"), "expected").alias("delivered"),
+            f.try_divide("late", "arrivals").alias("host_disordered"),
+            f.try_divide(_or_zero("early"), "received").alias("global_disordered"),
             "latency_median",
             f.get("latencies", place).alias("latency_95"),
         )
