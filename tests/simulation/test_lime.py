@@ -61,7 +61,7 @@ def test_a_group_that_does_not_halt_is_noticed(monkeypatch):
         gate.enter_now()
 
     monkeypatch.setattr(Gate, "enter", enter)
-    found("half a group", "half engaged", first=99)
+    found("half a group", "half engaged", first=142)
 
 
 def test_a_group_that_goes_on_before_it_has_settled_is_noticed(monkeypatch):

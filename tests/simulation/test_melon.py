@@ -116,7 +116,7 @@ def test_a_take_that_does_not_wait_for_the_record_of_the_one_before_is_noticed(m
     record = DirectedMessages._record
     monkeypatch.setattr(DirectedMessages, "_record", lambda messages: 0)
     monkeypatch.setattr(DirectedMessages, "_flush_records", flush_late)
-    found("taken twice", first=5)
+    found("taken twice", first=26)
 
 
 def test_a_message_that_is_delivered_and_not_reserved_is_noticed(monkeypatch):

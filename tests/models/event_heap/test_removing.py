@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from tests.models.event_heap.world import HEAP, HeapWorld, meet
+from tupelo.federation.links import wire
 from tupelo.models.event_heap import Event
 from tupelo.models.event_heap.events import event_template
 from tupelo.values.holder import Holder
 
-JOB = Event("job", i=1)
+JOB, SEEN = Event("job", i=1), Event("seen")
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -93,7 +94,8 @@ def test_a_waiting_removal_gets_an_event_that_another_gave_back():
 def test_an_event_that_is_being_removed_is_not_read(returns):
     async def scene(world: HeapWorld) -> None:
         a = world["a"]
-        await a.put(JOB)
+        await a.put(SEEN, JOB)
+        assert await a.do(a.heap.get()) == SEEN
         holder = Holder("client", "someone@a", "its session", call=7)
         held = await a.do(a.replica.removing.remove(event_template(JOB), 0, holder))
         assert await a.do(a.heap.get()) is None
@@ -126,3 +128,21 @@ def test_a_session_reads_each_event_once_while_one_is_being_removed():
         assert await a.do(other.get()) is None
 
     meet(scene, names="a")
+
+
+@pytest.mark.parametrize("level", [3, wire.LEVEL])
+def test_an_event_of_an_older_host_or_several_hops_away_is_removed(monkeypatch, level):
+    monkeypatch.setattr(wire, "LEVEL", level)  # 3: as hosts that do not know `entry`.
+
+    async def scene(world: HeapWorld) -> None:
+        a, b, c = world["a"], world["b"], world["c"]
+        await a.put(JOB, Event("job", i=2), Event("job", i=3))
+        await world.together()
+        assert [await one.do(one.heap.remove(Event("job"))) for one in (c, b, a)] == [
+            Event("job", i=number) for number in (1, 2, 3)
+        ]
+        await world.together()
+        for one in (a, b, c):
+            assert await one.do(one.heap.snoop_all(Event("job"))) == []
+
+    meet(scene, "ab", "bc")
