@@ -15,7 +15,7 @@ from tests.kinds import KINDS
 
 PAGE = Path(__file__).parents[1] / "docs" / "SPACES.md"
 HEADING = "## Exceptions"
-SKIPS_MAX = 360
+SKIPS_MAX = 375
 """So many skips, over all kinds and doors, are too many."""
 
 _CODE = re.compile(r"`([^`]+)`")

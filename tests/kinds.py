@@ -11,7 +11,7 @@ import os
 import random
 import tempfile
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -107,8 +107,8 @@ def take_turns(
     is another at each place (False), or not (None). With `TUPELO_SEEDS` nothing is left out."""
     if "TUPELO_SEEDS" in os.environ:
         return
-    cases: dict[str, list[Any]] = defaultdict(list)
-    runs = []
+    # By test and place: the cases, in an order that is the same at each place.
+    cases: dict[tuple[str, tuple[str, str]], list[Any]] = defaultdict(list)
     inside = f"{folder}{os.sep}"
     for item in items:
         callspec = getattr(item, "callspec", None)
@@ -117,17 +117,15 @@ def take_turns(
             and "place" in callspec.params
             and str(item.path).startswith(inside)
         ):
-            test = item.nodeid.partition("[")[0]
-            numbers = dict(callspec.indices)
-            runs.append((item, test, callspec.params["place"], numbers.pop("place"), numbers))
-            if numbers not in cases[test]:
-                cases[test].append(numbers)
+            cases[item.nodeid.partition("[")[0], callspec.params["place"]].append(item)
+    places = Counter[str]()
     left_out = []
-    for item, test, place, number, case in runs:
+    for (test, place), runs in cases.items():
         full = is_full(test, place)
-        nth = (crc32(test.encode()) + number) % len(cases[test])
-        if full is None or (not full and cases[test][nth] != case):
-            left_out.append(item)
+        nth = (crc32(test.encode()) + places[test]) % len(runs)
+        places[test] += 1
+        if not full:
+            left_out += [item for i, item in enumerate(runs) if full is None or i != nth]
     gone = set(map(id, left_out))
     items[:] = [item for item in items if id(item) not in gone]
     config.hook.pytest_deselected(items=left_out)

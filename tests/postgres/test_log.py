@@ -87,6 +87,16 @@ def test_changes_that_nobody_has_read_are_trimmed_in_their_order(url):
         assert len(run_sync(partial(space._done, None, 1))) == 6
 
 
+def test_programs_that_write_little_trim_the_log_too(url, monkeypatch):
+    monkeypatch.setattr("tupelo.postgres.space.TRIM_MIN", 8)
+    for n in range(12):
+        with run_sync(partial(open_space, url, is_async=False, log_keep=4)) as space:
+            space.write_all([("a", n)] * 3)
+            first, last = run_sync(space.log.bounds)
+    assert last == 36
+    assert last - first < 4 + 8 + 3
+
+
 def test_a_reaction_that_falls_behind_misses_nothing(monkeypatch):
     """Notices beyond its backlog are dropped: it looks at the entries that are there."""
     monkeypatch.setattr("tupelo.postgres.space.REACTION_BACKLOG_MAX", 3)

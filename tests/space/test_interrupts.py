@@ -21,20 +21,30 @@ def interrupt(call: threading.Thread) -> None:
 
 @pytest.fixture
 def ctrl_c(until):
-    """`ctrl_c(condition)` sends a real SIGINT to this thread once the condition holds."""
+    """`ctrl_c(condition)` interrupts this thread once the condition holds. A signal that comes just
+    before the thread sleeps does not wake it, so signals are sent until one has raised."""
     helpers: list[threading.Thread] = []
+    raised = threading.Event()
+
+    def handler(*_: object) -> None:
+        if not raised.is_set():
+            raised.set()
+            raise KeyboardInterrupt
 
     def send_when(condition: Callable[[], object]) -> None:
         def work() -> None:
             until(condition)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+            while not raised.wait(0.05):
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
 
         helpers.append(threading.Thread(target=work))
         helpers[-1].start()
 
+    before = signal.signal(signal.SIGINT, handler)
     yield send_when
     for helper in helpers:
         helper.join()
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("verb", ["take", "take_all", "read"])

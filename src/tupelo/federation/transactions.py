@@ -412,11 +412,8 @@ class BranchElsewhere:
         self._committed = None
         try:
             self._bridge.run(self._tell("commit", self._link))
-        except PeerLost as error:
-            self._committed = None if error.in_doubt else False
-            raise
-        except TupeloError:
-            self._committed = False
+        except TupeloError as error:
+            self._committed = None if isinstance(error, PeerLost) and error.in_doubt else False
             raise
         self._has_ended("committed")
         return "committed"

@@ -255,6 +255,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             space._order = space.options.make_order()
             await space._load_shapes(link)
             await space.look_at_clock(link)
+            if space.options.log_keep is not None:
+                # Programs that end after a few writes must not leave the trim to each other.
+                ((length,),) = await space.run(link, space.sql.length)
+                space._writes = max(0, length - space.options.log_keep)
         return space
 
     @property
@@ -970,7 +974,6 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         search.known = False
         check_wait(wait)
         check_limit(limit)
-        gathers = if_exists and many and wait != 0
 
         async def look() -> Any:
             txn = await self.begin(None)
@@ -983,24 +986,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 await txn.dismiss()
             return (txn, found) if found else None
 
-        async def once(in_the_end: bool = False) -> tuple[bool, Any]:
-            found = None if gathers else await look()
-            if found is not None or not if_exists:
-                return found is not None, found
-            may_come = await self._may_come(search, None)
-            if gathers and may_come and not in_the_end:
-                return False, None
-            found = await look()
-            return found is not None or not may_come, found
-
-        async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Any]:
-            return await self._patiently(once)
-
-        _, reserved = await self.until(attempt, wait, None, search)
-        if reserved is None and gathers:
-            _, reserved = await self._patiently(partial(once, True))
-        answer: tuple[PostgresTransaction, list[Entry]] | None = reserved
-        return answer
+        looks = partial(self._patiently, look)
+        reserved: tuple[PostgresTransaction, list[Entry]] | None
+        reserved = await self._until_found(looks, search, wait, None)
+        return reserved
 
     async def settle(self, rows: list[Row]) -> int:
         """Remove entries whose taker has them, after their transaction was lost and gave them back.
@@ -1021,16 +1010,17 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         token = self.new_token()
 
         async def insert(link: Any) -> tuple[None, bool]:
-            for id_, shape, arrival, body, origin, n, expires, _, count, to, _ in (
-                row[:11] for row in rows
+            for id_, _, arrival, body, origin, n, expires, _, count, to in (
+                row[:10] for row in rows
             ):
+                shape, fields = decode_entry(bytes(body))
                 await self.run(
                     link,
                     self.sql.put_back,
                     id=id_,
-                    shape=shape,
+                    shape=self._numbers[shape],
                     arrival=arrival,
-                    keys=keys_of(decode_entry(bytes(body))[1]),
+                    keys=keys_of(fields),
                     body=body,
                     origin=origin,
                     n=n,
@@ -1071,24 +1061,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         backend = search.backend if search.link.closed else None
         rows = await self._done(backend, search.token)
 
-        token = self.new_token()
-
-        async def insert(link: Any) -> tuple[None, bool]:
-            for row in rows:
-                shape, fields = decode_entry(bytes(row[3]))
-                await self.run(
-                    link,
-                    self.sql.give_back,
-                    id=row[0],
-                    shape=self._numbers[shape],
-                    keys=keys_of(fields),
-                    taken=search.token,
-                    **self.change("returned", token=token),
-                )
-            return None, True
-
         if rows:
-            await self.atomic(insert, token, even_closed=True)
+            await self.put_back(rows)
 
     async def find(
         self,
@@ -1108,25 +1082,36 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 return await session.look(search)
             return await self.look(search, branch)
 
-        async def attempt(waiter: WaitingOperation | None) -> tuple[bool, list[Entry] | None]:
-            found = [] if gathers else await look()
+        found = await self._until_found(look, search, wait, branch)
+        if not found and search.take and search.skipped:
+            found = await self._look_again(search, branch)
+        return list(found)
+
+    async def _until_found(
+        self,
+        look: Callable[[], Coroutine[Any, Any, Any]],
+        search: PostgresSearch,
+        wait: float | None,
+        txn: PostgresTransaction | None,
+    ) -> Any:
+        """Look until something is found, for at most `wait` seconds; with `if_exists`, only while
+        an open transaction could provide a match."""
+        # A read_all or take_all that waits for transactions answers with all matches in the end.
+        gathers = search.if_exists and search.many and wait != 0
+
+        async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Any]:
+            found = None if gathers else await look()
             if found or not search.if_exists:
                 return bool(found), found
             # Before another look: what is committed in between is found.
-            may_come = await self._may_come(search, branch)
+            may_come = await self._may_come(search, txn)
             if gathers and may_come:
                 return False, None
             found = await look()
             return bool(found) or not may_come, found
 
-        # A read_all or take_all that waits for transactions answers with all matches in the end.
-        gathers = search.if_exists and search.many and wait != 0
-        _, found = await self.until(attempt, wait, branch, search)
-        if found is None:
-            found = await self.look(search, branch)
-        if not found and search.take and search.skipped:
-            found = await self._look_again(search, branch)
-        return list(found)
+        _, found = await self.until(attempt, wait, txn, search)
+        return await look() if found is None and gathers else found
 
     async def _look_again(
         self, search: PostgresSearch, txn: PostgresTransaction | None
@@ -1584,8 +1569,6 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 return total, None
 
             answer = await self.within(branch, count, False)
-            if isinstance(answer, tuple):
-                answer = answer[0]
             if answer is not None:
                 return int(answer)
 

@@ -273,29 +273,18 @@ class Statements:
             FROM tupelo.changes
             WHERE space = %(space)s AND agent = %(agent)s AND token = %(token)s ORDER BY seq
         """
-        # An entry that arrived with a commit or after a delay has its former place by the order of
-        # the changes that told it.
-        self.give_back = f"""
-            WITH back AS (
-                INSERT INTO tupelo.entries (id, space, shape, arrival, keys, body, origin, n,
-                    expires, deliveries, addressee)
-                SELECT entry, space, %(shape)s, coalesce((
-                        SELECT max(seq) FROM tupelo.changes AS told WHERE told.space = %(space)s
-                        AND told.entry = %(id)s AND told.kind = 'written'
-                    ), entry), %(keys)s::bytea[], body, origin, n, expires,
-                    least(deliveries::bigint + 1, 2147483647), addressee
-                FROM tupelo.changes WHERE space = %(space)s AND agent = %(agent)s
-                    AND token = %(taken)s AND entry = %(id)s AND kind = 'taken'
-                RETURNING *
-            ), logged AS ({logged} FROM back)
-            SELECT pg_notify(%(channel)s, shape::text) FROM back
-        """
+        # Without an arrival: an entry that arrived with a commit or after a delay has its former
+        # place by the order of the changes that told it.
         self.put_back = f"""
             WITH back AS (
                 INSERT INTO tupelo.entries (id, space, shape, arrival, keys, body, origin, n,
                     expires, deliveries, addressee)
-                VALUES (%(id)s, %(space)s, %(shape)s, %(arrival)s, %(keys)s::bytea[], %(body)s,
-                    %(origin)s, %(n)s, %(expires)s::float8,
+                VALUES (%(id)s, %(space)s, %(shape)s,
+                    coalesce(nullif(%(arrival)s::bigint, 0), (
+                        SELECT max(seq) FROM tupelo.changes AS told WHERE told.space = %(space)s
+                        AND told.entry = %(id)s AND told.kind = 'written'
+                    ), %(id)s),
+                    %(keys)s::bytea[], %(body)s, %(origin)s, %(n)s, %(expires)s::float8,
                     least(%(deliveries)s::bigint + 1, 2147483647), %(to)s::text)
                 RETURNING *
             ), logged AS ({logged} FROM back)

@@ -89,7 +89,7 @@ class Session(ClosingHandle, SessionLike):
         query = self._space._port.query(
             template, False, wait, many, limit, None, None, False, scope, coverage, self._state
         )
-        return self._space._results(query, many, about)
+        return self._space._results(query, about)
 
     def clone(self, *, lease: float | None = None) -> Session:
         """A new session that has seen the same entries."""
@@ -409,16 +409,14 @@ class Space(ClosingHandle, SpaceLike):
     def _get(self, template: object, take: bool, wait: float | None, many: bool, *rest: Any) -> Any:
         *how, about = rest
         query = self._port.query(template, take, wait, many, *how)
-        return self._results(query, many, about)
+        return self._results(query, about) if many or about is not None else self._result(query)
 
-    def _results(self, query: Query, many: bool, about: list[About] | None) -> Any:
-        if about is None:
-            return self._values(query) if many else self._value(query)
+    def _results(self, query: Query, about: list[About] | None) -> Any:
         check_about(about)
         found = self._entries(query)
         note_about(found, about)
         values = [value_of(entry) for entry in found]
-        return values if many else values[0] if values else None
+        return values if query.many else values[0] if values else None
 
     def _count(
         self,
@@ -433,8 +431,8 @@ class Space(ClosingHandle, SpaceLike):
     def _match_set(self, *arguments: Any) -> MatchSet[Any]:
         return MatchSet(self._port, self._port.open_match_set(*arguments))
 
-    def _value(self, query: Query) -> Any:
-        """The result of a query for one entry."""
+    def _result(self, query: Query) -> Any:
+        """`_results` for one entry: faster."""
         found, position = self._port.get(query, ThreadSignal)
         if type(found) is Waiter:
             found, position = self._await(found)
@@ -443,9 +441,6 @@ class Space(ClosingHandle, SpaceLike):
         if position:
             self._flush_got(found, position, query)  # type: ignore[arg-type]
         return value_of(found[0])  # type: ignore[index]
-
-    def _values(self, query: Query) -> list[Any]:
-        return [value_of(entry) for entry in self._entries(query)]
 
     def _entries(self, query: Query) -> list[Entry]:
         port = self._port

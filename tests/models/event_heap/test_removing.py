@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.models.event_heap.world import HEAP, HeapWorld, meet
+from tupelo.federation.links import wire
 from tupelo.models.event_heap import Event
 from tupelo.models.event_heap.events import event_template
 from tupelo.values.holder import Holder
@@ -127,3 +128,21 @@ def test_a_session_reads_each_event_once_while_one_is_being_removed():
         assert await a.do(other.get()) is None
 
     meet(scene, names="a")
+
+
+@pytest.mark.parametrize("level", [3, wire.LEVEL])
+def test_an_event_of_an_older_host_or_several_hops_away_is_removed(monkeypatch, level):
+    monkeypatch.setattr(wire, "LEVEL", level)  # 3: as hosts that do not know `entry`.
+
+    async def scene(world: HeapWorld) -> None:
+        a, b, c = world["a"], world["b"], world["c"]
+        await a.put(JOB, Event("job", i=2), Event("job", i=3))
+        await world.together()
+        assert [await one.do(one.heap.remove(Event("job"))) for one in (c, b, a)] == [
+            Event("job", i=number) for number in (1, 2, 3)
+        ]
+        await world.together()
+        for one in (a, b, c):
+            assert await one.do(one.heap.snoop_all(Event("job"))) == []
+
+    meet(scene, "ab", "bc")

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
@@ -190,7 +190,8 @@ class HostConnection(DualHandle):
     async def call(self, message: Any, on_link: int | None = None) -> OutstandingCall:
         """Send a call and wait for its answer. With `on_link`, only over the link with that serial
         number: PeerLost if it was lost."""
-        self.require_open()
+        if self._closed:
+            self.require_open()
         try:
             return await self._channel.ask(message, self, on_link)
         except UnicodeEncodeError as error:
@@ -207,19 +208,21 @@ class HostConnection(DualHandle):
         message: Any,
         build: Callable[[Any], Any],
         on_link: int | None = None,
-        must_confirm: Callable[[Any], bool] = lambda value: True,
+        confirms: Literal["always", "unless empty", "never"] = "always",
     ) -> Any:
         """Send a call whose answer the host hands over, such as taken entries, and return what
-        `build` makes of the answer. Then confirm the call, if the built value `must_confirm`. If
+        `build` makes of the answer. Then confirm the call, as `confirms` says of that value. If
         building fails or the caller is interrupted, the host is told and puts the entries back."""
-        self.require_open()
+        if self._closed:
+            self.require_open()
         channel = self._channel
         call = channel.new_call(message, self, on_link)
         try:
             while True:
                 await channel.run(call)
                 value = build(call.value)
-                if not must_confirm(value) or channel.confirm(call):
+                needless = confirms == "never" or (confirms == "unless empty" and not value)
+                if needless or channel.confirm(call):
                     return value
                 if not may_ask_again(message):
                     raise channel.loss(message, "its link ended")
@@ -378,11 +381,12 @@ class RemoteSpace(HostConnection, SpaceLike):
         branch = None if txn is None else await self.branch(txn)
         try:
             encoded = [entry_to_wire(shape, fields) for shape, fields in items]
-            message = wire.Write(0, self._name, encoded, lease, id_of(branch), at, wait, to, leases)
+            message = wire.Write(0, self._name, encoded, lease, None, at, wait, to, leases)
             message.delay = delay
             if branch is None:
                 call = await self.call(message)
             else:
+                message.txn = branch.id
                 call = await self._call_in(branch, message)
         except UnicodeEncodeError as error:
             for shape, fields in items:
@@ -484,7 +488,8 @@ class RemoteSpace(HostConnection, SpaceLike):
         noted: list[About] = []
 
         def build_all(answer: Any) -> list[Any]:
-            found = [build(encoded) for encoded in _entries_of(answer, coverage)]
+            encoded = listed(answer) if coverage is None else _entries_of(answer, coverage)
+            found = [build(entry) for entry in encoded]
             if about is None:
                 return found
             noted.clear()
@@ -503,7 +508,7 @@ class RemoteSpace(HostConnection, SpaceLike):
                 message,
                 build_all,
                 None if handle is None else handle.serial,
-                must_confirm=lambda entries: handle is None and bool(entries),
+                confirms="unless empty" if handle is None else "never",
             )
         except PeerLost:
             if handle is not None:
@@ -723,10 +728,8 @@ def _require_here(scope: Scope | None) -> None:
         raise BadArgument("scope", expected, scope)
 
 
-def _entries_of(answer: Any, coverage: Coverage | None) -> list[Any]:
-    """The encoded entries of an answer, which with `coverage` also names the hosts reached."""
-    if coverage is None:
-        return listed(answer)
+def _entries_of(answer: Any, coverage: Coverage) -> list[Any]:
+    """The encoded entries of an answer that also names the hosts reached."""
     entries, covered, missing = parts(answer, 3)
     coverage.fill(listed(covered), listed(missing))
     return listed(entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tupelo.errors import CannotSend, DiskFull
@@ -14,7 +15,7 @@ from tupelo.space.asynchronous import Subscription
 from tupelo.space.bridge import LoopBridge
 from tupelo.space.order import Fifo, Order
 from tupelo.space.query import Query
-from tupelo.space.tasks import FULL_DISK_SECONDS
+from tupelo.space.tasks import FULL_DISK_SECONDS, when_room
 from tupelo.store.index import Accept
 from tupelo.values.change import Notice
 from tupelo.values.entry import Entry
@@ -157,7 +158,8 @@ class RemoteWatch:
             template, only = existing
             query = Query(template, many=True, limit=None, order=Fifo(), known=False, only=only)
             query = query.replace(in_slices=True)
-            for entry in await self._hosted.port.fetch(query):
+            fetch = partial(self._hosted.port.fetch, query)
+            for entry in await when_room(fetch, flushes=True) or []:
                 await self._send("visible", entry, 0)
         self._progress.set()
         while True:
