@@ -120,7 +120,7 @@ def test_a_session_reads_each_event_once_while_one_is_being_removed():
         a = world["a"]
         await a.put(JOB, Event("job", i=2), Event("job", i=3))
         holder = Holder("client", "someone@a", "its session", call=7)
-        assert await a.do(a.heap._replica.removing.remove(event_template(JOB), 0, holder))
+        assert await a.do(a.replica.removing.remove(event_template(JOB), 0, holder))
         session, other = await a.do(a.heap.session()), await a.do(a.heap.session())
         assert await a.do(session.get_all()) == [Event("job", i=2), Event("job", i=3)]
         assert await a.do(session.get_all()) == []
