@@ -10,6 +10,7 @@ import pytest
 
 import tupelo
 from tupelo import aio
+from tupelo.errors import LogTrimmed
 
 
 async def parked(*coroutines: Any) -> list[Any]:
@@ -312,6 +313,38 @@ def test_a_parked_taker_cancelled_while_it_waits_for_the_disk_gives_it_back(
     durable.close()
     with tupelo.Space(path=path) as found:
         assert found.read_all() == [("a",)]
+
+
+def kept(space: tupelo.Space) -> list[tupelo.Change]:
+    """The changes of a trimmed log."""
+    with pytest.raises(LogTrimmed) as trimmed:
+        space.changes()
+    return space.changes(since=trimmed.value.first - 1)
+
+
+def test_what_is_given_back_when_the_log_no_longer_has_it_is_in_the_file(run, path):
+    durable = tupelo.Space("jobs", path=path, log_keep=4)
+
+    async def main() -> None:
+        (taker,) = await parked(aio.Space(durable).take(("a", int), wait=None))
+        durable.write(("a", 1), lease=1_000)
+        for number in range(20):
+            durable.write(("b", number))
+            durable.take(("b", number))
+        assert kept(durable)[0].position > 20
+        taker.cancel()
+        assert await cancelled(taker)
+
+    run(main)
+    durable.close()
+    for _ in range(2):
+        with tupelo.Space(path=path) as found:
+            assert found.read_all() == [("a", 1)]
+            assert ("a", 1) in [c.entry for c in kept(found) if c.kind == "returned"]
+    with tupelo.Space(path=path) as found:
+        about: list[tupelo.About] = []
+        assert found.take(("a", 1), wait=0, about=about) == ("a", 1)
+        assert about[0].deliveries == 1
 
 
 def test_a_session_reader_cancelled_while_it_waits_for_the_disk_has_not_seen_it(run, durable, disk):

@@ -641,6 +641,8 @@ class SqliteJournal:
                     gone.append(arrival)
                 elif kind == "returned":
                     arrived.append(arrival)
+                    if arrival < self._first and not self._has_row(arrival):
+                        rows[-1:-1] = self._rows([_rewritten(c)]).added
                 if arrival in written:
                     row = written[arrival]
                     row[_ENDED:] = ended, expires, lease_crc(arrival, expires, returns), returns
@@ -655,6 +657,10 @@ class SqliteJournal:
         crc = row[_CRC]
         row[_CRC] = row_crc(last_crc(crc & 0xFFFF_FFFF, newest, living), crc >> 32)
         return _Rows(rows, list(updates.values()), decisions)
+
+    def _has_row(self, position: int) -> bool:
+        query = "SELECT 1 FROM change WHERE position = ?"
+        return self._db.execute(query, (position,)).fetchone() is not None
 
     def _keep_decision(self, change: Change) -> None:
         """Store a prepared transaction, or delete a decided one."""
@@ -807,6 +813,14 @@ class SqliteJournal:
 
 def _is_full(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and error.sqlite_errorcode == sqlite3.SQLITE_FULL
+
+
+def _rewritten(returned: Change) -> Change:
+    """The change that wrote a returned entry, as far as it is known: the log was trimmed while the
+    entry was taken."""
+    return msgspec.structs.replace(
+        returned, position=returned.arrival, kind="written", txn=None, waited=0.0, session=None
+    )
 
 
 def _insert(db: sqlite3.Connection, rows: list[list[Any]]) -> None:
