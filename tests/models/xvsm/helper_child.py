@@ -13,7 +13,8 @@ class Endless:
     """A desk from which nobody is let go."""
 
     def wait(self, who: str) -> None:
-        print("computing", flush=True)
+        sys.stdout.write("computing\n")  # in one piece: print writes the end of the line by itself
+        sys.stdout.flush()
         threading.Event().wait()
 
 
