@@ -751,24 +751,48 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
         token = self.new_token()
 
-        async def write(link: Any) -> tuple[list[WrittenEntry], bool]:
-            if self.options.bounded:
-                await self.make_room(link, txn, bodies)
-            return await self._insert(link, parts, txn, token), True
+        preferred: set[WaitingOperation] = set()
 
         async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Any]:
+            async def write(link: Any) -> tuple[list[WrittenEntry], bool]:
+                if self.options.bounded:
+                    await self.make_room(link, txn, bodies)
+                    if wait != 0:
+                        self._let_earlier_write(waiter, preferred)
+                return await self._insert(link, parts, txn, token), True
+
             try:
                 return True, await self.within(txn, write, True, token)
             except SpaceFull as full:
                 if wait == 0 or full.hopeless:
                     raise
+                preferred.clear()
                 return False, full
+            except GiveWay:
+                options = self.options
+                text = full_text(options.entries, options.size_bytes, len(bodies))
+                return False, SpaceFull(text)
 
         done, result = await self.until(attempt, wait, txn, None, writes=True)
         if not done:
             raise result
         written: list[WrittenEntry] = result
         return written
+
+    def _let_earlier_write(
+        self, waiter: WaitingOperation | None, preferred: set[WaitingOperation]
+    ) -> None:
+        """Undo a write for whose room another write of this program waits for longer. Each of those
+        gets one chance until the space is full again."""
+        listener = self.database.listener
+        for other in listener.waiting(self.id):
+            if other is waiter:
+                return
+            if other.writes and other not in preferred:
+                if waiter is not None:
+                    preferred.add(other)
+                listener.prefer(self.id, other, waiter)
+                raise GiveWay
 
     # Waiting
 
@@ -827,7 +851,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 # The state first: who commits a prepared transaction by hand tells nobody. Who has
                 # given way to another does not look before that one.
                 state = await self._waiting_state()
-                if not (woken and search is not None and search.skipped):
+                gave_way = waiter.is_due or (woken and search is not None and search.skipped)
+                if not gave_way or self._is_over(deadline):
                     done, result = await attempt(waiter)
                     if done or self._is_over(deadline):
                         return done, result
