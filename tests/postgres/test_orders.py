@@ -91,7 +91,12 @@ def test_the_first_are_found_without_reading_all(space, fetched):
         assert space.take(("job", int, tupelo.Between(0, MANY)), order=order) == ("job", 2, n)
     assert max(fetched) <= 8
     rank = Rank(1, True)
-    until_true(lambda: rank in space.database.ranked, "there is an index")
+
+    def is_indexed() -> bool:
+        assert space.read(("job", int, int), order=order) == ("job", 2, wanted[40])
+        return rank in space.database.ranked
+
+    until_true(is_indexed, "there is an index")
     assert space.take(("job", int, int), order=order) == ("job", 2, wanted[40])
     for other in (("text", "1e9x"), ("bytes", b"12"), (1, 2**80), (1.0, -0.5), ("x",)):
         space.write(other)  # The index has all entries.

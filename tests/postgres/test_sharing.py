@@ -679,9 +679,12 @@ def test_indexes_for_several_fields_are_made_one_after_another(url, caplog):
     with tupelo.connect(url) as space:
         space.write_all([(0,) * 10 + (i, i, i) for i in range(1_000)])
         template = (int,) * 10 + (7, 7, 7)
-        for _ in range(40):
+
+        def is_indexed() -> bool:
             assert space.read(template, wait=0) is not None
-        until_true(lambda: space.database.indexed >= {10, 11, 12})  # type: ignore[attr-defined]
+            return bool(space.database.indexed >= {10, 11, 12})  # type: ignore[attr-defined]
+
+        until_true(is_indexed)
         assert not caplog.records
         assert space.take(template) == (0,) * 10 + (7, 7, 7)
         assert space.take(template, wait=0) is None
@@ -691,7 +694,10 @@ def test_a_value_that_most_entries_have_gets_no_index(url):
     """The first entries are found without one, and each index costs every write something."""
     with tupelo.connect(url) as space:
         space.write_all([(0,) * 13 + ("job", i) for i in range(1_000)])
-        for _ in range(40):
+
+        def is_indexed() -> bool:
             assert space.read((int,) * 13 + ("job", 999), wait=0) is not None
-        until_true(lambda: 14 in space.database.indexed)  # type: ignore[attr-defined]
+            return 14 in space.database.indexed  # type: ignore[attr-defined]
+
+        until_true(is_indexed)
         assert 13 not in space.database.indexed  # type: ignore[attr-defined]

@@ -105,6 +105,7 @@ class Indexing:
                     if what in database.indexed or what in database.ranked:
                         return
                     if not await self._create(link, name, columns):
+                        self._uses[what] = 0  # The other program's may be another index.
                         return
                     if isinstance(what, Rank):
                         database.ranked |= {what}
