@@ -1108,8 +1108,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             return await self.look(search, branch)
 
         found = await self._until_found(look, search, wait, branch)
-        if not found and search.take and search.skipped:
-            found = await self._look_again(search, branch)
+        if not found and search.skipped and (search.take or session is not None):
+            found = await self._look_again(look, search, branch)
         return list(found)
 
     async def _until_found(
@@ -1139,10 +1139,14 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         return await look() if found is None and gathers else found
 
     async def _look_again(
-        self, search: PostgresSearch, txn: PostgresTransaction | None
+        self,
+        look: Callable[[], Coroutine[Any, Any, Any]],
+        search: PostgresSearch,
+        txn: PostgresTransaction | None,
     ) -> list[Entry]:
-        """Look when others are done, whose takes had all matches locked: until then the matches can
-        be read, so there is no moment without one. For transactions nobody waits."""
+        """Look when others are done, whose takes had all matches locked, or to which all matches
+        were left: until then the matches can be read, so there is no moment without one. For
+        transactions nobody waits."""
 
         async def is_held(link: Any) -> tuple[bool, None]:
             ours = [link.backend[0]]
@@ -1155,7 +1159,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 break
             await self.pause(seconds)
             seconds = min(2 * seconds, 0.05)
-            found = await self.look(search, txn)
+            found = await look()
         return found
 
     def require_here(self, scope: Scope | None, coverage: Coverage | None = None) -> None:
@@ -1192,14 +1196,14 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 return entries
 
     def _give_way(self, search: PostgresSearch, entries: list[Entry]) -> None:
-        """Undo a take of what another operation of this program, which waits for longer, would
-        get. Each gets one such chance for an entry."""
+        """Leave what another operation of this program, which waits for longer, would get: to a
+        take, or to a read in the same session. Each gets one such chance for an entry."""
         listener = self.database.listener
         for other in listener.waiting(self.id):
             if other is search.waiter:
                 return
             asked = other.search
-            if asked is None or not asked.take:
+            if asked is None or not (asked.take if search.take else asked.seen is search.seen):
                 continue
             for entry in entries:
                 chance = (id(other), entry.arrival)
@@ -1338,7 +1342,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         if search.known:
             for _, entry in found:
                 require_known(entry)
-        if search.take:
+        if search.take or search.seen is not None:
             self._give_way(search, [entry for _, entry in found])
         if txn is not None and search.take and found:
             rows = await txn.claim([row for row, _ in found])
