@@ -275,7 +275,7 @@ class DatabasePort:
         parked = self.parked
         channel = listener._channels.get(self._space.id)
         told = None if channel is None else channel.active  # to look, but perhaps still asleep
-        return iter([w for w in parked if w.asleep and not w.is_due and w is not told])
+        return iter([w for w in parked if w.asleep and not w.due and w is not told])
 
 
 def call_now(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -119,7 +119,7 @@ def test_only_those_who_wait_for_a_shape_or_do_not_know_it_are_woken(listener, l
     for waiter in (wanted, unaware):
         until_true(waiter.event.is_set)
         listener.looked(910_001, waiter)
-    assert not other.event.is_set() and not other.is_due
+    assert not other.event.is_set() and not other.due
 
 
 def test_a_waiting_take_is_for_the_shapes_of_its_template(url):
@@ -131,3 +131,20 @@ def test_a_waiting_take_is_for_the_shapes_of_its_template(url):
         assert (waiter.shapes, waiter.known) == ({1}, 3)
         space.write(("b", 2))
         assert taker.result() == ("b", 2)
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_who_is_told_again_and_again_lets_others_look_too(listener, link, takes):
+    first, _, third = waiting = [joined(listener, 920_001) for _ in range(3)]
+    third.takes = takes
+    link.execute("NOTIFY tupelo_920001")
+    until_true(first.event.is_set)
+    looked = []
+    for _ in range(6):
+        (now,) = [waiter for waiter in waiting if waiter.event.is_set()]
+        looked.append(waiting.index(now))
+        now.event.clear()
+        link.execute("NOTIFY tupelo_920001")
+        until_true(lambda now=now: now.due)  # type: ignore[misc]
+        listener.looked(920_001, now)
+    assert looked == [0, 1, 2] * 2

@@ -35,8 +35,9 @@ def channel_of(space: int) -> str:
 
 class WaitingOperation:
     """A waiting operation. `shapes` are the numbers of the shapes that it waits for among the first
-    `known`, None for all; `asleep` while it has looked in vain. It is told after `reconnect`
-    seconds without a connection, which began at `lost`."""
+    `known`, None for all; `asleep` while it has looked in vain; `due` the number of the call of
+    `tell` since which it is to look, or 0. It is told after `reconnect` seconds without a
+    connection, which began at `lost`."""
 
     def __init__(self, event: Any, wake: Callable[[], object] | None = None) -> None:
         self.event = event
@@ -48,7 +49,7 @@ class WaitingOperation:
         self.search: Any = None
         self.writes = False
         self.asleep = False
-        self.is_due = False
+        self.due = 0
         self.error: TupeloError | None = None
         self._set = wake or event.set
 
@@ -70,20 +71,23 @@ class _Channel:
         self.waiters: list[WaitingOperation] = []
         self.active: WaitingOperation | None = None
         self.is_listening = False
+        self.told = 1
 
     def tell(self, shape: int | None) -> None:
+        self.told += 1
         for waiter in self.waiters:
             if waiter.wants(shape):
-                waiter.is_due = True
+                waiter.due = waiter.due or self.told
         self.next()
 
     def next(self) -> None:
-        """Wake the first that is to look, unless another does."""
+        """Wake the first that is to look, unless another does: the first reader of those that were
+        told first. Whoever is told again while it looks comes behind them."""
         if self.active is None:
-            due = [waiter for waiter in self.waiters if waiter.is_due]
+            due = [waiter for waiter in self.waiters if waiter.due]
             if due:
-                self.active = min(due, key=lambda waiter: waiter.takes)  # the first of the readers
-                self.active.is_due = False
+                self.active = min(due, key=lambda waiter: (waiter.due, waiter.takes))
+                self.active.due = 0
                 self.active.wake()
 
 
@@ -135,9 +139,10 @@ class NotificationListener:
         with self._lock:
             channel = self._channels.get(space)
             if channel is not None:
-                waiter.is_due = True
-                if after is not None:
-                    after.is_due = True
+                both = [waiter] if after is None else [waiter, after]
+                since = min([one.due for one in both if one.due], default=channel.told)
+                for one in both:
+                    one.due = since
                 channel.next()
 
     def let_look(self, space: int, waiter: WaitingOperation) -> None:
@@ -147,7 +152,8 @@ class NotificationListener:
             if channel is None or waiter not in channel.waiters:
                 return
             for other in channel.waiters[: channel.waiters.index(waiter) + 1]:
-                other.is_due |= other is waiter or (waiter.writes and other.writes)
+                if other is waiter or (waiter.writes and other.writes):
+                    other.due = other.due or channel.told
             channel.next()
 
     def leave(self, space: int, waiter: WaitingOperation) -> None:

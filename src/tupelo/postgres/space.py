@@ -851,7 +851,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 # The state first: who commits a prepared transaction by hand tells nobody. Who has
                 # given way to another does not look before that one.
                 state = await self._waiting_state()
-                gave_way = waiter.is_due or (woken and search is not None and search.skipped)
+                gave_way = waiter.due > 0 or (woken and search is not None and search.skipped)
                 if not gave_way or self._is_over(deadline):
                     done, result = await attempt(waiter)
                     if done or self._is_over(deadline):
