@@ -1,8 +1,11 @@
 """Takes whose caller is gone: cancelled tasks, Ctrl-C. What nobody got is there again."""
 
 import asyncio
+import itertools
 import signal
 from contextlib import suppress
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -12,6 +15,10 @@ import tupelo
 from tests.kinds import database_url, space_url
 from tupelo import aio
 from tupelo.errors import TransactionEnded
+from tupelo.postgres.connect import open_space
+from tupelo.postgres.driver import IDLE, Database
+from tupelo.space.clock import ManualClock
+from tupelo.space.dual_api import run_sync
 
 
 @pytest.fixture
@@ -125,3 +132,104 @@ def test_ctrl_c_at_any_moment_loses_nothing_and_doubles_nothing(url):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, which pytest would take for its own."""
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """`interrupt(n)`: the n-th statement from now on is interrupted, before it or after it."""
+    left, after = [0], [False]
+    run = Database.run
+
+    async def interrupted(self: Any, *arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0 and not after[0]:
+            raise Interrupt
+        answer = await run(self, *arguments)
+        if left[0] == 0:
+            raise Interrupt
+        return answer
+
+    monkeypatch.setattr(Database, "run", interrupted)
+
+    def set_(step: int, is_done: bool = False) -> None:
+        left[0], after[0] = step, is_done
+
+    return set_
+
+
+@pytest.mark.parametrize("end", ["commit", "abort", "prepare"])
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+def test_an_end_that_is_interrupted_leaves_nothing_in_hand(url, link, interrupt, end, is_done):
+    with tupelo.connect(url) as space:
+        for step in itertools.count(1):
+            space.take_all()
+            space.write(("a", step))
+            txn: Any = space.transaction()
+            taken = space.take(("a", int), txn=txn)
+            space.write(("b", step), txn=txn)
+            interrupt(step, is_done)
+            try:
+                getattr(txn, end)()
+            except Interrupt:
+                interrupt(0)
+                assert txn.link.closed or txn.link.pgconn.transaction_status == IDLE
+                assert txn.state != "active"
+            else:
+                break
+            if txn.state == "prepared":
+                assert [one.id for one in space.in_doubt()] == [txn.id]
+                txn.abort()
+            assert space.in_doubt() == []
+            expected = [("b", step)] if txn.state == "committed" else [taken]
+            assert space.read_all() == expected
+            with suppress(TransactionEnded):
+                txn.abort()
+            with suppress(TransactionEnded):
+                txn.commit()
+            assert space.read_all() == expected
+        interrupt(0)
+        if txn.state == "prepared":
+            txn.abort()
+        assert step > 2
+
+
+def test_a_close_that_is_interrupted_keeps_no_connections(url, interrupt):
+    for step in itertools.count(1):
+        space: Any = tupelo.connect(f"{url}&application_name=alone")
+        database = space.database
+        space.write(("a", 1))
+        txn = space.transaction()
+        space.take(("a", int), txn=txn)
+        with space.subscribe(("a", int)):
+            pass
+        interrupt(step)
+        try:
+            space.close()
+        except Interrupt:
+            interrupt(0)
+            space.close()
+            assert database.users == 0 and not database._idle
+            assert txn.link.closed
+        else:
+            break
+    assert step > 1
+
+
+def test_a_nested_transaction_whose_begin_is_interrupted_does_not_harm_the_outer_one(
+    url, interrupt
+):
+    clock = ManualClock()
+    with run_sync(partial(open_space, url, is_async=False, clock=clock)) as space:
+        for n, is_done in enumerate((False, True)):
+            with space.transaction() as txn:
+                space.write(("a", n), txn=txn)
+                interrupt(1, is_done)
+                with pytest.raises(Interrupt):
+                    txn.transaction(lease=1)
+                interrupt(0)
+                clock.advance(2)
+            assert space.take(("a", n)) == ("a", n)

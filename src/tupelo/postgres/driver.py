@@ -31,6 +31,7 @@ from tupelo.errors import (
 from tupelo.postgres import schema
 from tupelo.postgres.indexing import existing
 from tupelo.space.dual_api import ThreadLock, run_sync
+from tupelo.space.tasks import to_the_end
 
 try:
     import psycopg
@@ -213,6 +214,16 @@ class Database:
         too many have one; the connections of transactions do not count."""
         return _Borrowed(self)
 
+    @contextmanager
+    def unlimited(self) -> Iterator[None]:
+        """Connections for operations in this block do not wait for others, which may wait for the
+        caller's transaction."""
+        before = _has_slot.set(True)
+        try:
+            yield
+        finally:
+            _has_slot.reset(before)
+
     async def take_slot(self) -> None:
         """Wait until fewer than `connections_max` operations have a connection."""
         raise NotImplementedError
@@ -320,7 +331,7 @@ class Database:
         raise NotImplementedError
 
     async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Await a coroutine, which goes on if the caller is cancelled meanwhile."""
+        """Await a coroutine; if the caller is cancelled meanwhile, it is afterwards."""
         raise NotImplementedError
 
 
@@ -391,7 +402,7 @@ class BlockingDatabase(Database):
         threading.Thread(target=run_sync, args=(work,), name=name, daemon=True).start()
 
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        run_sync(work)
+        self.start(work, "tupelo-lease")  # The clock has one thread for all alarms.
 
     async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         await work()
@@ -431,18 +442,12 @@ class AsyncDatabase(Database):
         return asyncio.Lock()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._start(work, name)
-
-    def _start(
-        self, work: Callable[[], Coroutine[Any, Any, None]], name: str
-    ) -> asyncio.Task[None]:
         task = self._loop.create_task(work(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        await asyncio.shield(self._start(work, "tupelo-return"))
+        await to_the_end(work())
 
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with suppress(RuntimeError):  # The loop is closed.

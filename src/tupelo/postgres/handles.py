@@ -110,8 +110,11 @@ class PostgresLandlord:
         """Renew or cancel the lease of an entry, within the transaction that wrote it if that is
         open. LeaseLost if the entry is gone; Refused while another transaction has it in hand."""
         space = self._space
-        txn = thing.txn if thing.txn is not None and thing.txn.state == "active" else None
-
+        txn = thing.txn
+        while txn is not None and txn.state == "committed":
+            txn = txn.parent
+        if txn is not None and txn.state != "active":
+            txn = None
         token = space.new_token()
 
         async def change(link: Any) -> tuple[list[Row], Any]:
@@ -127,10 +130,8 @@ class PostgresLandlord:
             )
             if rows and txn is not None and kind == "cancelled":
                 txn.took([(thing.id,)])
-            is_there = not rows and await space.run(
-                link, "SELECT FROM tupelo.entries WHERE id = %(id)s", id=thing.id
-            )
-            if is_there:
+            is_there = "SELECT FROM tupelo.entries WHERE id = %(id)s"
+            if not rows and txn is None and await space.run(link, is_there, id=thing.id):
                 raise Refused("a transaction has the entry in hand: try again when it has ended")
             return rows, rows or None
 
@@ -260,6 +261,7 @@ class PostgresTransaction(LeasedHandle):
     ) -> None:
         self.parent = parent
         self.root: PostgresTransaction = self if parent is None else parent.root
+        self.depth: int = 0 if parent is None else parent.depth + 1
         # All on this connection, each in its own space; they end together.
         self.group: list[PostgresTransaction] = [] if beside is None else beside.group
         self.link = link
@@ -302,12 +304,12 @@ class PostgresTransaction(LeasedHandle):
             link = await space.reading(cls._begin_on(space))
             return cls(space, seconds, link, None)
         async with parent.root._lock:
-            parent.require()
-            txn = cls(space, seconds, parent.root.link, parent)
+            await parent._require_last()
             root = parent.root
-            txn._before = (dict(root.written), dict(root.taken), set(root.read))
-            await space.database.run(txn.link, f"SAVEPOINT t{txn.id}")
             root.group[0]._saved = False
+            await space.database.run(root.link, f"SAVEPOINT nested{parent.depth + 1}")
+            txn = cls(space, seconds, root.link, parent)
+            txn._before = (dict(root.written), dict(root.taken), set(root.read))
             parent.children.append(txn)
         return txn
 
@@ -387,9 +389,7 @@ class PostgresTransaction(LeasedHandle):
     async def run(self, body: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         """Run statements in the transaction; if they fail, they are undone and it goes on."""
         async with self._lock:
-            self.require()
-            await self._end_expired_children()
-            self._require_innermost()
+            await self._require_last()
             database = self.space.database
             before, held = set(self.root.read), self.root._holds
             try:
@@ -451,7 +451,7 @@ class PostgresTransaction(LeasedHandle):
         async with self._lock:
             await self._require_last()
             if self.parent is not None:
-                await self.space.database.run(self.link, f"RELEASE t{self.id}")
+                await self.space.database.run(self.link, f"RELEASE nested{self.depth}")
                 self.root.group[0]._saved = False
                 self._ended("committed", "")
                 self._tell_waiters(self.parent.waiters)
@@ -460,15 +460,17 @@ class PostgresTransaction(LeasedHandle):
         self._look_again()
 
     async def _require_last(self) -> None:
-        """Raise an error unless it can end now."""
+        """Raise an error unless it is open and has no open nested transactions."""
         self.require()
         await self._end_expired_children()
         self._require_innermost()
 
     async def _ending(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run the statements of its end; if they fail, nothing must stay in hand."""
+        """Run the statements of its end; if they fail or are interrupted, nothing must stay in
+        hand."""
         try:
-            await work()
+            with self.space.database.unlimited():
+                await work()
         except (PeerLost, CannotReach):
             await self._lose("its connection was lost while it committed")
             raise
@@ -479,6 +481,26 @@ class PostgresTransaction(LeasedHandle):
         except TupeloError as error:
             await self._undo(str(error))
             raise
+        except BaseException:
+            await self.space.database.to_the_end(self._end_interrupted)
+            raise
+
+    async def _end_interrupted(self) -> None:
+        """Undo it, unless the commit that was interrupted was done."""
+        space = self.space
+        await space.roll_back(self.link)
+        backend = self.backend if self.link.closed else None
+        try:
+            if await space.was_committed(backend, self._traces):
+                self._all_ended("committed", "")
+                await space.database.give_back(self.link)
+                return
+            if self.name and await space.is_prepared(self.name, backend):
+                await space.settle_prepared(self.name, False, self._xid)
+        except TupeloError:
+            await self._lose("its outcome is not known")
+            raise
+        await self._undo("its end was interrupted")
 
     async def _commit_root(self) -> None:
         await self._stage()
@@ -580,7 +602,7 @@ class PostgresTransaction(LeasedHandle):
             self._ended("aborted", reason)
             with suppress(PeerLost):
                 root.group[0]._saved = False
-                await space.database.run(self.link, f"ROLLBACK TO t{self.id}")
+                await space.database.run(self.link, f"ROLLBACK TO nested{self.depth}")
             if not (root.written or root.taken or root.read):
                 root._holds = False
             if taken:
@@ -594,7 +616,7 @@ class PostgresTransaction(LeasedHandle):
             await space.roll_back(self.link)
         finally:  # Not before: who looks for what has ended waits for this.
             self._all_ended("aborted", reason)
-        await space.database.give_back(self.link)
+            await space.database.give_back(self.link)
         for one in self.group:
             await one._release(list(one.taken))
 
@@ -694,6 +716,8 @@ class PostgresTransaction(LeasedHandle):
         space = self.space
         name = prepared_name([one.space.id for one in self.group], txn_id)
         await self._stage(votes=True)
+        for one in self.group:
+            one.name = name
         ((self._xid,),) = await space.run(self.link, "SELECT pg_current_xact_id()::text")
         # A prepared transaction notifies nobody, and whoever commits it may die before it does. So
         # those who wait are told before: they see that entries are in hand, and look now and then.
@@ -714,7 +738,7 @@ class PostgresTransaction(LeasedHandle):
                 ) from error
             raise
         for one in self.group:
-            one.name, one._state = name, "prepared"
+            one._state = "prepared"
             one._tell_waiters(one.waiters)
         await space.database.give_back(self.link)
 
@@ -740,9 +764,10 @@ class PostgresTransaction(LeasedHandle):
                 if self._state == ("committed" if commits else "aborted"):
                     return
                 raise TransactionEnded(self.id, self._state, self._reason)
-            done = await space.settle_prepared(self.name, commits, self._xid)
-            with suppress(TupeloError):  # They look now and then.
-                await self._notify()
+            with space.database.unlimited():
+                done = await space.settle_prepared(self.name, commits, self._xid)
+                with suppress(TupeloError):  # They look now and then.
+                    await self._notify()
             self._all_ended("committed" if done else "aborted", "")
         if not done:
             for one in self.group:
@@ -785,11 +810,7 @@ class PostgresTransaction(LeasedHandle):
         it is undone."""
         async with self._lock:
             if self._state == "active":
-                await self.space.roll_back(self.link)
-                backend = self.backend if self.link.closed else None
-                done = await self.space.was_committed(backend, self._traces)
-                self._all_ended("committed" if done else "aborted", "")
-                await self.space.database.give_back(self.link)
+                await self._end_interrupted()
             return self._state == "committed"
 
     def transaction(self, *, lease: float | None = None) -> Any:
@@ -865,12 +886,12 @@ class PostgresSession(LeasedHandle, SessionLike):
         """The matches that it has not seen, each for one caller."""
         async with self._lock:
             self.require()
-            found = await self.space.look(search, None)
-            for entry in found:
-                self._seen.add(entry)
-                self._entries[entry.arrival] = entry.origin, entry.n
             if len(self._entries) > self._prune_at:
                 await self._prune()
+            found = await self.space.look(search, None)
+            for entry in found:  # From here on nothing keeps them from the caller.
+                self._seen.add(entry)
+                self._entries[entry.arrival] = entry.origin, entry.n
             return found
 
     async def _prune(self) -> None:

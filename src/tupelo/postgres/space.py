@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -125,6 +125,7 @@ class PostgresSearch:
 
     waited = 0.0
     known = True  # whether entries of classes that this program lacks are refused
+    lasting = False  # whether entries that are gone after the look do not count
     tidied = False
     whole = False  # whether there are too many matches for one statement
     unranked = False  # whether the order cannot be left to the server
@@ -962,12 +963,9 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         else:
             plan = self._plans.of(template)
             search = PostgresSearch(plan, take, many, limit, _offered(order), if_exists)
-        search.known = False
+        search.known, search.lasting = False, txn is None
         try:
-            while True:
-                found = await self.find(search, wait, limit, txn, session)
-                if txn is not None or await self._are_there(found):
-                    return found
+            return await self.find(search, wait, limit, txn, session)
         except asyncio.CancelledError:
             await self._undo_interrupted(search)
             raise
@@ -1191,7 +1189,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             except GiveWay:
                 search.skipped = True
                 return []
-            if found is not None:
+            if found is not None and (not search.lasting or await self._are_there(found)):
                 entries: list[Entry] = found
                 return entries
 
@@ -1643,9 +1641,15 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self.require_open()
         return await self.prepared()
 
+    async def prepared_ids(self) -> set[str]:
+        """The ids of the transactions that are prepared in any space of the database."""
+        rows = await self.reading(lambda link: self.run(link, statements.ALL_PREPARED))
+        return {read_prepared_name(row[0])[1] for row in rows}
+
     async def prepared(self) -> list[PostgresTransaction]:
         """The transactions that are prepared here, of all programs."""
-        rows = await self.reading(lambda link: self.run(link, statements.PREPARED))
+        with self.database.unlimited():
+            rows = await self.reading(lambda link: self.run(link, statements.PREPARED))
         ours = {
             one.name: one
             for one in list(self.handles)
@@ -1881,13 +1885,14 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             if isinstance(handle, PostgresSubscription):
                 await handle.keep_backlog()
         self._closed = True
-        for handle in list(self.handles):
-            if isinstance(handle, WaitingOperation):
-                handle.wake()
-            else:
-                await handle.end_with_space()
-        self.database.listener.forget(self.id)
-        await self.database.release()
+        async with AsyncExitStack() as ends:  # All of them, also if one is interrupted.
+            ends.push_async_callback(self.database.release)
+            ends.callback(self.database.listener.forget, self.id)
+            for handle in list(self.handles):
+                if isinstance(handle, WaitingOperation):
+                    handle.wake()
+                else:
+                    ends.push_async_callback(handle.end_with_space)
 
     def __dir__(self) -> list[str]:
         return names_of(SpaceLike, "agent", "host", "is_async", "space")

@@ -33,7 +33,9 @@ HAS_DECISION = "SELECT EXISTS (SELECT FROM tupelo.decisions WHERE txn = %(txn)s)
 FORGET_DECISION = (
     "DELETE FROM tupelo.decisions WHERE txn = %(txn)s AND participant = %(participant)s"
 )
-_PREPARED = "pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'tupelo:%%'"
+_PREPARED = (
+    "pg_prepared_xacts WHERE database = current_database() AND gid ~ '^tupelo:[0-9]+([+][0-9]+)*:'"
+)
 ALL_PREPARED = f"""
     SELECT gid, extract(epoch FROM prepared)::float8, owner::text FROM {_PREPARED} ORDER BY prepared
 """

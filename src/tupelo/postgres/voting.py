@@ -30,7 +30,7 @@ T = TypeVar("T")
 NAME_MAX = 199
 """The server's limit for the name of a prepared transaction, in bytes."""
 _HEX = re.compile(r"[0-9a-f]{32}")
-_SHORT = re.compile(r"~([\w-]{22})")
+_SHORT = re.compile(r"~([\w-]{22})", re.ASCII)
 
 
 class DatabaseSpace:
