@@ -33,7 +33,9 @@ from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.presence import SpacePresence
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.postgres.connect import open_space
-from tupelo.postgres.handles import PostgresMatchSet, PostgresSubscription, PostgresTransaction
+from tupelo.postgres.sessions import PostgresMatchSet
+from tupelo.postgres.subscriptions import PostgresSubscription
+from tupelo.postgres.transactions import PostgresTransaction
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.dual_api import run_sync
 

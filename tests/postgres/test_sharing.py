@@ -34,7 +34,7 @@ from tupelo.errors import (
 )
 from tupelo.postgres.connect import open_space
 from tupelo.postgres.driver import BlockingDatabase
-from tupelo.postgres.space import PostgresSpace
+from tupelo.postgres.searching import PostgresSearch
 from tupelo.postgres.statements import HELD, ROOM
 from tupelo.queue import JobQueue
 from tupelo.space.dual_api import run_sync
@@ -410,7 +410,10 @@ def test_a_commit_whose_answer_is_lost_in_a_restart_is_not_repeated(url, refused
     with tupelo.connect(url) as space:
         space.write(("job", 0))  # Its shape is known from now on.
         monkeypatch.setattr(BlockingDatabase, "run", losing)
-        monkeypatch.setattr("tupelo.postgres.space.WRITE_MAX", 2)  # so that it takes two statements
+        # So that it takes two statements.
+        monkeypatch.setattr(
+            "tupelo.postgres.writing.WRITE_MAX", 2
+        )  # so that it takes two statements
         space.write_all([("job", n) for n in range(1, 5)])
         assert lost
         assert space.read_all(("job", int)) == [("job", n) for n in range(5)]
@@ -793,13 +796,13 @@ def test_a_session_of_a_host_misses_nothing_because_another_entry_was_taken(url,
     async def go() -> None:
         async with await tupelo.aio.connect(url) as space, space.session() as session:
             await space.write_all([("a", 1), ("a", 2), ("a", 3)])
-            check = PostgresSpace._are_there
+            check = PostgresSearch._are_there
 
             async def check_late(self: Any, entries: list[Any]) -> bool:
                 await space.take(("a", 2), wait=0)
                 return await check(self, entries)
 
-            monkeypatch.setattr(PostgresSpace, "_are_there", check_late)
+            monkeypatch.setattr(PostgresSearch, "_are_there", check_late)
             fetch: Any = space.fetch  # type: ignore[attr-defined]
             asked = (("a", int), False, 0, True, None, None, None, False, session)
             assert [one.fields for one in await fetch(*asked)] == [("a", 1), ("a", 3)]
@@ -809,7 +812,7 @@ def test_a_session_of_a_host_misses_nothing_because_another_entry_was_taken(url,
                 raise asyncio.CancelledError
 
             await space.write(("a", 4))
-            monkeypatch.setattr(PostgresSpace, "_are_there", cancelled)
+            monkeypatch.setattr(PostgresSearch, "_are_there", cancelled)
             with pytest.raises(asyncio.CancelledError):
                 await fetch(*asked)
             monkeypatch.undo()

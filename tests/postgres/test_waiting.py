@@ -89,8 +89,8 @@ def test_a_process_that_has_the_id_of_one_that_is_gone_is_not_waited_for(url, li
     """As after a crash, or at a standby that has taken over."""
     with tupelo.connect(f"{url}&connect_timeout=5", reconnect=300) as space:
         old = link.info.backend_pid, 0.0
-        asked = run_sync(lambda: space.was_committed(old, ["no such"]))  # type: ignore[attr-defined]
-        assert asked is False
+        asked = run_sync(lambda: space.changed_by(1, old))  # type: ignore[attr-defined]
+        assert asked == []
 
 
 def test_a_match_in_hand_whose_lease_is_over_is_not_looked_for_all_the_time(url):

@@ -13,8 +13,8 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadTemplate, LogTrimmed
-from tupelo.postgres.handles import PostgresSubscription
 from tupelo.postgres.statements import NUMBERING
+from tupelo.postgres.subscriptions import PostgresSubscription
 from tupelo.space.subscription import template_key
 from tupelo.values.change import ENDINGS, Change
 from tupelo.values.codec import decode_entry

@@ -30,6 +30,12 @@ class SpaceOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     def bounded(self) -> bool:
         return self.entries is not None or self.size_bytes is not None
 
+    def fits(self, count: int, size: int) -> bool:
+        """Whether the space may have so many entries, of so many bytes together."""
+        return (self.entries is None or count <= self.entries) and (
+            self.size_bytes is None or size <= self.size_bytes
+        )
+
     def make_order(self) -> Order:
         if self.key is not None:
             return Key(self.key, reverse=self.reverse)

@@ -22,8 +22,8 @@ from tupelo.space.port import Spanning
 from tupelo.space.twophase import Vote
 
 if TYPE_CHECKING:
-    from tupelo.postgres.handles import PostgresTransaction
     from tupelo.postgres.space import PostgresSpace
+    from tupelo.postgres.transactions import PostgresTransaction
 
 T = TypeVar("T")
 

@@ -55,8 +55,8 @@ from tupelo.values.template_encoding import template_from_wire
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.hosts.serving import ClientServer
-    from tupelo.postgres.handles import PostgresTransaction
     from tupelo.postgres.space import PostgresSpace
+    from tupelo.postgres.transactions import PostgresTransaction
 
 logger = logging.getLogger("tupelo")
 

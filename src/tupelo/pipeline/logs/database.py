@@ -209,7 +209,7 @@ def _read(
             await space.run(link, _PLANS)
             return await work(space, link)
         finally:
-            await space.roll_back(link)
+            await space.database.roll_back(link)
 
     return run_sync(partial(space.reading, read))
 

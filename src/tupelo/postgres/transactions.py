@@ -1,248 +1,43 @@
-"""Handles of a space in a database: leases, transactions, sessions, match sets, subscriptions,
-reactions. Those without entries in hand are kept in this program, and end with it."""
+"""Transactions of a space: the database's, with what they have in hand, and their ends."""
 
 from __future__ import annotations
 
-import logging
-from collections import deque
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
-
-import msgspec
 
 from tupelo.errors import (
     CannotCommit,
     CannotReach,
     Deadlock,
     JournalFailed,
-    LeaseLost,
-    MatchSetInvalid,
     PeerLost,
-    Refused,
     SpaceClosed,
     SpaceFull,
     TransactionEnded,
     TransactionError,
     TupeloError,
-    UnknownType,
 )
 from tupelo.postgres.driver import quoted, sqlstate
+from tupelo.postgres.leases import LeasedHandle
 from tupelo.postgres.listening import channel_of
-from tupelo.postgres.statements import HELD, LOCK_DECISION, RECORD_DECISION
+from tupelo.postgres.statements import HELD, LOCK_DECISION, RECORD_DECISION, WAS_COMMITTED
 from tupelo.postgres.voting import prepared_name, read_prepared_name
-from tupelo.space.dual_api import DualHandle, dual_api, run_sync
-from tupelo.space.fetching import Fetching, FetchingSubscription
-from tupelo.space.matchset import Skipped
-from tupelo.space.protocol import (
-    MatchSetLike,
-    SessionLike,
-    SubscriptionLike,
-    TransactionLike,
-    names_of,
-)
-from tupelo.space.query import check_wait
-from tupelo.space.session import Seen
+from tupelo.postgres.writing import make_room
+from tupelo.space.dual_api import dual_api
+from tupelo.space.protocol import TransactionLike
 from tupelo.space.transaction import LEASE_RAN_OUT, PrepareVote, TransactionState
-from tupelo.values.change import Notice
-from tupelo.values.entry import About, Entry, check_about, note_about, require_known
-from tupelo.values.scope import Coverage, Scope
 
 if TYPE_CHECKING:
     from tupelo.postgres.listening import WaitingOperation
-    from tupelo.postgres.log import NoticeSequence
     from tupelo.postgres.prepared import Backend, Row
-    from tupelo.postgres.space import PostgresSearch, PostgresSpace
+    from tupelo.postgres.space import PostgresSpace
 
-logger = logging.getLogger("tupelo")
-
-PRUNE_AFTER = 1_024
-"""A session looks which of its entries are gone when it has seen so many."""
 SPACE_CLOSED = "its space was closed"
-LAPSED = {"expired", "cancelled", "evicted"}
-"""The changes by which an entry may leave a match set."""
 VOTE_SECONDS = 10
 """So long a vote waits for the writers of a space with a capacity."""
-
-
-# Leases
-
-
-class WrittenEntry(msgspec.Struct, gc=False):
-    """An entry that this program has written, for its lease."""
-
-    id: int
-    expires: float | None
-    txn: PostgresTransaction | None = None
-    n: int = 0
-
-
-class PostgresLandlord:
-    """Renews and cancels the leases of entries in the database, and of handles here."""
-
-    def __init__(self, space: PostgresSpace) -> None:
-        self._space = space
-
-    async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
-        space = self._space
-        space.require_open()
-        if isinstance(thing, WrittenEntry):
-            rows = await self._change_entry(thing, "renewed", space.sql.renew, lease=seconds)
-            thing.expires = rows[0][1]
-        else:
-            self._require(thing)
-            thing.expires = None if seconds is None else space.server_time() + seconds
-            thing.lease_renewed()
-
-    async def cancel_lease_async(self, thing: Any) -> None:
-        self._space.require_open()
-        if isinstance(thing, WrittenEntry):
-            await self._change_entry(thing, "cancelled", self._space.sql.delete, ids=[thing.id])
-        else:
-            self._require(thing)
-            await thing.cancelled()
-
-    async def _change_entry(
-        self, thing: WrittenEntry, kind: str, statement: str, **values: Any
-    ) -> list[Row]:
-        """Renew or cancel the lease of an entry, within the transaction that wrote it if that is
-        open. LeaseLost if the entry is gone; Refused while another transaction has it in hand."""
-        space = self._space
-        txn = thing.txn
-        while txn is not None and txn.state == "committed":
-            txn = txn.parent
-        if txn is not None and txn.state != "active":
-            txn = None
-        token = space.new_token()
-
-        async def change(link: Any) -> tuple[list[Row], Any]:
-            change = space.change(kind, token=token)
-            rows = await space.run(
-                link,
-                statement,
-                id=thing.id,
-                logs=txn is None,
-                tells=txn is None,
-                **values,
-                **change,
-            )
-            if rows and txn is not None and kind == "cancelled":
-                txn.took([(thing.id,)])
-            is_there = "SELECT FROM tupelo.entries WHERE id = %(id)s"
-            if not rows and txn is None and await space.run(link, is_there, id=thing.id):
-                raise Refused("a transaction has the entry in hand: try again when it has ended")
-            return rows, rows or None
-
-        if txn is None:
-            await space.tidy()
-        rows: list[Row] = await space.within(txn, change, True, token)
-        if not rows:
-            raise LeaseLost("the entry is gone: it was taken, cancelled or has expired")
-        return rows
-
-    @staticmethod
-    def _require(thing: Any) -> None:
-        try:
-            thing.require()
-        except TransactionEnded as ended:
-            raise LeaseLost(str(ended)) from None
-
-    async def refresh(self) -> None:
-        """Ask the server for its time."""
-        await self._space.reading(self._space.look_at_clock)
-
-    def renew_lease(self, thing: Any, seconds: float | None) -> None:
-        run_sync(partial(self.renew_lease_async, thing, seconds))
-
-    def cancel_lease(self, thing: Any) -> None:
-        run_sync(partial(self.cancel_lease_async, thing))
-
-    def now(self) -> float:
-        return self._space.server_time()
-
-
-class LeasedHandle(DualHandle):
-    """A leased resource of this program. It has ended when its lease has, even before anything
-    notices that."""
-
-    what: str
-    protocol: type
-
-    def __init__(self, space: PostgresSpace, seconds: float | None) -> None:
-        self.space = space
-        self.is_async = space.is_async
-        self.id = uuid4().hex
-        self.expires = None if seconds is None else space.server_time() + seconds
-        self.ended = False
-        self._cancel_alarm: Callable[[], None] | None = None
-        space.handles.add(self)
-        self.lease_renewed()
-
-    @property
-    def lease(self) -> Any:
-        """The lease, to renew or cancel."""
-        return self.space.lease_of(self)
-
-    @property
-    def ran_out(self) -> bool:
-        return self.expires is not None and self.expires <= self.space.server_time()
-
-    def require(self) -> None:
-        """Raise LeaseLost if it has ended."""
-        self.space.require_open()
-        if self.ended or self.ran_out:
-            raise LeaseLost(f"this {self.what} is over: it was closed or its lease ran out")
-
-    def lease_renewed(self) -> None:
-        """Set the alarm for the end of the lease."""
-        if self._cancel_alarm is not None:
-            self._cancel_alarm()
-            self._cancel_alarm = None
-        if self.expires is not None:
-            offset = self.space.server_time() - self.space.clock.now()
-            self._cancel_alarm = self.space.clock.call_at(self.expires - offset, self._on_alarm)
-
-    def _on_alarm(self) -> None:
-        if self.ran_out and not self.ended:
-            self.space.database.call_soon(self.expired)
-
-    async def expired(self) -> None:
-        """The lease has ended."""
-        self.finish()
-
-    async def cancelled(self) -> None:
-        """The lease was cancelled."""
-        self.finish()
-
-    async def end_with_space(self) -> None:
-        self.finish()
-
-    def finish(self) -> None:
-        self.ended = True
-        self.space.handles.discard(self)
-        if self._cancel_alarm is not None:
-            self._cancel_alarm()
-            self._cancel_alarm = None
-        self.space.database.listener.tell(self.space.id)
-
-    @dual_api
-    async def close(self) -> None:
-        """End it."""
-        self.finish()
-
-    async def leave(self, error: BaseException | None) -> None:
-        self.finish()
-
-    def __dir__(self) -> list[str]:
-        return names_of(self.protocol)
-
-    def __repr__(self) -> str:
-        return f"<a {self.what} of the space {self.space.name!r} at {self.space.database.where}>"
-
-
-# Transactions
 
 
 class PostgresTransaction(LeasedHandle):
@@ -301,7 +96,7 @@ class PostgresTransaction(LeasedHandle):
                 beside.require()
                 return cls(space, seconds, beside.link, None, beside)
         if parent is None:
-            link = await space.reading(cls._begin_on(space))
+            link = await space.database.patiently(partial(cls._begin_on, space), space.reconnect)
             return cls(space, seconds, link, None)
         async with parent.root._lock:
             await parent._require_last()
@@ -314,17 +109,14 @@ class PostgresTransaction(LeasedHandle):
         return txn
 
     @staticmethod
-    def _begin_on(space: PostgresSpace) -> Callable[[Any], Coroutine[Any, Any, Any]]:
-        async def begin(_: Any) -> Any:
-            link = await space.database.acquire()
-            try:
-                await space.database.run(link, "BEGIN")
-            except BaseException:
-                await space.database.close(link)
-                raise
-            return link
-
-        return begin
+    async def _begin_on(space: PostgresSpace) -> Any:
+        link = await space.database.acquire()
+        try:
+            await space.database.run(link, "BEGIN")
+        except BaseException:
+            await space.database.close(link)
+            raise
+        return link
 
     @classmethod
     def in_doubt(
@@ -343,7 +135,7 @@ class PostgresTransaction(LeasedHandle):
             return
         self._state, self.ended = "aborted", True
         self.space.handles.discard(self)
-        await self.space.roll_back(self.link)
+        await self.space.database.roll_back(self.link)
         await self.space.database.give_back(self.link)
 
     @property
@@ -487,16 +279,15 @@ class PostgresTransaction(LeasedHandle):
 
     async def _end_interrupted(self) -> None:
         """Undo it, unless the commit that was interrupted was done."""
-        space = self.space
-        await space.roll_back(self.link)
-        backend = self.backend if self.link.closed else None
+        database = self.space.database
+        await database.roll_back(self.link)
         try:
-            if await space.was_committed(backend, self._traces):
+            if await self._was_committed():
                 self._all_ended("committed", "")
-                await space.database.give_back(self.link)
+                await database.give_back(self.link)
                 return
-            if self.name and await space.is_prepared(self.name, backend):
-                await space.settle_prepared(self.name, False, self._xid)
+            if self.name and await self._is_prepared():
+                await self._settle_prepared(False)
         except TupeloError:
             await self._lose("its outcome is not known")
             raise
@@ -514,7 +305,7 @@ class PostgresTransaction(LeasedHandle):
                 if votes:  # A circle of votes in several databases is not seen by any of them.
                     await one.space.run(self.link, f"SET LOCAL lock_timeout = '{VOTE_SECONDS}s'")
                 try:
-                    await one.space.make_room(self.link, one, [])
+                    await make_room(one.space, self.link, one, [])
                 except SpaceFull as full:
                     raise CannotCommit(self.id, repr(one.space), str(full)) from full
         for one in self.group:
@@ -537,15 +328,29 @@ class PostgresTransaction(LeasedHandle):
         try:
             await space.database.run(self.link, f"{notify}COMMIT")
         except PeerLost:
-            if self._traces and not await space.was_committed(self.backend, self._traces):
+            await space.database.close(self.link)
+            if not await self._was_committed():
                 raise
         self._all_ended("committed", "")
         await space.database.give_back(self.link)
 
-    @property
-    def _traces(self) -> list[str]:
-        """The ids that its changes and decisions have if it is committed."""
-        return [*self._told, *(one.id for one in self.group if one.taken or one.written)]
+    async def _when_ended(self, statement: str, **values: Any) -> Any:
+        """Ask the server about it when it has no connection any more."""
+        space, backend = self.space, self.backend if self.link.closed else None
+
+        async def ask(link: Any) -> Any:
+            return (await space.run(link, statement, **values))[0][0]
+
+        return await space.database.when_ended(backend, ask, space.reconnect)
+
+    async def _was_committed(self) -> bool:
+        """Whether it has left changes in the log, or decisions."""
+        traces = [*self._told, *(one.id for one in self.group if one.taken or one.written)]
+        return bool(traces) and bool(await self._when_ended(WAS_COMMITTED, txns=traces))
+
+    async def _is_prepared(self) -> bool:
+        found = "SELECT EXISTS (SELECT FROM pg_prepared_xacts WHERE gid = %(name)s)"
+        return bool(await self._when_ended(found, name=self.name))
 
     def _all_ended(self, state: TransactionState, reason: str) -> None:
         for one in self.group:
@@ -613,7 +418,7 @@ class PostgresTransaction(LeasedHandle):
             if child._state == "active":
                 child._ended("aborted", reason)
         try:
-            await space.roll_back(self.link)
+            await space.database.roll_back(self.link)
         finally:  # Not before: who looks for what has ended waits for this.
             self._all_ended("aborted", reason)
             await space.database.give_back(self.link)
@@ -725,7 +530,8 @@ class PostgresTransaction(LeasedHandle):
         try:
             await space.database.run(self.link, f"PREPARE TRANSACTION {quoted(name)}")
         except PeerLost:
-            if not await space.is_prepared(name, self.backend):
+            await space.database.close(self.link)
+            if not await self._is_prepared():
                 raise
         except JournalFailed as error:
             if sqlstate(error) in ("55000", "53400"):
@@ -765,7 +571,7 @@ class PostgresTransaction(LeasedHandle):
                     return
                 raise TransactionEnded(self.id, self._state, self._reason)
             with space.database.unlimited():
-                done = await space.settle_prepared(self.name, commits, self._xid)
+                done = await self._settle_prepared(commits)
                 with suppress(TupeloError):  # They look now and then.
                     await self._notify()
             self._all_ended("committed" if done else "aborted", "")
@@ -775,6 +581,30 @@ class PostgresTransaction(LeasedHandle):
         if done is not commits:
             raise TransactionEnded(self.id, self._state, "it was settled by another program")
         self._look_again()
+
+    async def _settle_prepared(self, commits: bool) -> bool:
+        """Commit or roll back what is prepared; it may be done already. Returns the outcome. (The
+        server can be asked for that: what was prepared keeps its id after a crash.)"""
+        space, database = self.space, self.space.database
+        give_up = time.monotonic() + space.reconnect
+        statement = f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED {quoted(self.name)}"
+        while True:
+            try:
+                async with database.connection() as link:
+                    try:
+                        await database.run(link, statement)
+                    except JournalFailed as error:
+                        if sqlstate(error) == "55000":  # It is being settled.
+                            raise PeerLost(repr(space), "a commit", str(error)) from error
+                        if sqlstate(error) != "42704":
+                            raise
+                        asked = "SELECT pg_xact_status(%(xid)s::xid8) = 'committed'"
+                        return bool((await space.run(link, asked, xid=self._xid))[0][0])
+                return commits
+            except (PeerLost, CannotReach) as lost:
+                if time.monotonic() >= give_up:
+                    raise database.in_doubt("the end of a transaction") from lost
+            await database.pause(0.05)
 
     async def stage(self, txn_id: str) -> None:
         """Do everything but the commit, as the branch that decides. Until that, a lock tells others
@@ -833,323 +663,3 @@ class PostgresTransaction(LeasedHandle):
             raise TransactionEnded(self.id, self._state, self._reason)
         elif self._reason == SPACE_CLOSED:
             self.space.require_open()
-
-
-# Sessions, match sets
-
-
-class PostgresSession(LeasedHandle, SessionLike):
-    """A session, which remembers here what it has seen."""
-
-    what, protocol = "session", SessionLike
-
-    def __init__(
-        self, space: PostgresSpace, seconds: float | None, like: PostgresSession | None
-    ) -> None:
-        super().__init__(space, seconds)
-        self._seen: Seen = Seen() if like is None else like._seen.copy()
-        self._entries: dict[int, tuple[str, int]] = {} if like is None else dict(like._entries)
-        self._prune_at = PRUNE_AFTER
-        self._lock = space.database.new_lock()
-
-    @dual_api
-    async def _read(
-        self,
-        template: object,
-        wait: float | None,
-        many: bool,
-        limit: int | None,
-        scope: Scope | None,
-        coverage: Coverage | None,
-        about: list[About] | None = None,
-    ) -> Any:
-        check_about(about)
-        self.space.require_here(scope, coverage)
-        found = await self.space.find(self.search(template, many, limit), wait, limit, None, self)
-        note_about(found, about)
-        values = [entry.value for entry in found]
-        return values if many else values[0] if values else None
-
-    def search(self, template: object, many: bool, limit: int | None) -> PostgresSearch:
-        """The search of a read in this session."""
-        self.require()
-        return self.space.new_search(template, many, limit, self._seen, self.id)
-
-    def unsee(self, entries: list[Entry]) -> None:
-        """Forget entries that did not reach the reader."""
-        for entry in entries:
-            self._seen.discard_number(entry.origin, entry.n)
-            self._entries.pop(entry.arrival, None)
-        self.space.database.listener.tell(self.space.id)
-
-    async def look(self, search: PostgresSearch) -> list[Entry]:
-        """The matches that it has not seen, each for one caller."""
-        async with self._lock:
-            self.require()
-            if len(self._entries) > self._prune_at:
-                await self._prune()
-            found = await self.space.look(search, None)
-            for entry in found:  # From here on nothing keeps them from the caller.
-                self._seen.add(entry)
-                self._entries[entry.arrival] = entry.origin, entry.n
-            return found
-
-    async def _prune(self) -> None:
-        """Forget entries that are gone for good. Those that a transaction has taken are not."""
-
-        async def ask(link: Any) -> list[Row]:
-            statement = "SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])"
-            return await self.space.run(link, statement, ids=list(self._entries))
-
-        there = {row[0] for row in await self.space.reading(ask)}
-        for gone in self._entries.keys() - there:
-            self._seen.discard_number(*self._entries.pop(gone))
-        self._prune_at = max(PRUNE_AFTER, 2 * len(self._entries))
-
-    def clone(self, *, lease: float | None = None) -> Any:
-        """A new session that has seen the same entries."""
-        self.require()
-        return self.dual_call(self.space.open_session, lease, self)
-
-    @property
-    def seen(self) -> int:
-        """The number of remembered entries."""
-        return len(self._seen)
-
-
-class PostgresMatchSet(LeasedHandle, Fetching):
-    """The entries that matched, in order of arrival. Iterate (`async for` on the async API), or
-    call `next` until it returns None."""
-
-    what, protocol = "match set", MatchSetLike
-
-    def __init__(
-        self,
-        space: PostgresSpace,
-        entries: list[Entry],
-        txn: PostgresTransaction | None,
-        seconds: float | None,
-    ) -> None:
-        super().__init__(space, seconds)
-        self._left = deque(entries)
-        self._txn = txn
-        self._skipped: list[Skipped] = []
-        self._invalid = ""
-
-    @dual_api
-    async def next(self) -> Any:
-        """The next entry, or None at the end. MatchSetInvalid if one of its entries was taken."""
-        return await self.fetch_next()
-
-    async def fetch_next(self) -> Any:
-        entry = await self.next_entry(True)
-        return None if entry is None else entry.value
-
-    async def next_entry(self, known: bool) -> Entry | None:
-        """The next entry; with `known`, those of unknown classes are left out."""
-        self.space.require_open()
-        if not self._left and not self._invalid:
-            return None
-        if self._txn is not None and self._txn.state != "active":
-            self._invalid = self._invalid or "its transaction has ended"
-        if self.ended or self.ran_out:
-            self._invalid = self._invalid or "it was closed or its lease ran out"
-        if not self._invalid:
-            await self._look()
-        if self._invalid:
-            raise MatchSetInvalid(f"the match set is over: {self._invalid}")
-        while self._left:
-            entry = self._left.popleft()
-            try:
-                if known:
-                    require_known(entry)
-                return entry
-            except UnknownType as error:
-                self._skipped.append(Skipped((entry.origin, entry.n), str(error)))
-        return None
-
-    async def cancelled(self) -> None:
-        self._invalid = self._invalid or "its lease was cancelled"
-        self.finish()
-
-    async def _look(self) -> None:
-        """Which of the entries that are left are gone, and how."""
-        await self.space.tidy()
-        ids = [entry.arrival for entry in self._left]
-
-        async def ask(link: Any) -> tuple[list[Row], None]:
-            rows = await self.space.run(
-                link,
-                """
-                SELECT asked.id, (
-                    SELECT kind FROM tupelo.changes
-                    WHERE space = %(space)s AND entry = asked.id ORDER BY seq DESC LIMIT 1
-                )
-                FROM unnest(%(ids)s::bigint[]) AS asked (id)
-                LEFT JOIN tupelo.entries ON entries.id = asked.id
-                WHERE entries.id IS NULL
-                """,
-                ids=ids,
-            )
-            return rows, None
-
-        gone = dict(await self.space.within(self._txn, ask, False))
-        if not LAPSED.issuperset(gone.values()):  # A take in its own transaction is not logged yet.
-            self._invalid = "one of its entries was taken"
-            return
-        for entry in [one for one in self._left if one.arrival in gone]:
-            self._left.remove(entry)
-            reason = "it expired, was cancelled or was evicted"
-            self._skipped.append(Skipped((entry.origin, entry.n), reason))
-
-    @property
-    def skipped(self) -> list[Skipped]:
-        """The entries that were left out so far, with the reasons."""
-        return list(self._skipped)
-
-
-# Subscriptions, reactions
-
-
-class PostgresSubscription(LeasedHandle, FetchingSubscription):
-    """Notices in order, from the log of the space. Iterate (`async for` on the async API), or call
-    `get`. It ends with its lease, its space, or `close()`."""
-
-    what, protocol = "subscription", SubscriptionLike
-
-    def __init__(
-        self,
-        space: PostgresSpace,
-        event: NoticeSequence,
-        seconds: float | None,
-        handback: Any,
-        backlog_max: int,
-    ) -> None:
-        super().__init__(space, seconds)
-        self.event = event
-        self.backlog: deque[Notice] = deque()
-        self._handback = handback
-        self._backlog_max = backlog_max
-        self._missed = 0
-        self._error: Exception | None = None
-
-    @property
-    def event_id(self) -> int:
-        """Identifies the event; equal for subscriptions of this space object with equal
-        templates."""
-        return self.event.id
-
-    def add(self, kind: Any, entry: Entry, time: float) -> None:
-        """Add a notice of a change at this time, unless the lease had ended; if the backlog is
-        full, the oldest is dropped."""
-        if self.expires is not None and self.expires <= time:
-            return
-        if len(self.backlog) >= self._backlog_max:
-            self.backlog.popleft()
-            self._missed += 1
-        notice = Notice(self.event.id, self.event.sequence, kind, entry, self._handback)
-        self.backlog.append(notice)
-
-    @dual_api
-    async def get(self, *, wait: float | None = None) -> Notice | None:
-        """The next notice; None after `wait` seconds, or if the subscription has ended."""
-        check_wait(wait)
-        return await self.next(wait)
-
-    async def next(self, wait: float | None) -> Notice | None:
-        async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Notice | None]:
-            if not self.backlog and not self.ended:
-                await self.space.log.pull()
-            notice = self._next()
-            if notice is None and self._error is not None:
-                raise self._error
-            return notice is not None or self.ended or self.ran_out, notice
-
-        if self.ended:
-            return (await attempt(None))[1]
-        try:
-            found: Notice | None = (await self.space.until(attempt, wait, None, None))[1]
-        except SpaceClosed:
-            return self._next()
-        return found
-
-    def give_back(self, notices: list[Notice]) -> None:
-        """Return notices that did not reach the receiver."""
-        for notice in reversed(notices):
-            self.miss(notice.missed)
-            self.backlog.appendleft(msgspec.structs.replace(notice, missed=0))
-
-    def miss(self, count: int) -> None:
-        """The next notice tells that so many are missing."""
-        self._missed += count
-
-    def _next(self) -> Notice | None:
-        if not self.backlog:
-            return None
-        notice = self.backlog.popleft()
-        if self._missed:
-            notice = msgspec.structs.replace(notice, missed=self._missed)
-            self._missed = 0
-        return notice
-
-    async def fetch_next(self) -> Notice | None:
-        return await self.next(None)
-
-    def fail(self, error: Exception) -> None:
-        """End it with an error."""
-        self._error = self._error or error
-        self.finish()
-
-    @property
-    def sequence(self) -> int:
-        """The sequence number of the last notice for this event."""
-        self._refresh_if_blocking()
-        return self.event.sequence
-
-    @property
-    def active(self) -> bool:
-        """Whether more notices can come than those in the backlog."""
-        self._refresh_if_blocking()
-        return not (self.ended or self.ran_out)
-
-    @property
-    def error(self) -> Exception | None:
-        """The error that ended the subscription, if any."""
-        self._refresh_if_blocking()
-        return self._error
-
-    def _refresh_if_blocking(self) -> None:
-        if not self.is_async:
-            run_sync(self._refresh)
-
-    @dual_api
-    async def refresh(self) -> None:
-        """Read the log up to now."""
-        await self._refresh()
-
-    async def _refresh(self) -> None:
-        if not self.ended:
-            with suppress(SpaceClosed, PeerLost):
-                await self.space.log.pull()
-
-    async def keep_backlog(self) -> None:
-        """Get the notices up to now, before it ends."""
-        with suppress(TupeloError):
-            await self.space.log.pull()
-
-    def finish(self) -> None:
-        self.space.log.forget(self)
-        super().finish()
-
-    @dual_api
-    async def close(self) -> None:
-        """End the subscription; notices that have come can still be fetched."""
-        await self.leave(None)
-
-    async def leave(self, error: BaseException | None) -> None:
-        if not self.ended:
-            await self.keep_backlog()
-            self.finish()
-
-    async def expired(self) -> None:
-        await self.leave(None)
