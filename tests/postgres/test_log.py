@@ -99,7 +99,7 @@ def test_programs_that_write_little_trim_the_log_too(url, monkeypatch):
 
 def test_a_reaction_that_falls_behind_misses_nothing(monkeypatch):
     """Notices beyond its backlog are dropped: it looks at the entries that are there."""
-    monkeypatch.setattr("tupelo.postgres.space.REACTION_BACKLOG_MAX", 3)
+    monkeypatch.setattr("tupelo.postgres.log.REACTION_BACKLOG_MAX", 3)
     reacted: list[int] = []
     with tupelo.connect(space_url(f"behind {uuid4()}")) as space:
         space.react(("a", int), lambda entry, step: reacted.append(entry[1]))

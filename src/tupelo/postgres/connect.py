@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from tupelo.errors import BadArgument
 from tupelo.postgres.driver import Database, where_of
-from tupelo.postgres.options import SpaceOptions, options_of
-from tupelo.postgres.space import PostgresSpace, check_name, check_text
+from tupelo.postgres.options import SpaceOptions, check_name, check_text, options_of
+from tupelo.postgres.space import PostgresSpace
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
 from tupelo.space.order import Order

@@ -46,10 +46,11 @@ OUTCOME_SECONDS = 5.0
 
 
 class SpaceState(msgspec.Struct):
-    """What a look tells beside its matches: the number of shapes in the space, whether entries
-    must expire or appear, and whether transactions of others have entries in hand."""
+    """What a look tells beside its matches: the number of shapes in the space (None if that is
+    gone), whether entries must expire or appear, and whether transactions of others have entries
+    in hand."""
 
-    shapes: int
+    shapes: int | None
     late: bool
     held: bool
 
@@ -102,7 +103,7 @@ class PostgresSearch:
 
     def bind(self) -> Targets:
         """What the template asks of the shapes that are known now."""
-        return self.plan.targets(self.space.shapes)
+        return self.plan.targets(self.space.shapes.known)
 
     # Waiting
 
@@ -236,7 +237,7 @@ class PostgresSearch:
                 break
             if other.takes:
                 return False
-        shape = self.space.shapes[group.shapes[0] - 1]
+        shape = self.space.shapes.known[group.shapes[0] - 1]
         return shape.flat and (shape.kind is None or is_at_hand(shape.kind))
 
     async def _take_directly(self) -> list[Entry] | None:
@@ -259,7 +260,7 @@ class PostgresSearch:
             async def ask(link: Any) -> Row:
                 found = await space.run(link, space.sql.missed(group), tells=tells, **wanted)
                 if not found[0][0]:
-                    await space.load_shapes(link)
+                    await space.refresh(link)
                 return found[0]
 
             is_fresh, self.skipped = await space.reading(ask)
@@ -331,8 +332,8 @@ class PostgresSearch:
     async def _is_stale(self, link: Any, state: SpaceState) -> bool:
         """Whether to look again: there are new shapes, or entries that had to expire or appear.
         Those that a transaction has in hand stay late."""
-        if state.shapes > self.targets.known:
-            await self.space.load_shapes(link)
+        if state.shapes is None or state.shapes > self.targets.known:
+            await self.space.refresh(link)
             return True
         if state.late and not self.tidied:
             self.tidied = True
@@ -378,7 +379,7 @@ class PostgresSearch:
         key, groups = by_field(self.order), self.targets.groups
         if key is None or self.limit is None or self.limit > BATCH:
             return None
-        shapes = [[self.space.shapes[n - 1] for n in group.shapes] for group in groups]
+        shapes = [[self.space.shapes.known[n - 1] for n in group.shapes] for group in groups]
         places = [{key.position_in(shape) for shape in group} for group in shapes]
         found = [place.pop() for place in places if len(place) == 1]
         if len(found) < len(places) or None in found:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -35,20 +34,18 @@ from tupelo.postgres.log import LogReader
 from tupelo.postgres.matching import (
     TemplatePlanCache,
     keys_of,
-    read_signature,
-    signature_of,
 )
-from tupelo.postgres.options import SpaceOptions
+from tupelo.postgres.options import SpaceOptions, check_name, check_text
 from tupelo.postgres.prepared import Backend, Row
-from tupelo.postgres.searching import LAST, PostgresSearch, entry_of, glance
+from tupelo.postgres.searching import LAST, PostgresSearch, entry_of
 from tupelo.postgres.sessions import PostgresMatchSet, PostgresSession
+from tupelo.postgres.shapes import ShapeTable
 from tupelo.postgres.subscriptions import PostgresSubscription
-from tupelo.postgres.transactions import PostgresTransaction
+from tupelo.postgres.transactions import PostgresTransaction, in_hand
 from tupelo.postgres.voting import DatabaseCapable, DatabaseSpace, read_prepared_name
 from tupelo.postgres.writing import PostgresWrite
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.dual_api import DualHandle, dual_api
-from tupelo.space.fetching import FetchingReaction
 from tupelo.space.order import Fifo, Order
 from tupelo.space.port import Transactional, check_entries
 from tupelo.space.protocol import SpaceLike, names_of, takes_longer, takes_longer_to_write
@@ -66,7 +63,6 @@ from tupelo.values.entry import (
     About,
     Entry,
     FrozenEntry,
-    Shape,
     check_about,
     freeze,
     note_about,
@@ -83,10 +79,6 @@ logger = logging.getLogger("tupelo")
 
 PostgresTxn = PostgresTransaction | Transactional | None
 
-REACTION_BACKLOG_MAX = 10_000
-"""So many notices wait for a reaction at most."""
-NAME_BYTES_MAX = 2_000
-"""The index of the names of spaces takes longer ones only by chance."""
 TRIM_MIN = 1_000
 """After so many writes of this program, or a quarter of what the log keeps, the log is trimmed."""
 
@@ -111,12 +103,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self.id = 0
         self._channel = ""
         self.options = SpaceOptions()
-        self.shapes: list[Shape] = []  # replaced, never changed: searches hold it
+        self.shapes = ShapeTable(self)
         self.tells_removals = False  # whether those who wait are told that an entry left
-        self._shapes_lock = threading.Lock()
         self.reconnect = 30.0
         self.order: Order = Fifo()
-        self._numbers: dict[Shape, int] = {}
         self._name = name
         self._agent = agent or uuid4().hex
         self.label = label
@@ -172,7 +162,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             if options is not None and options != space.options:
                 raise BadArgument("options", f"those that the space has: {space.options}", options)
             space.order = space.options.make_order()
-            await space.load_shapes(link)
+            await space.refresh(link)
             await space.look_at_clock(link)
             if space.options.log_keep is not None:
                 # Programs that end after a few writes must not leave the trim to each other.
@@ -218,17 +208,14 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             raise
 
     async def _describe(self) -> dict[str, Any]:
-        async def describe(link: Any) -> dict[str, Any]:
-            ((version, now),) = await self.run(link, f"SELECT version(), {self.sql.now}")
-            prepared = await self.run(link, statements.ALL_PREPARED)
-            return {
-                "name": self.database.where,
-                "version": version,
-                "now": now,
-                "prepared": [{"name": row[0], "since": row[1], "user": row[2]} for row in prepared],
-            }
-
-        return await self.reading(describe)
+        ((version, now),) = await self.execute(f"SELECT version(), {self.sql.now}")
+        prepared = await self.execute(statements.ALL_PREPARED)
+        return {
+            "name": self.database.where,
+            "version": version,
+            "now": now,
+            "prepared": [{"name": row[0], "since": row[1], "user": row[2]} for row in prepared],
+        }
 
     # Statements
 
@@ -277,6 +264,10 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
         self.require_open()
         return await self.database.patiently(once, self.reconnect)
+
+    async def execute(self, statement: str, **values: Any) -> list[Row]:
+        """Execute one statement that may be executed twice; it is after a lost connection."""
+        return await self.reading(partial(self.run, statement=statement, **values))
 
     async def atomic(
         self,
@@ -376,50 +367,16 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         txn.require()
         return txn
 
-    # Shapes, time
+    # What the server knows of it
 
-    async def load_shapes(self, link: Any) -> None:
-        rows = await self.run(
-            link,
-            "SELECT number, signature FROM tupelo.shapes "
-            "WHERE space = %(space)s AND number > %(known)s ORDER BY number",
-            known=len(self.shapes),
-        )
-        removals = "SELECT removals FROM tupelo.spaces WHERE id = %(space)s"
-        ((self.tells_removals,),) = await self.run(link, removals)
-        found = [(number, read_signature(signature)) for number, signature in rows]
-        with self._shapes_lock:
-            for number, shape in found:
-                if number == len(self.shapes) + 1:  # Another operation may have loaded it.
-                    self.shapes = [*self.shapes, shape]
-                    self._numbers[shape] = number
-
-    async def _register(self, shape: Shape) -> int:
-        """The number of a new shape. It has its own transaction: an entry is never visible before
-        its shape."""
-
-        async def register(link: Any) -> tuple[None, str]:
-            await self.run(link, "SELECT FROM tupelo.spaces WHERE id = %(space)s FOR NO KEY UPDATE")
-            rows = await self.run(
-                link,
-                """
-                WITH new AS (
-                    INSERT INTO tupelo.shapes (space, number, signature)
-                    SELECT id, shapes + 1, %(signature)s FROM tupelo.spaces WHERE id = %(space)s
-                    ON CONFLICT DO NOTHING RETURNING number
-                ), counted AS (
-                    UPDATE tupelo.spaces SET shapes = shapes + 1
-                    WHERE id = %(space)s AND EXISTS (SELECT FROM new)
-                )
-                SELECT pg_current_xact_id()::text
-                """,
-                signature=signature_of(shape),
-            )
-            return None, rows[0][0]
-
-        await self.atomic(register)
-        await self.reading(self.load_shapes)  # Only what is committed keeps its number.
-        return self._numbers[shape]
+    async def refresh(self, link: Any) -> None:
+        """Get what other programs have changed: new shapes, and whether removals are told.
+        UnknownSpace if the space is gone, or this user may not use it any more."""
+        await self.shapes.load(link)
+        rows = await self.run(link, "SELECT removals FROM tupelo.spaces WHERE id = %(space)s")
+        if not rows:
+            raise UnknownSpace(self._name, where=f"in the database {self.database.where}")
+        ((self.tells_removals,),) = rows
 
     async def look_at_clock(self, link: Any) -> None:
         rows = await self.run(link, f"SELECT {self.sql.now}")
@@ -504,7 +461,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             return []
         rows = []
         for (shape, fields), lease in zip(items, leases, strict=True):
-            number = self._numbers.get(shape) or await self._register(shape)
+            number = self.shapes.numbers.get(shape) or await self.shapes.register(shape)
             body = encode_entry(shape, fields)
             leased = None if lease == ANY_LEASE else lease
             rows.append((number, keys_of(fields), body, next(self._next_n), leased))
@@ -612,6 +569,13 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         reserved = await search.find_by(look, wait)
         return reserved
 
+    async def remove(
+        self, link: Any, ids: list[int], kind: str, token: int | None = None, tells: bool = True
+    ) -> list[Row]:
+        """Remove entries that nobody has in hand, with this change in the log."""
+        change = self.change(kind, token=token)
+        return await self.run(link, self.sql.delete, ids=ids, logs=True, tells=tells, **change)
+
     async def settle(self, rows: list[Row]) -> int:
         """Remove entries whose taker has them, after their transaction was lost and gave them back.
         Returns how many were still there."""
@@ -619,10 +583,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         token = self.new_token()
 
         async def remove(link: Any) -> tuple[int, Any]:
-            ids = [row[0] for row in rows]
-            change = self.change("taken", token=token)
-            gone = await self.run(link, self.sql.delete, ids=ids, logs=True, tells=True, **change)
-            return len(gone), True if gone else None
+            gone = await self.remove(link, [row[0] for row in rows], "taken", token)
+            return len(gone), gone or None
 
         return await self.atomic(remove, token, even_closed=True)
 
@@ -639,7 +601,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                     link,
                     self.sql.put_back,
                     id=id_,
-                    shape=self._numbers[shape],
+                    shape=self.shapes.numbers[shape],
                     arrival=arrival,
                     keys=keys_of(fields),
                     body=body,
@@ -657,26 +619,19 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     async def existing(self, ids: list[int]) -> set[int]:
         """Those of these entries that are there, taken by a transaction or not."""
 
-        async def look(link: Any) -> list[Row]:
-            statement = "SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])"
-            return await self.run(link, statement, ids=ids)
-
-        return {row[0] for row in await self.reading(look)}
+        there = "SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])"
+        return {row[0] for row in await self.execute(there, ids=ids)}
 
     async def written_entry(self, n: int, id_: int) -> WrittenEntry:
         """An entry that this agent has written. LeaseLost if it is gone."""
 
-        async def look(link: Any) -> list[Row]:
-            return await self.run(
-                link,
-                "SELECT expires FROM tupelo.entries WHERE id = %(id)s AND space = %(space)s "
-                "AND origin = %(agent)s AND n = %(n)s",
-                id=id_,
-                agent=self._agent,
-                n=n,
-            )
-
-        rows = await self.reading(look)
+        rows = await self.execute(
+            "SELECT expires FROM tupelo.entries WHERE id = %(id)s AND space = %(space)s "
+            "AND origin = %(agent)s AND n = %(n)s",
+            id=id_,
+            agent=self._agent,
+            n=n,
+        )
         if not rows:
             raise LeaseLost("the entry is gone: it was taken, cancelled or has expired")
         return WrittenEntry(id_, rows[0][0], n=n)
@@ -744,13 +699,13 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
 
     async def prepared_ids(self) -> set[str]:
         """The ids of the transactions that are prepared in any space of the database."""
-        rows = await self.reading(lambda link: self.run(link, statements.ALL_PREPARED))
+        rows = await self.execute(statements.ALL_PREPARED)
         return {read_prepared_name(row[0])[1] for row in rows}
 
     async def prepared(self) -> list[PostgresTransaction]:
         """The transactions that are prepared here, of all programs."""
         with self.database.unlimited():
-            rows = await self.reading(lambda link: self.run(link, statements.PREPARED))
+            rows = await self.execute(statements.PREPARED)
         ours = {one.name: one for one in self.transactions() if one.state == "prepared"}
         return [
             ours.get(name)
@@ -780,28 +735,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     @dual_api
     async def in_hand(self, template: object = ANY) -> list[InHand]:
         self.require_open()
-        wanted, found, ours = as_template(template), [], set()
-        for one in self.transactions():
-            if one.is_root:
-                ours.add(one.id)
-                taken = [entry_of(row, known=False) for row in one.taken.values()]
-                count = sum(wanted.admits(entry.shape, entry.fields) for entry in taken)
-                if count:
-                    found.append(InHand(self._agent, self.label, count, one.id))
-        counts: Counter[tuple[str, str, str]] = Counter()
-        for row in await self.reading(self._claimed):
-            entry = entry_of(row, known=False)
-            txn, agent, label = row[11:]
-            if txn not in ours and wanted.admits(entry.shape, entry.fields):
-                counts[agent, label, txn] += 1
-        return found + [InHand(agent, label, n, txn) for (agent, label, txn), n in counts.items()]
-
-    async def _claimed(self, link: Any) -> list[Row]:
-        """The entries that transactions of all programs have, with these; those of programs that
-        are gone are free."""
-        rows = await self.run(link, self.sql.claimed)
-        free = {row[0] for row in await glance(self, link, [row[0] for row in rows])}
-        return [row for row in rows if row[0] not in free]
+        return await in_hand(self, template)
 
     @dual_api
     async def delayed(
@@ -827,14 +761,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             first = found[:limit]
             if not cancel:
                 return (len(found), [(at, entry) for at, _, entry in first]), None
-            gone = await self.run(
-                link,
-                self.sql.delete,
-                ids=[id_ for _, id_, _ in first],
-                logs=True,
-                tells=True,
-                **self.change("cancelled", token=token),
-            )
+            gone = await self.remove(link, [id_ for _, id_, _ in first], "cancelled", token)
             return (len(gone), []), True
 
         answer: tuple[int, list[tuple[float, Entry]]]
@@ -876,22 +803,8 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
             raise BadArgument("txn", "None: notices come from the log of committed changes", txn)
         what = (template, available, returned, removed)
         return self.dual_call(
-            self._open_subscription, what, callback, seconds, handback, backlog_max
+            self.log.open_subscription, what, seconds, handback, backlog_max, callback
         )
-
-    async def _open_subscription(
-        self,
-        what: tuple[object, bool, bool, bool],
-        callback: Callable[[Notice], object] | None,
-        lease: float | None,
-        handback: Any,
-        backlog_max: int,
-    ) -> PostgresSubscription:
-        subscription = await self.log.subscribed(what, lease, handback, backlog_max)
-        if callback is not None:
-            function = callback
-            self.database.start(lambda: subscription.call(function), "tupelo-notices")
-        return subscription
 
     def _react(
         self,
@@ -903,22 +816,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     ) -> Any:
         self.require_function("function", function, "an entry and a step")
         self.require_here(scope)
-        return self.dual_call(self._open_reaction, template, function, bool(once), bool(existing))
-
-    async def _open_reaction(
-        self, template: object, function: Any, once: bool, existing: bool
-    ) -> FetchingReaction:
-        what = (template, False, True, False)
-        subscription = await self.log.subscribed(what, None, None, REACTION_BACKLOG_MAX)
-
-        async def read_matches() -> list[Entry]:
-            return await PostgresSearch(self, template, order=Fifo()).look()
-
-        entries = await read_matches() if existing else []
-        where = self.database.where
-        reaction = FetchingReaction(self, where, subscription, read_matches, function, once)
-        self.database.start(lambda: reaction.run(entries), "tupelo-reaction")
-        return reaction
+        return self.dual_call(self.log.react, template, function, bool(once), bool(existing))
 
     # The log, closing
 
@@ -964,25 +862,3 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     def __repr__(self) -> str:
         door = "aio." if self.is_async else ""
         return f"{door}PostgresSpace({self._name!r}, {self.database.where!r})"
-
-
-def check_name(name: object) -> str:
-    """The name of a space."""
-    if not isinstance(name, str) or not name:
-        raise BadArgument("name", "the name of a space", name)
-    check_text("name", "the name of a space", name)
-    if len(name.encode()) > NAME_BYTES_MAX:
-        found = f"{name[:20]!r}… of {len(name.encode())} bytes"
-        raise BadArgument("name", f"the name of a space, of at most {NAME_BYTES_MAX} bytes", found)
-    return name
-
-
-def check_text(argument: str, what: str, text: str) -> str:
-    """PostgreSQL keeps no text with the character 0, nor half a character."""
-    if "\0" in text:
-        raise BadArgument(argument, f"{what}, without the character 0", text)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise BadArgument(argument, "valid Unicode", text) from None
-    return text

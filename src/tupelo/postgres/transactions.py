@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -23,12 +24,15 @@ from tupelo.errors import (
 from tupelo.postgres.driver import quoted, sqlstate
 from tupelo.postgres.leases import LeasedHandle
 from tupelo.postgres.listening import channel_of
+from tupelo.postgres.searching import entry_of, glance
 from tupelo.postgres.statements import HELD, LOCK_DECISION, RECORD_DECISION, WAS_COMMITTED
 from tupelo.postgres.voting import prepared_name, read_prepared_name
 from tupelo.postgres.writing import make_room
 from tupelo.space.dual_api import dual_api
 from tupelo.space.protocol import TransactionLike
 from tupelo.space.transaction import LEASE_RAN_OUT, PrepareVote, TransactionState
+from tupelo.values.holder import InHand
+from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.postgres.listening import WaitingOperation
@@ -663,3 +667,29 @@ class PostgresTransaction(LeasedHandle):
             raise TransactionEnded(self.id, self._state, self._reason)
         elif self._reason == SPACE_CLOSED:
             self.space.require_open()
+
+
+async def in_hand(space: PostgresSpace, template: object) -> list[InHand]:
+    """What the transactions of all programs have taken: those of this one know it themselves."""
+    wanted, found, ours = as_template(template), [], set()
+    for one in space.transactions():
+        if one.is_root:
+            ours.add(one.id)
+            taken = [entry_of(row, known=False) for row in one.taken.values()]
+            count = sum(wanted.admits(entry.shape, entry.fields) for entry in taken)
+            if count:
+                found.append(InHand(space.agent, space.label, count, one.id))
+
+    async def claimed(link: Any) -> list[Row]:
+        rows = await space.run(link, space.sql.claimed)
+        # Those of programs that are gone are free.
+        free = {row[0] for row in await glance(space, link, [row[0] for row in rows])}
+        return [row for row in rows if row[0] not in free]
+
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for row in await space.reading(claimed):
+        entry = entry_of(row, known=False)
+        txn, agent, label = row[11:]
+        if txn not in ours and wanted.admits(entry.shape, entry.fields):
+            counts[agent, label, txn] += 1
+    return found + [InHand(agent, label, n, txn) for (agent, label, txn), n in counts.items()]

@@ -81,7 +81,7 @@ async def until(
                     return done, result
             # The state first: who commits a prepared transaction by hand tells nobody. Who has
             # given way to another does not look before that one.
-            state = await space.reading(partial(_state, space))
+            (state,) = await space.execute(space.sql.state)
             gave_way = waiter.due > 0 or (woken and search is not None and search.skipped)
             if not gave_way or is_over():
                 done, result = await attempt(waiter)
@@ -103,10 +103,6 @@ async def until(
         space.handles.discard(waiter)
         if txn is not None:
             txn.waiters.discard(waiter)
-
-
-async def _state(space: PostgresSpace, link: Any) -> Row:
-    return (await space.run(link, space.sql.state))[0]
 
 
 def _next_look(space: PostgresSpace, state: Row, search: PostgresSearch | None) -> float | None:

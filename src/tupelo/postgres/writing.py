@@ -142,9 +142,7 @@ async def make_room(
     if not fits(count, size):
         coming = len(bodies) if bodies or txn is None else len(txn.written)
         raise _full(space, coming, not fits(len(bodies), sum(map(len, bodies))))
-    tells = txn is None  # otherwise at the commit
-    evicted = space.change("evicted")
-    await space.run(link, space.sql.delete, ids=victims, logs=True, tells=tells, **evicted)
+    await space.remove(link, victims, "evicted", tells=txn is None)  # otherwise at the commit
 
 
 def _full(space: PostgresSpace, coming: int, hopeless: bool = False) -> SpaceFull:
