@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import tupelo
+from tests.conftest import until_true
 from tests.kinds import database_url, space_url
 from tupelo import aio
 from tupelo.errors import TransactionEnded
@@ -233,3 +234,24 @@ def test_a_nested_transaction_whose_begin_is_interrupted_does_not_harm_the_outer
                 interrupt(0)
                 clock.advance(2)
             assert space.take(("a", n)) == ("a", n)
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_an_end_of_a_nested_transaction_that_is_interrupted_undoes_all(
+    url, interrupt, end, is_done
+):
+    with tupelo.connect(url) as space:
+        space.write_all([("a", 1), ("a", 2)])
+        txn = space.transaction()
+        space.take(("a", 1), txn=txn)
+        nested = txn.transaction()
+        space.take(("a", 2), txn=nested)
+        interrupt(1, is_done)
+        with pytest.raises(Interrupt):
+            getattr(nested, end)()
+        interrupt(0)
+        with pytest.raises(TransactionEnded, match="interrupted"):
+            txn.commit()
+        until_true(lambda: space.count() == 2)
+        assert [change.kind for change in space.changes()] == ["written"] * 2

@@ -76,9 +76,7 @@ class PostgresTransaction(LeasedHandle):
         self.read: set[int] = set()
         self._before: Any = None
         self._holds = False
-        self._saved = (
-            False  # Of the first of the group: whether there is a savepoint to go back to.
-        )
+        self._saved = False  # Of the first of the group: whether `run` has left a savepoint.
         above = parent or beside
         self._lock: Any = space.database.new_lock() if above is None else above.root._lock
         self._state: TransactionState = "active"
@@ -173,14 +171,17 @@ class PostgresTransaction(LeasedHandle):
             ran_out = self._state == "active" and self.ran_out
             raise TransactionEnded(self.id, state, LEASE_RAN_OUT if ran_out else self._reason)
 
-    def _require_innermost(self) -> None:
-        open_ones = [child for child in self.children if child._state == "active"]
-        if open_ones:
-            names = ", ".join(child.id for child in open_ones)
-            raise TransactionError(
-                f"the nested transaction {names} is open: end it first, since a database has one "
-                "transaction for all of them"
-            )
+    async def _require_last(self) -> None:
+        """Raise an error unless it is open and has no open nested transaction."""
+        self.require()
+        for child in self.children:
+            if child._state == "active" and child.ran_out:
+                await child._undo(LEASE_RAN_OUT)
+            if child._state == "active":
+                raise TransactionError(
+                    f"the nested transaction {child.id} is open: end it first, since a database "
+                    "has one transaction for all of them"
+                )
 
     async def run(self, body: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         """Run statements in the transaction; if they fail, they are undone and it goes on."""
@@ -207,11 +208,6 @@ class PostgresTransaction(LeasedHandle):
             except Deadlock as deadlock:
                 raise Deadlock(self.id, deadlock.waits_for) from deadlock.__cause__
             return value
-
-    async def _end_expired_children(self) -> None:
-        for child in self.children:
-            if child._state == "active" and child.ran_out:
-                await child._undo(LEASE_RAN_OUT)
 
     async def hold(self, link: Any) -> None:
         """Tell others that this transaction has entries in hand."""
@@ -247,19 +243,12 @@ class PostgresTransaction(LeasedHandle):
         async with self._lock:
             await self._require_last()
             if self.parent is not None:
-                await self.space.database.run(self.link, f"RELEASE nested{self.depth}")
-                self.root.group[0]._saved = False
+                await self._end_nested("RELEASE")
                 self._ended("committed", "")
-                self._tell_waiters(self.parent.waiters)
+                self.parent.wake_waiters()
                 return
             await self._ending(self._commit_root)
         self._look_again()
-
-    async def _require_last(self) -> None:
-        """Raise an error unless it is open and has no open nested transactions."""
-        self.require()
-        await self._end_expired_children()
-        self._require_innermost()
 
     async def _ending(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the statements of its end; if they fail or are interrupted, nothing must stay in
@@ -410,13 +399,13 @@ class PostgresTransaction(LeasedHandle):
             root.written, root.taken, root.read = self._before
             self._ended("aborted", reason)
             with suppress(PeerLost):
-                root.group[0]._saved = False
-                await space.database.run(self.link, f"ROLLBACK TO nested{self.depth}")
+                await self._end_nested("ROLLBACK TO")
             if not (root.written or root.taken or root.read):
                 root._holds = False
             if taken:
-                await self._unclaim(list(taken))
-                await self._release([])
+                unclaim = space.sql.unclaim
+                await self._beside(unclaim, ids=list(taken), txn=root.id)
+                space.database.listener.tell(space.id)
             return
         for child in (child for one in self.group for child in one.children):
             if child._state == "active":
@@ -429,39 +418,41 @@ class PostgresTransaction(LeasedHandle):
         for one in self.group:
             await one._release(list(one.taken))
 
+    async def _end_nested(self, how: str) -> None:
+        """End the savepoint. If that is interrupted, nobody knows what is left for the outer
+        transactions, so they end, too."""
+        self.root.group[0]._saved = False
+        try:
+            await self.space.database.run(self.link, f"{how} nested{self.depth}")
+        except BaseException:
+            await self._lose("the end of a nested transaction was interrupted")
+            raise
+
+    async def _beside(self, statement: str, **values: Any) -> list[Row]:
+        """Execute a statement on another connection. Without one it is left out: the server has
+        done all that matters."""
+        with suppress(PeerLost, CannotReach):
+            async with self.space.database.connection() as link:
+                return await self.space.run(link, statement, **values)
+        return []
+
     async def claim(self, rows: list[Row]) -> list[Row]:
         """Tell others who has these entries, before their taker gets them, and count the takers
         that were lost with them."""
         space, root = self.space, self.root
+        ids = [row[0] for row in rows if row[0] not in root.written]
         change = space.change("taken", root.id)
-        losses: dict[int, int] = {}
-        with suppress(PeerLost, CannotReach):  # It is not counted then.
-            async with space.database.connection() as link:
-                ids = [row[0] for row in rows if row[0] not in root.written]
-                if ids:
-                    found = await space.run(link, space.sql.claim, ids=ids, **change)
-                    losses = {id_: lost for id_, lost in found if lost}
+        found: Any = await self._beside(space.sql.claim, ids=ids, **change) if ids else []
+        losses: dict[int, int] = dict(found)
         return [(*row[:8], row[8] + losses.get(row[0], 0), *row[9:]) for row in rows]
-
-    async def _unclaim(self, ids: list[int]) -> None:
-        space = self.space
-        with suppress(PeerLost, CannotReach):
-            async with space.database.connection() as link:
-                await space.run(link, space.sql.unclaim, ids=ids, txn=self.root.id)
 
     async def _release(self, taken: list[int]) -> None:
         """Count that these entries came back, and tell those who wait."""
         space = self.space
-
-        async def release(link: Any) -> None:
-            change = space.change("released", self.id)
-            await space.run(link, space.sql.released, ids=taken, **change)
-            await space.run(link, "SELECT pg_notify(%(channel)s, '')")
-
         if taken or self.written or self.read:
-            with suppress(TupeloError):  # The server has given them back all the same.
-                async with space.database.connection() as link:
-                    await release(link)
+            change = space.change("released", self.id)
+            with suppress(TupeloError):
+                await self._beside(space.sql.released, ids=taken, **change)
         space.database.listener.tell(space.id)
 
     async def _lose(self, reason: str) -> None:
@@ -473,12 +464,12 @@ class PostgresTransaction(LeasedHandle):
 
     def _ended(self, state: TransactionState, reason: str) -> None:
         self._state, self._reason = state, reason
-        self._tell_waiters(self.waiters)
+        self.wake_waiters()
         self.finish()
 
-    @staticmethod
-    def _tell_waiters(waiters: set[WaitingOperation]) -> None:
-        for waiter in list(waiters):
+    def wake_waiters(self) -> None:
+        """Let its waiting operations look."""
+        for waiter in list(self.waiters):
             waiter.wake()
 
     async def expired(self) -> None:
@@ -549,7 +540,7 @@ class PostgresTransaction(LeasedHandle):
             raise
         for one in self.group:
             one._state = "prepared"
-            one._tell_waiters(one.waiters)
+            one.wake_waiters()
         await space.database.give_back(self.link)
 
     async def _notify(self) -> None:
