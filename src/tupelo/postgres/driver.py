@@ -33,7 +33,7 @@ from tupelo.postgres import schema
 from tupelo.postgres.indexing import existing
 from tupelo.space.clock import system_clock
 from tupelo.space.dual_api import ThreadLock, run_sync
-from tupelo.space.tasks import to_the_end
+from tupelo.space.tasks import Tasks, to_the_end
 
 try:
     import psycopg
@@ -477,7 +477,7 @@ class AsyncDatabase(Database):
     def __init__(self, conninfo: str, key: Any) -> None:
         super().__init__(conninfo, key)
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._slots = asyncio.Semaphore(self.connections_max)
 
     async def take_slot(self) -> None:
@@ -505,9 +505,7 @@ class AsyncDatabase(Database):
         return asyncio.Lock()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        task = self._loop.create_task(work(), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work()).set_name(name)
 
     async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         await to_the_end(work())

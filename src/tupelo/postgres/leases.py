@@ -158,15 +158,10 @@ class LeasedHandle(DualHandle):
             self.space.database.call_soon(self.expired)
 
     async def expired(self) -> None:
-        """The lease has ended."""
+        """Its lease has ended, was cancelled, or its space is closed."""
         self.finish()
 
-    async def cancelled(self) -> None:
-        """The lease was cancelled."""
-        self.finish()
-
-    async def end_with_space(self) -> None:
-        self.finish()
+    cancelled = end_with_space = expired
 
     def finish(self) -> None:
         self.ended = True

@@ -18,23 +18,14 @@ from uuid import uuid4
 
 import msgspec
 
-from tupelo.errors import (
-    BadArgument,
-    LeaseLost,
-    PeerLost,
-    TupeloError,
-    UnknownSpace,
-)
+from tupelo.errors import BadArgument, LeaseLost, PeerLost, TupeloError, UnknownSpace
 from tupelo.postgres import statements
 from tupelo.postgres.driver import Database
 from tupelo.postgres.indexing import Indexing
 from tupelo.postgres.leases import PostgresLandlord, WrittenEntry
 from tupelo.postgres.listening import WaitingOperation, channel_of, closed
 from tupelo.postgres.log import LogReader
-from tupelo.postgres.matching import (
-    TemplatePlanCache,
-    keys_of,
-)
+from tupelo.postgres.matching import TemplatePlanCache, keys_of
 from tupelo.postgres.options import SpaceOptions, check_name, check_text
 from tupelo.postgres.prepared import Backend, Row
 from tupelo.postgres.searching import LAST, PostgresSearch, entry_of
@@ -49,24 +40,11 @@ from tupelo.space.dual_api import DualHandle, dual_api
 from tupelo.space.order import Fifo, Order
 from tupelo.space.port import Transactional, check_entries
 from tupelo.space.protocol import SpaceLike, names_of, takes_longer, takes_longer_to_write
-from tupelo.space.query import (
-    check_count,
-    check_delay,
-    check_limit,
-    check_position,
-    check_wait,
-)
+from tupelo.space.query import check_count, check_delay, check_limit, check_position, check_wait
 from tupelo.space.twophase import Outcome
 from tupelo.values.change import Change, Notice
 from tupelo.values.codec import decode_entry, encode_entry
-from tupelo.values.entry import (
-    About,
-    Entry,
-    FrozenEntry,
-    check_about,
-    freeze,
-    note_about,
-)
+from tupelo.values.entry import About, Entry, FrozenEntry, check_about, freeze, note_about
 from tupelo.values.holder import Delayed, InHand
 from tupelo.values.lease import ANY_LEASE, AsyncLease, Lease, check_lease
 from tupelo.values.parts import ANY
@@ -680,17 +658,15 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                 await one.expired()
 
     async def begin(
-        self, lease: float | None, parent: PostgresTransaction | None = None
+        self,
+        lease: float | None,
+        parent: PostgresTransaction | None = None,
+        beside: PostgresTransaction | None = None,
     ) -> PostgresTransaction:
-        """Begin a transaction, nested if it has a `parent`."""
+        """Begin a transaction; nested if it has a `parent`, or on the connection of one in another
+        space, `beside` which it will end."""
         self.require_open()
-        seconds = check_lease(lease)
-        return await PostgresTransaction.begun(self, seconds, parent)
-
-    async def begin_beside(self, other: PostgresTransaction | None) -> PostgresTransaction:
-        """Begin a transaction on the connection of another one, with which it will end."""
-        self.require_open()
-        return await PostgresTransaction.begun(self, None, None, other)
+        return await PostgresTransaction.begun(self, check_lease(lease), parent, beside)
 
     @dual_api
     async def in_doubt(self) -> list[PostgresTransaction]:
