@@ -17,7 +17,7 @@ from tests.kinds import database_url, space_url
 from tupelo import aio
 from tupelo.errors import TransactionEnded
 from tupelo.postgres.connect import open_space
-from tupelo.postgres.driver import IDLE, Database
+from tupelo.postgres.driver import IDLE, BlockingDatabase, Database
 from tupelo.space.clock import ManualClock
 from tupelo.space.dual_api import run_sync
 
@@ -255,3 +255,39 @@ def test_an_end_of_a_nested_transaction_that_is_interrupted_undoes_all(
             txn.commit()
         until_true(lambda: space.count() == 2)
         assert [change.kind for change in space.changes()] == ["written"] * 2
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("entries", [[], [("a", 1)]], ids=["none", "one"])
+def test_a_take_of_a_host_that_is_interrupted_keeps_no_connection(
+    url, interrupt, monkeypatch, is_done, entries
+):
+    links: list[Any] = []
+    open_ = BlockingDatabase.open
+
+    async def opened(self: Any) -> Any:
+        links.append(await open_(self))
+        return links[-1]
+
+    monkeypatch.setattr(BlockingDatabase, "open", opened)
+    with tupelo.connect(f"{url}&application_name=alone") as made:
+        space: Any = made
+        space.write(("a", 0))
+        for step in itertools.count(1):
+            space.take_all()
+            space.write_all(entries)
+            interrupt(step, is_done)
+            try:
+                reserved = run_sync(partial(space.reserve, ("a", int), 0, False, None, None, False))
+            except Interrupt:
+                interrupt(0)
+            else:
+                break
+            assert all(link.closed or link in space.database._idle for link in links)
+            assert space.read_all() == entries
+        interrupt(0)
+        assert bool(reserved) == bool(entries)
+        if reserved is not None:
+            run_sync(reserved[0].commit_now)
+        assert space.count() == 0
+        assert step > 3

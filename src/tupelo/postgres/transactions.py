@@ -137,8 +137,10 @@ class PostgresTransaction(LeasedHandle):
             return
         self._state, self.ended = "aborted", True
         self.space.handles.discard(self)
-        await self.space.database.roll_back(self.link)
-        await self.space.database.give_back(self.link)
+        try:
+            await self.space.database.roll_back(self.link)
+        finally:
+            await self.space.database.give_back(self.link)
 
     @property
     def reason(self) -> str:
