@@ -37,35 +37,35 @@ class PostgresWrite:
         to: str | None,
     ) -> None:
         self._space = space
+        self._rows = rows
         self._txn = txn
-        self._common = {
-            "delay": delay,
-            "to": to,
-            "agent": space.agent,
-            "agent_name": space.label,
-        }
-        self._parts = [self._values(part) for part in _parts(rows)]
-        self._bodies = [row[2] for row in rows] if space.options.bounded else []
-        self._preferred: set[WaitingOperation] = set()
+        self._delay = delay
+        self._to = to
 
     def _values(self, rows: list[NewEntry]) -> dict[str, Any]:
         """The parameters for writing entries by one statement."""
+        space = self._space
+        given: dict[str, Any] = {}
         if len(rows) == 1:
-            names = ("shape", "keys", "body", "n", "lease")
-            return {**dict(zip(names, rows[0], strict=True)), **self._common}
-        names = ("shapes", "keys", "bodies", "ns", "leases")
-        columns = [array_of(column) for column in zip(*rows, strict=True)]
-        return {**dict(zip(names, columns, strict=True)), **self._common}
+            ((given["shape"], given["keys"], given["body"], given["n"], given["lease"]),) = rows
+        else:
+            names = ("shapes", "keys", "bodies", "ns", "leases")
+            columns = zip(*rows, strict=True)
+            given = {name: array_of(column) for name, column in zip(names, columns, strict=True)}
+        given["delay"], given["to"] = self._delay, self._to
+        given["agent"], given["agent_name"] = space.agent, space.label
+        return given
 
     async def run(self, wait: float | None) -> list[WrittenEntry]:
         """Write the entries; in a full space wait for room, for at most `wait` seconds."""
-        space = self._space
+        space, self._parts = self._space, [self._values(part) for part in _parts(self._rows)]
         if len(self._parts) == 1 and self._txn is None and not space.options.bounded:
-            (part,) = self._parts
-            statement = space.sql.write if "n" in part else space.sql.write_many
-            found = await space.at_once(statement, **part)
+            statement = space.sql.write if len(self._rows) == 1 else space.sql.write_many
+            found = await space.at_once(statement, **self._parts[0])
             return [WrittenEntry(row[0], row[6], n=row[5]) for row in found]
         token = space.new_token()
+        self._bodies = [row[2] for row in self._rows] if space.options.bounded else []
+        self._preferred: set[WaitingOperation] = set()
 
         async def attempt(waiter: WaitingOperation | None) -> tuple[bool, Any]:
             async def write(link: Any) -> tuple[list[WrittenEntry], bool]:
