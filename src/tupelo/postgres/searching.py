@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -120,12 +121,36 @@ class PostgresSearch:
         async def look() -> list[Entry]:
             return await (self.look() if session is None else session.look(self))
 
-        found = await self.find_by(look, wait)
+        found = await self._find_by(look, wait)
         if not found and self.skipped and (self.take or session is not None):
             found = await self._look_again(look)
         return list(found)
 
-    async def find_by(
+    async def reserve(self, wait: float | None) -> tuple[PostgresTransaction, list[Entry]] | None:
+        """The entries of a take, in a transaction that begins when there are any."""
+        check_wait(wait)
+        check_limit(self.limit)
+        space = self.space
+
+        async def take() -> tuple[PostgresTransaction, list[Entry]] | None:
+            txn = self.txn = await space.begin(None)
+            try:
+                found = await self.look()
+            except BaseException:
+                await space.database.to_the_end(txn.dismiss)
+                raise
+            finally:
+                self.txn = None
+            if not found:
+                await txn.dismiss()
+            return (txn, found) if found else None
+
+        reserved: tuple[PostgresTransaction, list[Entry]] | None
+        look = partial(space.database.patiently, take, space.reconnect)
+        reserved = await self._find_by(look, wait)
+        return reserved
+
+    async def _find_by(
         self, look: Callable[[], Coroutine[Any, Any, Any]], wait: float | None
     ) -> Any:
         """Look until something is found, for at most `wait` seconds; with `if_exists`, only while

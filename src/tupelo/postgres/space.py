@@ -71,7 +71,13 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     _write_fast = staticmethod(takes_longer_to_write)
 
     def __init__(
-        self, database: Database, name: str, clock: Clock | None, label: str, agent: str = ""
+        self,
+        database: Database,
+        name: str,
+        clock: Clock | None,
+        label: str,
+        reconnect: float,
+        agent: str,
     ) -> None:
         self.is_async = database.is_async
         self.database = database
@@ -83,7 +89,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         self.options = SpaceOptions()
         self.shapes = ShapeTable(self)
         self.tells_removals = False  # whether those who wait are told that an entry left
-        self.reconnect = 30.0
+        self.reconnect = reconnect
         self.order: Order = Fifo()
         self._name = name
         self._agent = agent or uuid4().hex
@@ -103,20 +109,29 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     @classmethod
     async def opened(
         cls,
-        database: Database,
+        conninfo: str,
+        is_async: bool,
         name: str,
         options: SpaceOptions | None,
         create: bool,
-        clock: Clock | None = None,
-        label: str = "",
-        reconnect: float = 30.0,
+        clock: Clock | None,
+        label: str,
+        reconnect: float,
         agent: str = "",
     ) -> PostgresSpace:
         """Open the space of this name; unless `create`, it must exist. The `options` are those of
         a new space. Without an `agent`, the program gets a new id."""
-        space = cls(database, name, clock, label, agent)
-        space.reconnect = reconnect
-        asked = options or SpaceOptions()
+        database = await Database.shared(conninfo, is_async)
+        try:
+            space = cls(database, name, clock, label, reconnect, agent)
+            await space._open(options, create)
+        except BaseException:
+            await database.release()
+            raise
+        return space
+
+    async def _open(self, options: SpaceOptions | None, create: bool) -> None:
+        database, name, asked = self.database, self._name, options or SpaceOptions()
         async with database.connection() as link:
             find = "SELECT id, options::text FROM tupelo.spaces WHERE name = %(name)s"
             found = await database.run(link, find, {"name": name})
@@ -134,19 +149,18 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
                     },
                 )
                 found = await database.run(link, find, {"name": name})
-            space.id, kept = found[0]
-            space._channel = channel_of(space.id)
-            space.options = msgspec.json.decode(kept, type=SpaceOptions)
-            if options is not None and options != space.options:
-                raise BadArgument("options", f"those that the space has: {space.options}", options)
-            space.order = space.options.make_order()
-            await space.refresh(link)
-            await space.look_at_clock(link)
-            if space.options.log_keep is not None:
+            self.id, kept = found[0]
+            self._channel = channel_of(self.id)
+            self.options = msgspec.json.decode(kept, type=SpaceOptions)
+            if options is not None and options != self.options:
+                raise BadArgument("options", f"those that the space has: {self.options}", options)
+            self.order = self.options.make_order()
+            await self.refresh(link)
+            await self.look_at_clock(link)
+            if self.options.log_keep is not None:
                 # Programs that end after a few writes must not leave the trim to each other.
-                ((length,),) = await space.run(link, space.sql.length)
-                space._writes = max(0, length - space.options.log_keep)
-        return space
+                ((length,),) = await self.run(link, self.sql.length)
+                self._writes = max(0, length - self.options.log_keep)
 
     @property
     def name(self) -> str:
@@ -173,17 +187,9 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         if password is not None:
             raise BadArgument("password", "left out: the database has its own users")
         check_name(name)
-        return self.dual_call(self._open_other, name, create)
-
-    async def _open_other(self, name: str, create: bool) -> PostgresSpace:
-        database = await Database.shared(self.database.conninfo, self.is_async)
-        try:
-            return await PostgresSpace.opened(
-                database, name, None, create, self.given_clock, self.label, self.reconnect
-            )
-        except BaseException:
-            await database.release()
-            raise
+        where = (self.database.conninfo, self.is_async)
+        given = (self.given_clock, self.label, self.reconnect)
+        return self.dual_call(PostgresSpace.opened, *where, name, None, create, *given)
 
     async def _describe(self) -> dict[str, Any]:
         ((version, now),) = await self.execute(f"SELECT version(), {self.sql.now}")
@@ -524,28 +530,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
         connection. Whoever gets it commits or aborts it."""
         search = PostgresSearch(self, template, True, many, limit, order, if_exists)
         search.known = False
-        check_wait(wait)
-        check_limit(limit)
-
-        async def take() -> tuple[PostgresTransaction, list[Entry]] | None:
-            txn = search.txn = await self.begin(None)
-            try:
-                found = await search.look()
-            except BaseException:
-                await self.database.to_the_end(txn.dismiss)
-                raise
-            finally:
-                search.txn = None
-            if not found:
-                await txn.dismiss()
-            return (txn, found) if found else None
-
-        async def look() -> Any:
-            return await self.database.patiently(take, self.reconnect)
-
-        reserved: tuple[PostgresTransaction, list[Entry]] | None
-        reserved = await search.find_by(look, wait)
-        return reserved
+        return await search.reserve(wait)
 
     async def remove(
         self, link: Any, ids: list[int], kind: str, token: int | None = None, tells: bool = True

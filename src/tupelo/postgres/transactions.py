@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -546,18 +545,10 @@ class PostgresTransaction(LeasedHandle):
         await space.database.give_back(self.link)
 
     async def _notify(self) -> None:
+        channels = [channel_of(number) for number in read_prepared_name(self.name)[0]]
+        notify = "SELECT pg_notify(name, '') FROM unnest(%(channels)s::text[]) AS name"
         async with self.space.database.connection() as link:
-            for space_id in self._spaces():
-                await self.space.database.run(
-                    link,
-                    "SELECT pg_notify(%(channel)s, '')",
-                    {"channel": channel_of(space_id)},
-                )
-
-    def _spaces(self) -> list[int]:
-        return (
-            read_prepared_name(self.name)[0] if self.name else [one.space.id for one in self.group]
-        )
+            await self.space.database.run(link, notify, {"channels": channels})
 
     async def settle(self, commits: bool) -> None:
         """Second phase: commit or abort what is prepared, also after the space was closed."""
@@ -583,25 +574,25 @@ class PostgresTransaction(LeasedHandle):
         """Commit or roll back what is prepared; it may be done already. Returns the outcome. (The
         server can be asked for that: what was prepared keeps its id after a crash.)"""
         space, database = self.space, self.space.database
-        give_up = time.monotonic() + space.reconnect
         statement = f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED {quoted(self.name)}"
-        while True:
-            try:
-                async with database.connection() as link:
-                    try:
-                        await database.run(link, statement)
-                    except JournalFailed as error:
-                        if sqlstate(error) == "55000":  # It is being settled.
-                            raise PeerLost(repr(space), "a commit", str(error)) from error
-                        if sqlstate(error) != "42704":
-                            raise
-                        asked = "SELECT pg_xact_status(%(xid)s::xid8) = 'committed'"
-                        return bool((await space.run(link, asked, xid=self._xid))[0][0])
-                return commits
-            except (PeerLost, CannotReach) as lost:
-                if time.monotonic() >= give_up:
-                    raise database.in_doubt("the end of a transaction") from lost
-            await database.pause(0.05)
+
+        async def once() -> bool:
+            async with database.connection() as link:
+                try:
+                    await database.run(link, statement)
+                    return commits
+                except JournalFailed as error:
+                    if sqlstate(error) == "55000":  # It is being settled.
+                        raise PeerLost(repr(space), "a commit", str(error)) from error
+                    if sqlstate(error) != "42704":
+                        raise
+                    asked = "SELECT pg_xact_status(%(xid)s::xid8) = 'committed'"
+                    return bool((await space.run(link, asked, xid=self._xid))[0][0])
+
+        try:
+            return await database.patiently(once, space.reconnect)
+        except (PeerLost, CannotReach) as lost:
+            raise database.in_doubt("the end of a transaction") from lost
 
     async def stage(self, txn_id: str) -> None:
         """Do everything but the commit, as the branch that decides. Until that, a lock tells others
