@@ -276,8 +276,8 @@ class DatabasePort:
         listener = self._space.database.listener
         parked = self.parked
         channel = listener._channels.get(self._space.id)
-        told = None if channel is None else channel.active  # to look, but perhaps still asleep
-        return iter([w for w in parked if w.asleep and not w.due and w is not told])
+        told = [] if channel is None else channel.active.values()  # They may still be asleep.
+        return iter([w for w in parked if w.asleep and not w.due and w not in told])
 
 
 def call_now(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -291,3 +291,30 @@ def test_a_take_of_a_host_that_is_interrupted_keeps_no_connection(
             run_sync(reserved[0].commit_now)
         assert space.count() == 0
         assert step > 3
+
+
+def test_a_take_that_is_cancelled_while_it_waits_reads_no_log(url, monkeypatch):
+    """Nothing was taken, and the log may be long."""
+    statements: list[str] = []
+    run = Database.run
+
+    async def recorded(self: Any, link: Any, statement: str, *arguments: Any) -> Any:
+        statements.append(statement)
+        return await run(self, link, statement, *arguments)
+
+    monkeypatch.setattr(Database, "run", recorded)
+
+    async def go() -> None:
+        async with await aio.connect(url) as made:
+            space: Any = made
+            await space.write(("b", 1))
+            for template in (("a", int), ("b", int, int), ("b", tupelo.Between(2, 3))):
+                taker = asyncio.ensure_future(space.take(template))
+                while not any(one.asleep for one in space.database.listener.waiting(space.id)):
+                    await asyncio.sleep(0.001)
+                taker.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await taker
+            assert space.sql.done not in statements
+
+    asyncio.run(go())

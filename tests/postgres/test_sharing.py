@@ -819,3 +819,31 @@ def test_a_session_of_a_host_misses_nothing_because_another_entry_was_taken(url,
             assert [one.fields for one in await fetch(*asked)] == [("a", 4)]
 
     asyncio.run(go())
+
+
+def test_a_writer_that_waits_for_others_does_not_hold_up_who_waits_for_an_entry():
+    name = f"bounded {uuid4()}"
+    with (
+        in_a_bounded_space(name, tupelo.Capacity(1)) as space,
+        psycopg.connect(database_url()) as link,
+        psycopg.connect(database_url(), autocommit=True) as watcher,
+    ):
+        space.write(("a", 1))
+        txn = space.transaction()
+        space.take(("a", 1), txn=txn)
+        writer = Call(space.write, ("b", 1), wait=None)
+        reader = Call(space.read, ("a", int))
+
+        def are_asleep() -> bool:
+            return [one.asleep for one in space.database.listener.waiting(space.id)] == [True] * 2
+
+        until_true(are_asleep)
+        link.execute("SELECT pg_advisory_xact_lock(%s, %s)", (ROOM, space.id))
+        watcher.execute("SELECT pg_notify(%s, '')", (f"tupelo_{space.id}",))
+        asked = "SELECT FROM pg_locks WHERE classid = %s AND objid = %s AND NOT granted"
+        until_true(lambda: watcher.execute(asked, (ROOM, space.id)).fetchall())
+        txn.abort()
+        assert reader.result() == ("a", 1)
+        link.rollback()
+        assert space.take(("a", int)) == ("a", 1)
+        writer.result()

@@ -65,11 +65,12 @@ class WaitingOperation:
 
 
 class _Channel:
-    """The waiting operations of one space; `active` is the one that was told to look."""
+    """The waiting operations of one space; `active` are the write and the other one that were told
+    to look. (A write may have to wait for writers of other programs.)"""
 
     def __init__(self) -> None:
         self.waiters: list[WaitingOperation] = []
-        self.active: WaitingOperation | None = None
+        self.active: dict[bool, WaitingOperation] = {}
         self.is_listening = False
         self.told = 1
 
@@ -83,12 +84,18 @@ class _Channel:
     def next(self) -> None:
         """Wake the first that is to look, unless another does: the first reader of those that were
         told first. Whoever is told again while it looks comes behind them."""
-        if self.active is None:
-            due = [waiter for waiter in self.waiters if waiter.due]
+        for writes in {False, True}.difference(self.active):
+            due = [waiter for waiter in self.waiters if waiter.due and waiter.writes is writes]
             if due:
-                self.active = min(due, key=lambda waiter: (waiter.due, waiter.takes))
-                self.active.due = 0
-                self.active.wake()
+                first = self.active[writes] = min(due, key=lambda one: (one.due, one.takes))
+                first.due = 0
+                first.wake()
+
+    def looked(self, waiter: WaitingOperation) -> None:
+        """The waiter has looked, in vain, or is gone: the next one may."""
+        if self.active.get(waiter.writes) is waiter:
+            del self.active[waiter.writes]
+            self.next()
 
 
 class NotificationListener:
@@ -129,10 +136,7 @@ class NotificationListener:
     def looked(self, space: int, waiter: WaitingOperation) -> None:
         """The waiter has looked, in vain: the next one may."""
         with self._lock:
-            channel = self._channels[space]
-            if channel.active is waiter:
-                channel.active = None
-                channel.next()
+            self._channels[space].looked(waiter)
 
     def prefer(self, space: int, waiter: WaitingOperation, after: WaitingOperation | None) -> None:
         """Let one waiter look, and another one after it."""
@@ -161,9 +165,7 @@ class NotificationListener:
             channel = self._channels.get(space)
             if channel is not None and waiter in channel.waiters:
                 channel.waiters.remove(waiter)
-                if channel.active is waiter:
-                    channel.active = None
-                    channel.next()
+                channel.looked(waiter)
 
     def tell(self, space: int) -> None:
         """All that wait here look again."""

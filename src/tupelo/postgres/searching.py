@@ -119,7 +119,10 @@ class PostgresSearch:
             self.token = self.space.new_token()
 
         async def look() -> list[Entry]:
-            return await (self.look() if session is None else session.look(self))
+            found = await (self.look() if session is None else session.look(self))
+            if not found:
+                self.link = None  # There is nothing to give back.
+            return found
 
         found = await self._find_by(look, wait)
         if not found and self.skipped and (self.take or session is not None):
