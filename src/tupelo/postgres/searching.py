@@ -113,7 +113,8 @@ class PostgresSearch:
     ) -> list[Entry]:
         """The entries of the read or take, when there are any."""
         check_wait(wait)
-        check_limit(self.limit)
+        if self.many:
+            check_limit(self.limit)
         self.txn = await self.space.branch(txn)
         if self.take and self.txn is None:
             self.token = self.space.new_token()
@@ -132,7 +133,8 @@ class PostgresSearch:
     async def reserve(self, wait: float | None) -> tuple[PostgresTransaction, list[Entry]] | None:
         """The entries of a take, in a transaction that begins when there are any."""
         check_wait(wait)
-        check_limit(self.limit)
+        if self.many:
+            check_limit(self.limit)
         space = self.space
 
         async def take() -> tuple[PostgresTransaction, list[Entry]] | None:

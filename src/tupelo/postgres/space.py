@@ -337,8 +337,7 @@ class PostgresSpace(DualHandle, SpaceLike, DatabaseSpace):
     async def branch(self, txn: PostgresTxn) -> PostgresTransaction | None:
         """The transaction for the argument `txn=`; one over several spaces has a branch here.
         BadArgument if it is of another space."""
-        self.require_open()
-        if isinstance(txn, DatabaseCapable):
+        if txn is not None and isinstance(txn, DatabaseCapable):
             txn = await txn.branch_in_database(self)
         return self._own(txn)
 
