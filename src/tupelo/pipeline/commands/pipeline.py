@@ -124,10 +124,15 @@ class PipelineCommand:
         self._show(rows)
 
     def session(self, logs: Sequence[Log]) -> SparkSession:
-        """Start Spark for a program that looks at these logs."""
+        """Start Spark for a program that looks at these logs. Raises CorruptSegment before, if a
+        segment is missing or cut off."""
         from tupelo.pipeline import session
+        from tupelo.pipeline.source.datasource import sealed_part
         from tupelo.pipeline.spark import CHANGES_FEW, FOR_FEW_CHANGES
 
+        for log in logs:
+            if (sealed := sealed_part(log)) is not None:
+                sealed.files()
         few = self.master is None and changes_in(logs) <= CHANGES_FEW
         return session(self.master, **(FOR_FEW_CHANGES if few else {}))
 
