@@ -192,7 +192,9 @@ class PipelineCommand:
 
 def changes_in(logs: Sequence[Log]) -> int:
     """The number of changes in these logs."""
-    return sum(last - first + 1 for first, last in (log.bounds() for log in logs))
+    from tupelo.pipeline.source.locations import bounds_of
+
+    return sum(last - first + 1 for first, last in map(bounds_of, logs))
 
 
 _COMMON = inspect.signature(PipelineCommand, eval_str=True).parameters
@@ -200,7 +202,7 @@ _LOGS = ("logs", "space", "archive", "federation", "password", "tls")
 
 
 def _command(
-    *common: str, name: str | None = None, help: str | None = None
+    *common: str, name: str | None = None, help: str | None = None, short_help: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the command of `function(command, **options)`: the options are those of the function, and
     the `common` ones make the PipelineCommand."""
@@ -218,7 +220,8 @@ def _command(
 
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        app.command(name or function.__name__, help=help or inspect.getdoc(function))(run)
+        text = help or inspect.getdoc(function)
+        app.command(name or function.__name__, help=text, short_help=short_help)(run)
         return function
 
     return add
@@ -583,7 +586,9 @@ _OWN: dict[str, tuple[Callable[..., None], str]] = {
 }
 for _name, _title in TITLES.items():
     _function, _more = _OWN.get(_name, (partial(_run, _name), ""))
-    _command(*_COMMON, name=_name, help=f"{_title}.{_more}")(_function)
+    _short = _title.partition(": ")[2]  # The list of commands has the name beside it.
+    _short = f"{_short[0].upper()}{_short[1:]}."
+    _command(*_COMMON, name=_name, help=f"{_title}.{_more}", short_help=_short)(_function)
 
 
 LOOK_SECONDS = 0.2

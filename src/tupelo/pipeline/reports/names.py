@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tupelo.federation.names import PRESENCE
+from tupelo.pipeline.source.locations import bounds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -91,7 +92,7 @@ def names_of(logs: Iterable[Log]) -> Names:
     for log in logs:
         met = log.space == PRESENCE
         columns = ["agent", "agent_name", *(["fields"] if met else [])]
-        for batch in log.batches(*log.bounds(), columns):
+        for batch in log.batches(*bounds_of(log), columns):
             rows = pa.Table.from_batches([batch]).group_by(columns).aggregate([]).to_pylist()
             pairs.update((row["agent"], row["agent_name"]) for row in rows)
             about = [json.loads(row["fields"] or "{}") for row in rows if met]
