@@ -266,17 +266,20 @@ def compact(
     """Join small segments of an archive. Other programs may seal and read at the same time."""
     with clear_errors(), packages():
         from tupelo.pipeline.logs import segments
+        from tupelo.pipeline.reports.names import hosts_in
 
         console = Console(highlight=False, soft_wrap=True)
         logs = segments.Archive(archive).logs()
         if not logs:
             raise BadArgument("ARCHIVE", "a folder of sealed logs", str(archive))
+        names = hosts_in(logs).known
         for log in logs:
             before = len(log.segments)
             made = segments.compact(log)
             after = len(segments.ArchivedLog(log.folder).segments)
             told = f"{before} segments, now {after}" if made else f"{before} segments, as before"
-            console.print(f"{log.space!r} of {log.host}: {told}", markup=False)
+            host = names.get(log.host, log.host)
+            console.print(f"{log.space!r} of {host}: {told}", markup=False)
 
 
 class ExportFormat(Enum):
@@ -537,16 +540,14 @@ def seeds(
     ],
 ) -> None:
     """Figures of a job over runs with several seeds: means with confidence intervals (95 %)."""
-    from tupelo.pipeline import changes, session
+    from tupelo.pipeline import changes
     from tupelo.pipeline.jobs.seeds import FIGURES, Run, over_seeds
     from tupelo.pipeline.spark import complaints
 
     if job not in FIGURES:  # before Spark is started
         raise BadArgument("job", f"one of {', '.join(FIGURES)}", job)
     places = {run: _logs_of_run(Path(run)) for run in runs}
-    for logs in places.values():
-        command.logs(logs)
-    spark = session(command.master)
+    spark = command.session([log for logs in places.values() for log in command.logs(logs)[0]])
 
     def each() -> Iterator[Run]:
         for number, (run, logs) in enumerate(places.items(), 1):
