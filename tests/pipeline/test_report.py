@@ -200,6 +200,7 @@ def test_the_page_says_what_the_tables_have(hosts, tmp_path):
         name: min(table(folder, name).num_rows, ROWS_SHOWN) for name in JOBS
     }
     assert {"backlog-plot", "latency-plot"} <= shown.keys()
+    assert {*shown["contacts"]["host_name"]} == {"ada", "ben"}, "names beside the ids"
     assert {file.name for file in folder.iterdir()} == {
         *(f"{name}.parquet" for name in JOBS),
         PAGE,
