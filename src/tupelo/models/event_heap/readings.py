@@ -90,7 +90,9 @@ class HeapCopies:
                 self._state.seen.discard(entry)
 
     def has_next(self, template: Template) -> bool:
-        """Whether there is an unseen match."""
+        """Whether there is an unseen match that is not being removed."""
+        if (only := self._unseen) is not None:
+            return bool(self._port.get_now(Query(template, known=False, only=only))[0])
         return bool(self._port.unread(template, self._state, 1, None, None)[0])
 
     def note(self, record: Record) -> None:
@@ -184,7 +186,7 @@ class Ordered:
         start = max(self._low, self._cursors.get(template, 0))
         all_seen = start == self._low
         for position, entry in self.order.deliver(start):
-            found = entry not in self._seen
+            found = entry not in self._seen and not self._replica.removing.is_removed(entry)
             if found:
                 found = template.admits(entry.shape, entry.fields)
                 all_seen = all_seen and found
@@ -217,6 +219,10 @@ class Ordered:
     def unsee(self, entries: list[Entry]) -> None:
         for entry in entries:
             self._seen.discard(entry)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Look at skipped events again: one may have returned."""
         self._low = 0
         self._cursors.clear()
 
@@ -226,7 +232,8 @@ class Ordered:
         seen = Seen()
         found = []
         for _, entry in self.order.deliver(0):
-            if entry not in seen and template.admits(entry.shape, entry.fields):
+            is_left = entry not in seen and not self._replica.removing.is_removed(entry)
+            if is_left and template.admits(entry.shape, entry.fields):
                 seen.add(entry)
                 found.append(entry)
         return found
@@ -408,7 +415,7 @@ EventReading = HeapCopies | Ordered | Shared
 def future_events(replica: Replica, template: Template, *, known: bool = True) -> HeapCopies:
     """A reading of the copies that returns only matches that come from now on."""
     seen = Seen()
-    for entry in replica.find(template, known=known):
+    for entry in replica.find(template, known=known, removing=True):  # They may return.
         seen.add(entry)
     return HeapCopies(replica, seen, known=known)
 
