@@ -30,6 +30,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines 
         ("federation", 20, True),
         # An entry that was on its way to its agent was held for ever.
         ("federation", 20074, True),
+        # A host whose last decisions had no room on the disk did not stop.
+        ("federation", 3094, True),
+        # A client that left a space whose disk had failed kept what it held elsewhere.
+        ("federation", 3142, True),
+        # An entry that had moved was confirmed to a space whose disk had failed meanwhile.
+        ("federation", 3376, True),
         # A full disk: a token that was on its way stayed away for ever; what a session could not be
         # shown counted as seen; a factory served nobody any more.
         ("event-heap", 8, True),
