@@ -131,8 +131,9 @@ def failed(threads, tmp_path):
     mail.write(("letter", 1))
 
     def fail() -> None:
-        disk = Disk()
-        disk.hold(port_of(jobs).saved)
+        disk, journal = Disk(), port_of(jobs).saved
+        assert journal is not None
+        disk.hold(journal)
         disk.failed = True
         with pytest.raises(JournalFailed):
             jobs.write(("job", 2))
