@@ -451,6 +451,35 @@ def test_of_a_session_that_was_resumed_in_two_places_one_is_left(folder):
     meet(scene, *ROW, "ca", folder=folder)
 
 
+def test_a_session_that_was_resumed_at_a_host_that_is_lost_as_well_is_resumed_again():
+    """Its first holder is back, has not used it, and finds that a lost one has replaced its token."""
+
+    async def scene(world: HeapWorld) -> None:
+        a, b, c = world["a"], world["b"], world["c"]
+        opened = await shared_by_three(world)
+        assert await a.do(opened["a"].get()) == Event("n", i=3)
+        await world.together()
+        world.network.partition("a", "bc")
+        await asyncio.sleep(5)
+        await b.do(opened["b"].resume())
+        await c.do(opened["c"].resume())
+        assert await c.do(opened["c"].get()) == Event("n", i=4)
+        world.network.heal()
+        await world.until(lambda: all(len(one.replica.others) == 2 for one in (a, b, c)), "met")
+        await world.together()
+        assert token_of(a, opened["a"]).here and token_of(c, opened["c"]).here
+        await c.citizen.crash()
+        await c.citizen.start()
+        c.begin()
+        await world.until(lambda: all(len(one.replica.others) == 2 for one in (a, b, c)), "again")
+        with pytest.raises(SessionLost):
+            await b.do(opened["b"].get())
+        await b.do(opened["b"].resume())
+        assert await b.do(opened["b"].get()) == Event("n", i=5)
+
+    meet(scene, *ROW, "ca")
+
+
 async def read_on(session: Session) -> list[int]:
     got: list[int] = []
     while True:

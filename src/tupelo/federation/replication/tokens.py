@@ -478,7 +478,9 @@ class Token:
         """Drop the token in favour of another host."""
         self.here = False
         self._to, self._given, self.state = host, None, b""
-        self._where = TokenPlace(max(self.epoch, self._where.epoch) + 1, host)
+        if host != self._where.holder or self._where.epoch <= self.epoch:
+            self._where = TokenPlace(max(self.epoch, self._where.epoch) + 1, host)
+        # Otherwise the place is known; the token may have been lost with the life of its holder.
         await when_room(partial(self._tokens._keep, self), flushes=True)
 
     # Handing over
