@@ -452,7 +452,7 @@ def test_of_a_session_that_was_resumed_in_two_places_one_is_left(folder):
 
 
 def test_a_session_that_was_resumed_at_a_host_that_is_lost_as_well_is_resumed_again():
-    """Its first holder is back, has not used it, and finds that a lost one has replaced its token."""
+    """Its first holder is back, and finds that a lost token has replaced its own."""
 
     async def scene(world: HeapWorld) -> None:
         a, b, c = world["a"], world["b"], world["c"]
