@@ -10,6 +10,7 @@ from tests.models.event_heap.world import HEAP, HeapHost, HeapWorld, meet
 from tupelo.federation.links import wire
 from tupelo.models.event_heap import Event
 from tupelo.models.event_heap.events import event_template
+from tupelo.models.event_heap.served import OWN, HostedHeap
 from tupelo.values.holder import Holder
 
 JOB, SEEN = Event("job", i=1), Event("seen")
@@ -109,6 +110,28 @@ def test_an_event_that_is_being_removed_is_not_read(returns):
             await a.put(Event("job", i=2))
             assert await waiting == Event("job", i=2)
         assert await a.do(a.heap.get_all()) == []
+
+    meet(scene, names="a")
+
+
+@pytest.mark.parametrize("removing", [True, False])
+def test_an_event_that_one_read_gives_back_goes_to_another_that_waits(removing):
+    async def scene(world: HeapWorld) -> None:
+        a = world["a"]
+        await a.put(JOB, Event("job", i=2))
+        life = a.citizen.life
+        assert life is not None
+        heap = life.call(HostedHeap, a.citizen.core, HEAP)
+        if removing:
+            assert await a.do(heap.remove(JOB, wait=0, holder=CLIENT))
+        else:
+            assert (await a.do(heap.next(OWN, JOB, wait=0))).value
+        held = await a.do(heap.next(OWN, Event("job"), wait=0))
+        waiting = a.do(heap.next(OWN, Event("job"), wait=20.0))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        life.call(held.give_back)
+        assert (await waiting).value == held.value != []
 
     meet(scene, names="a")
 

@@ -12,7 +12,14 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 
-from tupelo.errors import LeaseLost, SessionLost, SpaceClosed, TokenAway, TupeloError
+from tupelo.errors import (
+    JournalError,
+    LeaseLost,
+    SessionLost,
+    SpaceClosed,
+    TokenAway,
+    TupeloError,
+)
 from tupelo.federation.replication.tokens import Token
 from tupelo.models.event_heap.orders import TotalOrder, ViewCloned
 from tupelo.models.event_heap.replica import Replica
@@ -22,7 +29,8 @@ from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import Tasks, timeout_at
 from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
-from tupelo.values.template import Template
+from tupelo.values.parts import ANY
+from tupelo.values.template import Template, as_template
 
 logger = logging.getLogger("tupelo")
 
@@ -84,10 +92,11 @@ class HeapCopies:
         return None if left is None else lambda entry: entry not in seen and left(entry)
 
     def unsee(self, entries: list[Entry]) -> None:
-        """Mark events as unseen again: they were not delivered."""
-        with self._port.atomic():
-            for entry in entries:
-                self._state.seen.discard(entry)
+        """Mark events as unseen again: they were not delivered. Another read that waits gets
+        them."""
+        with suppress(SpaceClosed, JournalError):
+            self._port.undo_get(entries, Query(as_template(ANY), session=self._state))
+        self._replica.broadcast.notify()
 
     def has_next(self, template: Template) -> bool:
         """Whether there is an unseen match that is not being removed."""
