@@ -115,7 +115,8 @@ class TokenState(Protocol):
 
 class TokenPlace(NamedTuple):
     """Where a token is in an epoch. The holder may not have heard of the hand-over by `giver` yet.
-    `life`: the incarnation of a holder without a folder, which loses the token with it."""
+    `life`: the incarnation of a holder without a folder, which loses the token with it; if the
+    token is on its way to this host, that of such a giver."""
 
     epoch: int
     holder: str | None
@@ -158,6 +159,12 @@ class Token:
         return self._where.holder
 
     @property
+    def _keeper(self) -> str | None:
+        """The host that loses the token with its `life`: the holder, or the giver."""
+        _, holder, giver, life = self._where
+        return giver if holder == self._tokens.me and giver and life else holder
+
+    @property
     def busy(self) -> bool:
         """Whether the token is in use here, or is being handed over."""
         return self._lock.locked()
@@ -165,7 +172,7 @@ class Token:
     @property
     def is_away(self) -> bool:
         """Whether the known holder is not in the group, does not use the token, or has lost it."""
-        holder, life = self._where.holder, self._where.life
+        holder, life = self._keeper, self._where.life
         if self.here or holder is None:
             return False
         member = self._tokens.membership.members.get(holder)
@@ -183,7 +190,7 @@ class Token:
     def is_lost_with_life(self) -> bool:
         """Whether the holder had no folder and came back without the token."""
         life = self._where.life
-        member = self._tokens.membership.members.get(self._where.holder or "")
+        member = self._tokens.membership.members.get(self._keeper or "")
         return (
             not self.here
             and life is not None
@@ -192,7 +199,7 @@ class Token:
         )
 
     def _is_given_up(self, hope: float) -> bool:
-        holder = self._where.holder
+        holder = self._keeper
         if self.here or self.patience is None:
             return False
         if holder in self._tokens.membership.members:
@@ -209,7 +216,7 @@ class Token:
 
     def look(self) -> None:
         """Note whether the holder is in the group, and whether it loses the token in a crash."""
-        holder, life = self._where.holder, self._where.life
+        holder, life = self._keeper, self._where.life
         member = self._tokens.membership.members.get(holder or "")
         if life is not None or (member and member.metadata_of.get(self._tokens.part) is False):
             self._volatile_holder = holder
@@ -225,6 +232,8 @@ class Token:
         if epoch >= EPOCHS_END:
             return
         if epoch > where.epoch or (epoch == where.epoch and where.life is None):
+            if giver is not None and giver == where.holder and holder == self._tokens.me:
+                life = where.life
             self._where = TokenPlace(epoch, holder, giver, life)
             self.look()
 
@@ -403,7 +412,7 @@ class Token:
                     return
         if tokens.membership.id != membership.id or not self.is_away:
             return
-        lost = self._where.holder
+        lost = self._keeper
         logger.warning("%s was lost with the host %s, and is replaced", self.name, lost)
         self.state = payload.revive(lost)
         await self._renew(self._where.epoch)
