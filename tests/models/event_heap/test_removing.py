@@ -115,19 +115,27 @@ def test_an_event_that_is_being_removed_is_not_read(returns):
 
 
 @pytest.mark.parametrize("removing", [True, False])
-def test_an_event_that_one_read_gives_back_goes_to_another_that_waits(removing):
+@pytest.mark.parametrize("of", ["a session", "a view"])
+def test_an_event_that_one_read_gives_back_goes_to_another_that_waits(removing, of):
     async def scene(world: HeapWorld) -> None:
         a = world["a"]
         await a.put(JOB, Event("job", i=2))
         life = a.citizen.life
         assert life is not None
         heap = life.call(HostedHeap, a.citizen.core, HEAP)
+        reading = OWN
+        if of == "a view":
+            view = await a.do(heap.make_view("total", 60.0, None))
+            reading = await a.do(heap.open_view(view, "total", None, None))
+            await asyncio.sleep(1)
         if removing:
-            assert await a.do(heap.remove(JOB, wait=0, holder=CLIENT))
+            removed = await a.do(heap.remove(JOB, wait=0, holder=CLIENT))
+            if of == "a view":  # It has events until they are removed for good.
+                life.call(removed.confirm)
         else:
-            assert (await a.do(heap.next(OWN, JOB, wait=0))).value
-        held = await a.do(heap.next(OWN, Event("job"), wait=0))
-        waiting = a.do(heap.next(OWN, Event("job"), wait=20.0))
+            assert (await a.do(heap.next(reading, JOB, wait=0))).value
+        held = await a.do(heap.next(reading, Event("job"), wait=0))
+        waiting = a.do(heap.next(reading, Event("job"), wait=20.0))
         await asyncio.sleep(1)
         assert not waiting.done()
         life.call(held.give_back)

@@ -229,6 +229,7 @@ class Ordered:
         for entry in entries:
             self._seen.discard(entry)
         self.look_again()
+        self._replica.broadcast.notify()
 
     def look_again(self) -> None:
         """Look at skipped events again: one may have returned."""
