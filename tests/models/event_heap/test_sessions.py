@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -476,6 +477,36 @@ def test_a_session_that_was_resumed_at_a_host_that_is_lost_as_well_is_resumed_ag
             await b.do(opened["b"].get())
         await b.do(opened["b"].resume())
         assert await b.do(opened["b"].get()) == Event("n", i=5)
+
+    meet(scene, *ROW, "ca")
+
+
+def test_a_session_that_was_resumed_apart_goes_on_when_its_first_token_has_moved_often():
+    """Other hosts know that the token was replaced, and still where the first one is."""
+
+    async def scene(world: HeapWorld) -> None:
+        opened = await shared_by_three(world)
+        assert await world["a"].do(opened["a"].get()) == Event("n", i=3)
+        await world.together()
+        world.network.partition("ab", "c")
+        await asyncio.sleep(5)
+        await world["c"].do(opened["c"].resume())
+        for name, number in (("b", 4), ("a", 5)):
+            assert await world[name].do(opened[name].get()) == Event("n", i=number)
+        world.network.heal()
+        await world.until(
+            lambda: all(len(world[name].replica.others) == 2 for name in "abc"),
+            "they have met",
+        )
+        await world.together()
+        async with asyncio.timeout(600):
+            for name in "abc":
+                with suppress(SessionLost):
+                    await world[name].do(opened[name].get())
+            tasks = [world[name].do(read_on(opened[name])) for name in "abc"]
+            await asyncio.wait(tasks)
+        here = [name for name in "abc" if token_of(world[name], opened["a"]).here]
+        assert len(here) == 1
 
     meet(scene, *ROW, "ca")
 

@@ -444,14 +444,21 @@ class Token:
         others = tokens.others
         answers = await asyncio.gather(*[tokens.sender.ask(one, question) for one in others])
         epochs, found = [self._where.epoch], []
+        refused: dict[str, str | None] = {}
         for host, answer in zip(others, answers, strict=True):
             match answer:
                 case ["no", (str() | None) as holder]:
-                    await self._drop(holder or host)
-                    return
+                    refused[host] = holder
                 case ["yours", int(epoch), packed] if packed is not None and epoch < EPOCHS_END:
                     epochs.append(epoch)
                     found.append(packed)
+        if refused:
+            # First those that have it; others may only know that this token was replaced.
+            having = [host for host, holder in refused.items() if holder is None]
+            known = [holder for holder in refused.values() if holder not in (None, tokens.me)]
+            if rivals := [*having, *known]:
+                await self._drop(rivals[0])
+            return
         if tokens.membership.id != membership.id:
             return
         for packed in found:
