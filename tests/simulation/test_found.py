@@ -86,8 +86,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines 
         # A token was lost with a host in memory that had given it to one with a full disk, and was
         # waited for.
         ("event-heap", 3591, True),
-        # A token was dropped in favour of itself, because another host knew that it was replaced, and
-        # not by whom.
+        # A token was dropped in favour of itself: another host knew only that it was replaced.
         ("event-heap", 4171, True),
         # A view ended while an event was put through it: the put failed, and the event was there.
         ("event-heap", 3140, True),
