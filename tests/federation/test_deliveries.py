@@ -9,7 +9,10 @@ import pytest
 import tupelo
 from tests.conftest import Call
 from tests.federation.company import PATIENCE_SECONDS, meet
-from tupelo.errors import PeerLost
+from tests.federation.raw import Raw, encoded
+from tupelo.errors import JournalFailed, PeerLost
+from tupelo.federation.links import wire
+from tupelo.lab.virtual_world import Disk
 from tupelo.space.port import port_of
 
 
@@ -117,3 +120,49 @@ def test_a_lost_worker_with_many_threads_is_one_loss(host, until):
         until(lambda: not watcher.in_hand(), "it is back")
         assert deliveries(watcher) == [1]
     worker.close()
+
+
+@pytest.fixture
+def failed(threads, tmp_path):
+    """A host with an entry in two spaces, and a function after which the first one has failed."""
+    host = threads.host("first", path=tmp_path)
+    jobs, mail = host.space("jobs"), host.space("mail")
+    jobs.write(("job", 1))
+    mail.write(("letter", 1))
+
+    def fail() -> None:
+        disk, journal = Disk(), port_of(jobs).saved
+        assert journal is not None
+        disk.hold(journal)
+        disk.failed = True
+        with pytest.raises(JournalFailed):
+            jobs.write(("job", 2))
+
+    return host, mail, fail
+
+
+def test_a_lost_client_of_a_failed_space_gives_back_what_it_held_in_others(failed, until):
+    host, mail, fail = failed
+    with (
+        tupelo.connect(f"tupelo://{host.address}/jobs") as client,
+        client.space("mail") as other,
+    ):
+        assert client.take(("job", int), txn=client.transaction()) == ("job", 1)
+        assert other.take(("letter", int), txn=other.transaction()) == ("letter", 1)
+        fail()
+        [link] = [serving.talk.link for serving in host.core.servings.values()]
+        host.soon(link.abort)
+        until(lambda: mail.count() == 1, "it is back")
+
+
+def test_a_client_of_a_failed_space_confirms_what_it_took_from_others(failed, until):
+    host, mail, fail = failed
+    raw = Raw.met(host.address)
+    first, second = [
+        raw.call(wire.Get, name, encoded(word, int), True).call
+        for name, word in (("jobs", "job"), ("mail", "letter"))
+    ]
+    fail()
+    raw.say(wire.Confirm([first, second]))
+    assert raw.call(wire.CountRequest, "mail", encoded("letter", int)).value == 0
+    assert not mail.in_hand()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from tests.virtual import VirtualFederation, WorldHost, play
 from tupelo.errors import DiskFull
 
@@ -39,5 +41,20 @@ def test_a_subscription_that_comes_back_while_the_disk_is_full_misses_nothing(tm
         await world.until(lambda: found == [1, 2, 3], "what came meanwhile")
         await a.do(jobs.write(("job", 4)))
         await world.until(lambda: found == [1, 2, 3, 4], "what comes later")
+
+    play(lambda loop: VirtualFederation(loop, WorldHost, ["ba"], folder=tmp_path), scene, seed=1)
+
+
+def test_a_host_with_a_full_disk_stops_and_starts_again(tmp_path):
+    async def scene(world: VirtualFederation[WorldHost]) -> None:
+        a, b = world["a"], world["b"]
+        await a.do(a.api.space("jobs").write(("job", 1)))
+        a.fill_disk()
+        with pytest.raises(DiskFull):  # in memory only
+            a.core.deciding.space.write(("decision",))
+        await a.leave()
+        await world.until(lambda: not b.core.peers, "gone")
+        await a.start()
+        assert await a.do(a.api.space("jobs").here.read_all(JOB)) == [("job", 1)]
 
     play(lambda loop: VirtualFederation(loop, WorldHost, ["ba"], folder=tmp_path), scene, seed=1)

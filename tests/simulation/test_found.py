@@ -30,6 +30,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines 
         ("federation", 20, True),
         # An entry that was on its way to its agent was held for ever.
         ("federation", 20074, True),
+        # A host whose last decisions had no room on the disk did not stop.
+        ("federation", 3094, True),
+        # A client that left a space whose disk had failed kept what it held elsewhere.
+        ("federation", 3142, True),
+        # An entry that had moved was confirmed to a space whose disk had failed meanwhile.
+        ("federation", 3376, True),
+        # The checker knew nothing of a host that leaves while it is cut off from one whose entries
+        # it has taken: they return there.
+        ("federation", 3800, True),
         # A full disk: a token that was on its way stayed away for ever; what a session could not be
         # shown counted as seen; a factory served nobody any more.
         ("event-heap", 8, True),
@@ -72,6 +81,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # coroutines 
         ("event-heap", 1144, True),
         # A view was destroyed by a host that was leaving, and nobody else learned of it.
         ("event-heap", 3149, False),
+        # A token was dropped in favour of one that was lost, and nobody could replace it.
+        ("event-heap", 3537, True),
+        # A token was lost with a host in memory that had given it to one with a full disk, and was
+        # waited for.
+        ("event-heap", 3591, True),
+        # A token was dropped in favour of itself: another host knew only that it was replaced.
+        ("event-heap", 4171, True),
+        # A view ended while an event was put through it: the put failed, and the event was there.
+        ("event-heap", 3140, True),
+        # The checker wanted events to be read at the host that had removed them, when their source
+        # had lost its memory before it was told.
+        ("event-heap", 3219, True),
         # The checker wanted messages to be read whose last copies in reach had been deleted.
         ("melon", 20027, False),
     ],

@@ -347,6 +347,29 @@ def test_what_is_given_back_when_the_log_no_longer_has_it_is_in_the_file(run, pa
         assert about[0].deliveries == 1
 
 
+def test_what_is_given_back_several_times_in_one_commit_is_in_the_file(run, path):
+    durable = tupelo.Space("jobs", path=path, log_keep=4, durability="none")
+
+    async def main() -> None:
+        door = aio.Space(durable)
+        takers = await parked(*(door.take(("a", int), wait=None) for _ in range(3)))
+        durable.write(("a", 1))
+        for number in range(20):
+            durable.write(("b", number))
+            durable.take(("b", number))
+        durable.compact()
+        assert kept(durable)[0].position > 20
+        for taker in takers:
+            taker.cancel()
+        assert all([await cancelled(taker) for taker in takers])
+
+    run(main)
+    durable.close()
+    for _ in range(2):
+        with tupelo.Space(path=path) as found:
+            assert found.read_all() == [("a", 1)]
+
+
 def test_a_session_reader_cancelled_while_it_waits_for_the_disk_has_not_seen_it(run, durable, disk):
     slow = disk()
 

@@ -212,6 +212,19 @@ class SimulatedHost(WorldHost):
         """Whether the two hosts are connected directly when there are no faults."""
         return other.name in self.peers or self.name in other.peers
 
+    @property
+    def owed(self) -> list[str]:
+        """The hosts whose deliveries are not confirmed to them."""
+        unsettled = self.core.federation.unsettled
+        return [one.name for one in self.world.members if unsettled(one.core.id)]
+
+    @property
+    def unreached(self) -> list[str]:
+        """Those of them that a goodbye does not reach."""
+        reaches = {one.name for one in self.core.peers.values()}
+        parted = self.world.network.parted
+        return [one for one in self.owed if one not in reaches or parted(self.name, one)]
+
     def slow_down(self, hosted: HostedSpace, seconds: float) -> None:
         """Let the commits of a durable space take up to so long."""
         if hosted.durable and seconds:

@@ -640,9 +640,10 @@ class SqliteJournal:
                     expires = returns = None
                     gone.append(arrival)
                 elif kind == "returned":
-                    arrived.append(arrival)
-                    if arrival < self._first and not self._has_row(arrival):
+                    is_first = arrival < self._first and arrival not in arrived
+                    if is_first and not self._has_row(arrival):
                         rows[-1:-1] = self._rows([_rewritten(c)]).added
+                    arrived.append(arrival)
                 if arrival in written:
                     row = written[arrival]
                     row[_ENDED:] = ended, expires, lease_crc(arrival, expires, returns), returns

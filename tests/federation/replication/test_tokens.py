@@ -361,6 +361,33 @@ def test_a_token_comes_that_could_not_be_replaced_on_a_full_disk(tmp_path):
     play(scene, "ab", folder=tmp_path)
 
 
+def test_a_token_that_was_lost_on_its_way_to_a_full_disk_is_not_waited_for(tmp_path):
+    """Its giver had no folder, and is gone."""
+
+    async def scene(town: Town) -> None:
+        a, b = town["a"], town["b"]
+        await a.crash()
+        a.path = None
+        await a.start()
+        all_of = {name: tokens_of(town[name]) for name in "ab"}
+        await a.do(all_of["a"].create("t", b"-"))
+        token = all_of["b"].token("t")
+        await town.until(lambda: token.holder == a.core.id, "announced")
+        b.fill_disk()
+        leaving = asyncio.ensure_future(a.leave())
+        await town.until(lambda: token.holder == b.core.id, "given")
+        assert not token.here and not token.is_away
+        await leaving
+        await town.until(lambda: a.core.id not in all_of["b"].membership.members, "gone")
+        assert token.is_away and not token.here
+        await a.start()
+        tokens_of(a)
+        await town.until(lambda: a.core.id in all_of["b"].membership.members, "back")
+        assert token.is_away
+
+    play(scene, "ab", folder=tmp_path)
+
+
 def test_a_token_that_is_kept_and_cannot_be_announced_is_here(tmp_path, monkeypatch):
     async def scene(town: Town) -> None:
         all_of = {name: tokens_of(town[name]) for name in "ab"}

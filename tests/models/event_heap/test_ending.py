@@ -229,3 +229,27 @@ def test_a_client_ends_a_shared_session():
             mine.get()
         with pytest.raises(BadArgument):
             far.session(shared)
+
+
+def test_an_event_that_was_written_when_its_view_ended_is_put(folder):
+    async def scene(world: HeapWorld) -> None:
+        a, b = world["a"], world["b"]
+        first = await a.do(a.heap.view(order="total"))
+        view = await b.do(b.heap.view(first.id, wait=30.0))
+        await asyncio.sleep(5)
+        busy = asyncio.Event()
+
+        async def place_nothing() -> None:
+            async with a.replica.orders.order(first.id).token.held():
+                await busy.wait()
+
+        a.do(place_nothing())
+        putting = b.do(view.put(Event("n", i=1), wait=30.0))
+        await world.until(lambda: bool(b.replica.feed.exchange.own.items), "written")
+        assert not putting.done()
+        a.do(first.destroy())
+        await putting
+        busy.set()
+        assert await b.do(b.heap.snoop_all()) == [Event("n", i=1)]
+
+    meet(scene, "ab", folder=folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -449,6 +450,65 @@ def test_of_a_session_that_was_resumed_in_two_places_one_is_left(folder):
         assert len(here) == 1
 
     meet(scene, *ROW, "ca", folder=folder)
+
+
+def test_a_session_that_was_resumed_at_a_host_that_is_lost_as_well_is_resumed_again():
+    """Its first holder is back, and finds that a lost token has replaced its own."""
+
+    async def scene(world: HeapWorld) -> None:
+        a, b, c = world["a"], world["b"], world["c"]
+        opened = await shared_by_three(world)
+        assert await a.do(opened["a"].get()) == Event("n", i=3)
+        await world.together()
+        world.network.partition("a", "bc")
+        await asyncio.sleep(5)
+        await b.do(opened["b"].resume())
+        await c.do(opened["c"].resume())
+        assert await c.do(opened["c"].get()) == Event("n", i=4)
+        world.network.heal()
+        await world.until(lambda: all(len(one.replica.others) == 2 for one in (a, b, c)), "met")
+        await world.together()
+        assert token_of(a, opened["a"]).here and token_of(c, opened["c"]).here
+        await c.citizen.crash()
+        await c.citizen.start()
+        c.begin()
+        await world.until(lambda: all(len(one.replica.others) == 2 for one in (a, b, c)), "again")
+        with pytest.raises(SessionLost):
+            await b.do(opened["b"].get())
+        await b.do(opened["b"].resume())
+        assert await b.do(opened["b"].get()) == Event("n", i=5)
+
+    meet(scene, *ROW, "ca")
+
+
+def test_a_session_that_was_resumed_apart_goes_on_when_its_first_token_has_moved_often():
+    """Other hosts know that the token was replaced, and still where the first one is."""
+
+    async def scene(world: HeapWorld) -> None:
+        opened = await shared_by_three(world)
+        assert await world["a"].do(opened["a"].get()) == Event("n", i=3)
+        await world.together()
+        world.network.partition("ab", "c")
+        await asyncio.sleep(5)
+        await world["c"].do(opened["c"].resume())
+        for name, number in (("b", 4), ("a", 5)):
+            assert await world[name].do(opened[name].get()) == Event("n", i=number)
+        world.network.heal()
+        await world.until(
+            lambda: all(len(world[name].replica.others) == 2 for name in "abc"),
+            "they have met",
+        )
+        await world.together()
+        async with asyncio.timeout(600):
+            for name in "abc":
+                with suppress(SessionLost):
+                    await world[name].do(opened[name].get())
+            tasks = [world[name].do(read_on(opened[name])) for name in "abc"]
+            await asyncio.wait(tasks)
+        here = [name for name in "abc" if token_of(world[name], opened["a"]).here]
+        assert len(here) == 1
+
+    meet(scene, *ROW, "ca")
 
 
 async def read_on(session: Session) -> list[int]:

@@ -14,6 +14,7 @@ import msgspec
 from tupelo.errors import (
     BadArgument,
     CannotSend,
+    JournalError,
     LeaseLost,
     LimitReached,
     MatchSetInvalid,
@@ -498,7 +499,7 @@ class ClientResources:
             else:
                 resource.end("its client is gone")
         for port, begun in transactions.items():
-            with suppress(SpaceClosed):
+            with suppress(SpaceClosed, JournalError):  # They have ended with their space.
                 port.abort_active(begun)
         self._written.clear()
 

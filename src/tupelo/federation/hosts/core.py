@@ -266,7 +266,11 @@ class HostCore:
         if self.listening is not None:
             self.listening.close()
         await self._dialler.stop()
-        self.deciding.stop()
+        refused: list[JournalError] = []
+        try:
+            self.deciding.stop()
+        except JournalError as error:
+            refused.append(error)
         await self.federation.settle_all()
         await self.extensions.stop()
         for peer in list(self.peers.values()):
@@ -282,7 +286,6 @@ class HostCore:
             await client.stop()
         for stored in self.stored.values():
             await stored.close()
-        refused: list[JournalError] = []
         for hosted in self.spaces.values():
             try:
                 if self.commits_in_place:

@@ -661,7 +661,7 @@ class Extensions(dict[str, Extension]):
     def __init__(self) -> None:
         super().__init__()
         self.leaving: list[Callable[[], Awaitable[None]]] = []
-        """What is done before any of them is stopped, while all can still speak."""
+        """Called before any of them is stopped, while all can still send messages."""
         self._heard: dict[str, Callable[[Peer, msgspec.Raw], None]] = {}
 
     def listen(
@@ -690,6 +690,9 @@ class Extensions(dict[str, Extension]):
             heard(peer, notice.body)
 
     async def stop(self) -> None:
-        await asyncio.gather(*[leave() for leave in self.leaving])
+        leaving = [leave() for leave in self.leaving]
+        for error in await asyncio.gather(*leaving, return_exceptions=True):
+            if error is not None:
+                logger.warning("the host stops before it has handed over everything: %s", error)
         for extension in list(self.values()):
             await extension.stop()

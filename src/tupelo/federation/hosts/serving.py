@@ -18,6 +18,7 @@ from tupelo.errors import (
     AnswerTooLarge,
     BadArgument,
     BadFrame,
+    JournalError,
     LimitReached,
     SpaceClosed,
     TransactionEnded,
@@ -267,7 +268,7 @@ class ClientDeliveries:
             return
         try:
             position = delivery.confirm()
-        except (SpaceClosed, TransactionEnded):  # The space took it back before.
+        except (SpaceClosed, JournalError, TransactionEnded):  # The space took it back before.
             return
         self._confirmed.add(call, delivery)
         hosted = self._space_of(delivery.space)

@@ -115,7 +115,8 @@ class TokenState(Protocol):
 
 class TokenPlace(NamedTuple):
     """Where a token is in an epoch. The holder may not have heard of the hand-over by `giver` yet.
-    `life`: the incarnation of a holder without a folder, which loses the token with it."""
+    `life`: the incarnation of a holder without a folder, which loses the token with it; if the
+    token is on its way to this host, that of such a giver."""
 
     epoch: int
     holder: str | None
@@ -158,6 +159,12 @@ class Token:
         return self._where.holder
 
     @property
+    def _keeper(self) -> str | None:
+        """The host that loses the token with its `life`: the holder, or the giver."""
+        _, holder, giver, life = self._where
+        return giver if holder == self._tokens.me and giver and life else holder
+
+    @property
     def busy(self) -> bool:
         """Whether the token is in use here, or is being handed over."""
         return self._lock.locked()
@@ -165,7 +172,7 @@ class Token:
     @property
     def is_away(self) -> bool:
         """Whether the known holder is not in the group, does not use the token, or has lost it."""
-        holder, life = self._where.holder, self._where.life
+        holder, life = self._keeper, self._where.life
         if self.here or holder is None:
             return False
         member = self._tokens.membership.members.get(holder)
@@ -183,7 +190,7 @@ class Token:
     def is_lost_with_life(self) -> bool:
         """Whether the holder had no folder and came back without the token."""
         life = self._where.life
-        member = self._tokens.membership.members.get(self._where.holder or "")
+        member = self._tokens.membership.members.get(self._keeper or "")
         return (
             not self.here
             and life is not None
@@ -192,7 +199,7 @@ class Token:
         )
 
     def _is_given_up(self, hope: float) -> bool:
-        holder = self._where.holder
+        holder = self._keeper
         if self.here or self.patience is None:
             return False
         if holder in self._tokens.membership.members:
@@ -209,7 +216,7 @@ class Token:
 
     def look(self) -> None:
         """Note whether the holder is in the group, and whether it loses the token in a crash."""
-        holder, life = self._where.holder, self._where.life
+        holder, life = self._keeper, self._where.life
         member = self._tokens.membership.members.get(holder or "")
         if life is not None or (member and member.metadata_of.get(self._tokens.part) is False):
             self._volatile_holder = holder
@@ -225,6 +232,8 @@ class Token:
         if epoch >= EPOCHS_END:
             return
         if epoch > where.epoch or (epoch == where.epoch and where.life is None):
+            if giver is not None and giver == where.holder and holder == self._tokens.me:
+                life = where.life
             self._where = TokenPlace(epoch, holder, giver, life)
             self.look()
 
@@ -403,7 +412,7 @@ class Token:
                     return
         if tokens.membership.id != membership.id or not self.is_away:
             return
-        lost = self._where.holder
+        lost = self._keeper
         logger.warning("%s was lost with the host %s, and is replaced", self.name, lost)
         self.state = payload.revive(lost)
         await self._renew(self._where.epoch)
@@ -435,14 +444,21 @@ class Token:
         others = tokens.others
         answers = await asyncio.gather(*[tokens.sender.ask(one, question) for one in others])
         epochs, found = [self._where.epoch], []
+        refused: dict[str, str | None] = {}
         for host, answer in zip(others, answers, strict=True):
             match answer:
                 case ["no", (str() | None) as holder]:
-                    await self._drop(holder or host)
-                    return
+                    refused[host] = holder
                 case ["yours", int(epoch), packed] if packed is not None and epoch < EPOCHS_END:
                     epochs.append(epoch)
                     found.append(packed)
+        if refused:
+            # First those that have it; others may only know that this token was replaced.
+            having = [host for host, holder in refused.items() if holder is None]
+            known = [holder for holder in refused.values() if holder not in (None, tokens.me)]
+            if rivals := [*having, *known]:
+                await self._drop(rivals[0])
+            return
         if tokens.membership.id != membership.id:
             return
         for packed in found:
@@ -478,7 +494,9 @@ class Token:
         """Drop the token in favour of another host."""
         self.here = False
         self._to, self._given, self.state = host, None, b""
-        self._where = TokenPlace(max(self.epoch, self._where.epoch) + 1, host)
+        if host != self._where.holder or self._where.epoch <= self.epoch:
+            self._where = TokenPlace(max(self.epoch, self._where.epoch) + 1, host)
+        # Otherwise the place is known; the token may have been lost with the life of its holder.
         await when_room(partial(self._tokens._keep, self), flushes=True)
 
     # Handing over

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from tupelo.errors import BadArgument, SpaceClosed, TransactionEnded
+from tupelo.errors import BadArgument, JournalError, SpaceClosed, TransactionEnded
 from tupelo.federation.identity.access import Access
 from tupelo.federation.names import is_reserved
 from tupelo.space import asynchronous, blocking
@@ -136,9 +136,9 @@ class DeliveringSpace(Protocol):
 
 
 def confirm(hosted: DeliveringSpace | None, delivery: Delivery) -> int:
-    """Confirm a delivery, and return the position to flush. If the space is closed, the taker
-    confirms again later."""
-    with suppress(SpaceClosed, TransactionEnded):
+    """Confirm a delivery, and return the position to flush. If the space is closed, or its disk has
+    failed, the taker confirms again later."""
+    with suppress(SpaceClosed, JournalError, TransactionEnded):
         position = delivery.confirm()
         if hosted is not None:
             hosted.flush_soon(position)

@@ -61,7 +61,8 @@ def adopt(hosted: HostedSpace, entries: list[Entry]) -> None:
 
 class UnsettledDelivery:
     """A delivery of another host that is not confirmed to it yet. `handed`: a program of this host
-    is getting it; `is_confirmed`: it has it; `answer` is the owner's answer to the confirmation."""
+    is getting it; `is_confirmed`: it has it; `answer` is the owner's answer to the confirmation;
+    `when_returned` is called if the owner had taken the entries back before."""
 
     def __init__(self, peer: EngagedPeer, space: str) -> None:
         self.peer_id = peer.id
@@ -71,6 +72,7 @@ class UnsettledDelivery:
         self.handed = False
         self.is_confirmed = False
         self.answer: asyncio.Future[Any] | None = None
+        self.when_returned: Callable[[], object] = lambda: None
 
 
 class Federation:
@@ -375,6 +377,7 @@ class Federation:
                     unsettled.space,
                     call,
                 )
+                unsettled.when_returned()
 
         settle = wire.Settle(
             self.host.next_call(), call, True, unsettled.space, unsettled.incarnation
@@ -397,6 +400,12 @@ class Federation:
         """A program of this host is getting the delivery of this call."""
         if call in self._unsettled:
             self._unsettled[call].handed = True
+
+    def when_returned(self, call: int, function: Callable[[], object]) -> None:
+        """Call this if the owner has taken the delivery of this call back before it is
+        confirmed."""
+        if call in self._unsettled:
+            self._unsettled[call].when_returned = function
 
     def unsettled(self, peer_id: str) -> list[int]:
         """The calls whose deliveries are not confirmed to this peer yet."""

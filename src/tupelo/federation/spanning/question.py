@@ -277,6 +277,10 @@ class ForeignDelivery:
         """A program of this host is getting them."""
         self._federation.handed(self._call)
 
+    def when_returned(self, function: Callable[[], object]) -> None:
+        """Call this if the other host has taken them back before they are confirmed."""
+        self._federation.when_returned(self._call, function)
+
 
 class FederatedResult:
     """The entries that an operation has read or taken, and the hosts that have answered; for a

@@ -117,7 +117,10 @@ def check_reader(reader: HeapReader, history: HeapHistory, remains: Remains) -> 
     if reader.fifo:
         yield from check_fifo(reader, history)
     if reader.stands and not reader.pending:
-        for number in sorted(living(remains, reader.heap) - reader.seen):
+        missed = living(remains, reader.heap) - reader.seen
+        if hidden := [remains.hidden.get(host, set()) for host in reader.hosts]:
+            missed -= hidden[0].intersection(*hidden)
+        for number in sorted(missed):
             if reader.wants in ("", history.puts[number].kind):
                 yield Fault("missed", f"{reader.name} has not got {number}")
     yield from check_clones(reader)
@@ -230,6 +233,7 @@ def check_replays(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
         for view, replay in replays.items():
             order = remains.orders.get(host, {}).get(view, [])
             there = set(remains.held.get(host, {}).get(remains.heap, ()))
+            there -= remains.hidden.get(host, set())
             there = {number for number in there if not is_moved(number, remains.heap, history)}
             replayed = [one for one in replay if one in there]
             expected = [one for one in order if one in there]

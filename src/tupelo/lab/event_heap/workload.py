@@ -118,6 +118,8 @@ class HeapReader:
     """Reads of a shared session that have not ended: their events may be lost."""
     announced: set[tuple[str, str]] = field(default_factory=set)
     """The clones that were announced to it: the old view, and the new one."""
+    hosts: set[str] = field(default_factory=set)
+    """The hosts that have read it to the end."""
 
     @property
     def seen(self) -> set[int]:
@@ -131,6 +133,9 @@ class Remains:
     heap: str = ""
     held: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     """The numbers of the events, by host and heap."""
+    hidden: dict[str, set[int]] = field(default_factory=dict)
+    """By host, those that were removed there, and that other hosts still have: their source has
+    lost its memory."""
     orders: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     """The complete orders, with removed events, by host and view."""
     replays: dict[str, dict[str, list[int]]] = field(default_factory=dict)
@@ -550,6 +555,7 @@ class Artist:
                 work = session.get_all(Event(asked) if asked else ANY)
                 try:
                     await self._read_and_note(reader, session, work, asked)
+                    reader.hosts.add(self.member.name)
                     break
                 except TokenAway as lost:
                     self.history.note(f"{reader.name}: {lost!r}")
@@ -651,6 +657,14 @@ class HeapHost(SimulatedHost):
             for entry in stream.items.values()
             if not entry.gone
         ]
+
+    @property
+    def hidden(self) -> set[int]:
+        """The events that were removed here, and whose source has lost its memory."""
+        reserved = self.replicas[BOARD].removing.reserved
+        numbers = {thaw(one.shape, one.fields)["i"] for one in reserved if not one.gone}
+        history = self.world.history
+        return {number for number in numbers if history.puts[number].source in history.ended}
 
     @property
     def destroyed(self) -> int:
@@ -843,6 +857,7 @@ class HeapSimulation(Simulation[HeapHost]):
         remains = self.remains
         for host in self.members:
             remains.held[host.name] = {heap: host.held(heap) for heap in HEAPS}
+            remains.hidden[host.name] = host.hidden
             replica = host.replicas[BOARD]
             remains.orders[host.name] = {
                 view: [

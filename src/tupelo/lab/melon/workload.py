@@ -410,7 +410,7 @@ class MelonHost(SimulatedHost):
 
     def ending(self, crashes: bool) -> None:
         self.inspect()
-        self.world.history.ended(self.name, self._owed() if crashes else self._unreached())
+        self.world.history.ended(self.name, self.owed if crashes else self.unreached)
         if crashes:
             self._note_unrecorded()
 
@@ -422,17 +422,6 @@ class MelonHost(SimulatedHost):
         letters = self.messages.directed.unrecorded
         found = frozenset(tuple(letter.fields) for letter in letters)
         self.world.history.unrecorded[self.name, self.lives] = found
-
-    def _owed(self) -> list[str]:
-        """The hosts whose deliveries are not confirmed to them."""
-        unsettled = self.core.federation.unsettled
-        return [one.name for one in self.world.members if unsettled(one.core.id)]
-
-    def _unreached(self) -> list[str]:
-        """Those of them that a goodbye does not reach."""
-        reaches = {one.name for one in self.core.peers.values()}
-        parted = self.world.network.parted
-        return [one for one in self._owed() if one not in reaches or parted(self.name, one)]
 
     # What lies here
 

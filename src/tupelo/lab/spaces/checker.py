@@ -74,7 +74,7 @@ def check_entries(world: SpacesSimulation, history: SpacesHistory) -> list[Fault
     lost = []
     for entry, (is_sure, _, _) in written.items():
         times = len(takers[entry]) + still[entry]
-        if times > 1 and not any(_was_killed(taker) for taker in takers[entry]):
+        if times > 1 and not any(_may_return(taker, history) for taker in takers[entry]):
             agents = ", ".join(taker.agent for taker in takers[entry]) or "nobody"
             at = ", ".join(name for name, entries in left.items() if entry in entries) or "nowhere"
             faults.append(Fault("taken twice", f"{name_of(entry)}: by {agents}; left: {at}"))
@@ -103,11 +103,11 @@ def _written(history: SpacesHistory) -> dict[Entry, tuple[bool, SpacesHost, int]
     return written
 
 
-def _was_killed(taker: Act | Deal) -> bool:
-    """Whether the program of a taker was killed. If that happens before the owner of the entry
-    has the confirmation, the owner's `Doubt` decides that the entry returns, so it may be taken
-    again."""
-    return isinstance(taker, Act) and taker.life.killed
+def _may_return(taker: Act | Deal, history: SpacesHistory) -> bool:
+    """Whether the program of a taker was killed, or its host left while it could not reach an
+    owner. If the owner of the entry does not have the confirmation then, its `Doubt` decides that
+    the entry returns, so it may be taken again."""
+    return isinstance(taker, Act) and (taker.life.killed or taker.life in history.unconfirmed)
 
 
 def _check_losses(

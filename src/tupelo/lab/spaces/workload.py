@@ -163,6 +163,9 @@ class SpacesHistory(History[Act]):
         """Since when each subscriber hears of everything that is written."""
         self.left: dict[str, list[Entry]] = {}
         """The entries that are left at the end, by host."""
+        self.unconfirmed: set[ProgramLife] = set()
+        """The lives of hosts that ended while an owner that they could not reach did not know which
+        of its entries they had taken."""
 
     def of(self, kind: Kind) -> list[Act]:
         return [act for act in self.acts if act.kind == kind]
@@ -470,6 +473,8 @@ class SpacesHost(SimulatedHost):
 
     def ending(self, crashes: bool) -> None:
         self.ends.append(self.world.history.tick())
+        if self.life is not None and self.unreached:
+            self.world.history.unconfirmed.add(self.life)
 
     def left(self) -> None:
         self.ends.append(self.world.history.tick())  # What was written meanwhile is gone as well.

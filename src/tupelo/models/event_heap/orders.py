@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import (
@@ -80,6 +81,7 @@ class PendingPut:
     def __init__(self, items: Items, ttl: float | None) -> None:
         self.items = items
         self.ttl = ttl
+        self.written: WrittenEvents | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -299,18 +301,20 @@ class TotalOrder(TokenState):
 
     async def _write(self, begun: list[PendingPut]) -> list[Entry]:
         """Write these events in the heap; returns the entries."""
-        written: list[tuple[PendingPut, WrittenEvents]] = []
         for one in begun:
             try:
-                written.append((one, self._replica.write(one.items, one.ttl)))
+                one.written = self._replica.write(one.items, one.ttl)
             except TupeloError as error:
                 one.end(error)
-        for one, what in written:
-            try:
-                await self._replica.wait_copied(what)
-            except CannotSend as error:
-                one.end(error)
-        return [entry for one, what in written if not one.done.done() for entry in what.entries]
+        entries: list[Entry] = []
+        for one in begun:
+            if one.written is not None:
+                try:
+                    await self._replica.wait_copied(one.written)
+                    entries += one.written.entries
+                except CannotSend as error:
+                    one.end(error)
+        return entries
 
     async def _may_put(self) -> bool:
         """Whether the owner, another host, permits this host to put. It does if other hosts put as
@@ -366,6 +370,20 @@ class TotalOrder(TokenState):
             self.waiting = {}
         for putting in ended:
             putting.end(error)
+
+    async def finish(self, begun: list[PendingPut]) -> None:
+        """The view has ended while these puts were written: the events stay in the heap."""
+        try:
+            for one in begun:
+                assert one.written is not None
+                try:
+                    await self._replica.wait_copied(one.written)
+                    one.end()
+                except TupeloError as error:
+                    one.end(error)
+        finally:
+            for one in begun:
+                one.end(self._replica.closing)
 
     def give_up_waiting(self) -> None:
         """Fail the puts that have not begun, so that they are put through another view."""
@@ -510,6 +528,9 @@ class TotalOrders:
         if ended is not None:
             self._reset(ended)
             if ended.successor is None:
+                begun, ended.begun = [one for one in ended.begun if one.written], []
+                if begun:
+                    self._start(f"finish {view}", partial(ended.finish, begun))
                 ended.end(LeaseLost("this view has ended"), waiting=True)
         for user in users:
             user.end()
@@ -528,6 +549,11 @@ class TotalOrders:
             order.timer = None
         order.orphaned = order.wanted_elsewhere = False
         order.asked_host = None
+
+    def look_again(self) -> None:
+        """Let all users here look at skipped events again."""
+        for user in chain.from_iterable(self.used.values()):
+            user.look_again()
 
     def metadata_changed(self) -> None:
         self._metadata_version += 1

@@ -12,7 +12,14 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 
-from tupelo.errors import LeaseLost, SessionLost, SpaceClosed, TokenAway, TupeloError
+from tupelo.errors import (
+    JournalError,
+    LeaseLost,
+    SessionLost,
+    SpaceClosed,
+    TokenAway,
+    TupeloError,
+)
 from tupelo.federation.replication.tokens import Token
 from tupelo.models.event_heap.orders import TotalOrder, ViewCloned
 from tupelo.models.event_heap.replica import Replica
@@ -22,7 +29,8 @@ from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import Tasks, timeout_at
 from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
-from tupelo.values.template import Template
+from tupelo.values.parts import ANY
+from tupelo.values.template import Template, as_template
 
 logger = logging.getLogger("tupelo")
 
@@ -84,13 +92,16 @@ class HeapCopies:
         return None if left is None else lambda entry: entry not in seen and left(entry)
 
     def unsee(self, entries: list[Entry]) -> None:
-        """Mark events as unseen again: they were not delivered."""
-        with self._port.atomic():
-            for entry in entries:
-                self._state.seen.discard(entry)
+        """Mark events as unseen again: they were not delivered. Another read that waits gets
+        them."""
+        with suppress(SpaceClosed, JournalError):
+            self._port.undo_get(entries, Query(as_template(ANY), session=self._state))
+        self._replica.broadcast.notify()
 
     def has_next(self, template: Template) -> bool:
-        """Whether there is an unseen match."""
+        """Whether there is an unseen match that is not being removed."""
+        if (only := self._unseen) is not None:
+            return bool(self._port.get_now(Query(template, known=False, only=only))[0])
         return bool(self._port.unread(template, self._state, 1, None, None)[0])
 
     def note(self, record: Record) -> None:
@@ -184,7 +195,7 @@ class Ordered:
         start = max(self._low, self._cursors.get(template, 0))
         all_seen = start == self._low
         for position, entry in self.order.deliver(start):
-            found = entry not in self._seen
+            found = entry not in self._seen and not self._replica.removing.is_removed(entry)
             if found:
                 found = template.admits(entry.shape, entry.fields)
                 all_seen = all_seen and found
@@ -217,6 +228,11 @@ class Ordered:
     def unsee(self, entries: list[Entry]) -> None:
         for entry in entries:
             self._seen.discard(entry)
+        self.look_again()
+        self._replica.broadcast.notify()
+
+    def look_again(self) -> None:
+        """Look at skipped events again: one may have returned."""
         self._low = 0
         self._cursors.clear()
 
@@ -226,7 +242,8 @@ class Ordered:
         seen = Seen()
         found = []
         for _, entry in self.order.deliver(0):
-            if entry not in seen and template.admits(entry.shape, entry.fields):
+            is_left = entry not in seen and not self._replica.removing.is_removed(entry)
+            if is_left and template.admits(entry.shape, entry.fields):
                 seen.add(entry)
                 found.append(entry)
         return found
@@ -408,7 +425,7 @@ EventReading = HeapCopies | Ordered | Shared
 def future_events(replica: Replica, template: Template, *, known: bool = True) -> HeapCopies:
     """A reading of the copies that returns only matches that come from now on."""
     seen = Seen()
-    for entry in replica.find(template, known=known):
+    for entry in replica.find(template, known=known, removing=True):  # They may return.
         seen.add(entry)
     return HeapCopies(replica, seen, known=known)
 

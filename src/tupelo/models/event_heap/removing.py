@@ -60,14 +60,31 @@ class Removing:
         self._replica = replica
         self._removed: dict[str, int] = {}  # request → number
         self._tasks = Tasks()
-        self.reserved: set[Entry] = set()
-        """The copies of events that clients and programs of this host have removed."""
+        self.reserved: dict[Entry, bool] = {}
+        """The copies of events that clients and programs of this host are removing; True for those
+        that they have. Such a copy remains until its source reports the removal, or for ever if the
+        source has lost its memory."""
+        self._not_adopted: set[Entry] = set()
 
     @property
     def is_left(self) -> Accept | None:
         """A filter for the events that are not being removed; None if that are all."""
-        reserved = self.reserved = {one for one in self.reserved if not one.gone}
+        reserved = self.reserved
+        if any(one.gone for one in reserved):
+            reserved = {one: has_it for one, has_it in reserved.items() if not one.gone}
+            self.reserved = reserved
         return (lambda entry: entry not in reserved) if reserved else None
+
+    def is_removed(self, entry: Entry) -> bool:
+        """Whether a client or program of this host has removed this event."""
+        return self.reserved.get(entry, False)
+
+    def adopt(self, entries: list[Entry]) -> None:
+        """Adopt these copies of events of another host, except those that are being removed: they
+        are adopted if they return."""
+        self._not_adopted.update(one for one in entries if self.reserved.get(one) is False)
+        left = [copy(one) for one in entries if one not in self.reserved]
+        adopt(self._replica.feed.space, left)
 
     async def remove(
         self,
@@ -168,7 +185,7 @@ class Removing:
         except BaseException:
             give_back(space, delivery)
             raise
-        return self._hand_over(entry, delivery)
+        return self._hand_over(entry, delivery, holder)
 
     async def _claim(
         self,
@@ -199,22 +216,38 @@ class Removing:
         elif delivery.entries:
             if holder is None:
                 delivery.handed()
-            return self._hand_over(entry, delivery)
+            handed = self._hand_over(entry, delivery, holder)
+            delivery.when_returned(partial(self._restore, entry))
+            return handed
         return None
 
-    def _hand_over(self, entry: Entry, delivery: Delivery) -> HandOver:
+    def _hand_over(self, entry: Entry, delivery: Delivery, holder: Holder | None) -> HandOver:
         """Pass a delivery on. From now on the event is not found at this host."""
         space, copied = self._replica.feed.space, copy(entry)  # It may end before it is sent.
-        self.reserved.add(entry)
+        self.reserved[entry] = holder is None
+
+        def confirmed() -> None:
+            if entry in self.reserved:
+                self.reserved[entry] = True
+            self._not_adopted.discard(entry)
+            confirm(space, delivery)
 
         def returned() -> None:
-            self.reserved.discard(entry)
             give_back(space, delivery)
-            self._replica.broadcast.notify()
+            if entry in self._not_adopted:
+                self._undo(copied)
+            self._restore(entry)
 
-        handed = HandOver([copied], partial(confirm, space, delivery), returned, delivery.forget)
+        handed = HandOver([copied], confirmed, returned, delivery.forget)
         handed.entries = [copied]  # They return if the client is interrupted after confirming.
         return handed
+
+    def _restore(self, entry: Entry) -> None:
+        """The event is found at this host again."""
+        self.reserved.pop(entry, None)
+        self._not_adopted.discard(entry)
+        self._replica.orders.look_again()
+        self._replica.broadcast.notify()
 
     # Removing at once
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from copy import copy
 from typing import Any, NamedTuple
 
 from tupelo.errors import (
@@ -42,7 +41,6 @@ from tupelo.federation.replication.placement import CopyAll
 from tupelo.federation.replication.streams import host_of
 from tupelo.federation.replication.tokens import TokenAt, Tokens, TokenState
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap import records
 from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
@@ -389,12 +387,18 @@ class Replica(GroupPart):
             raise CannotSend(f"the event is too large for the heap {self.name!r}")
 
     def find(
-        self, template: Template, limit: int | None = None, *, known: bool = True
+        self,
+        template: Template,
+        limit: int | None = None,
+        *,
+        known: bool = True,
+        removing: bool = False,
     ) -> list[Entry]:
-        """The matches that are here, in the order in which they came, at most `limit`. UnknownType
-        if `known` and one is of a class that this program does not know."""
+        """The matches that are here, in the order in which they came, at most `limit`; with
+        `removing`, also those that are being removed. UnknownType if `known` and one is of a class
+        that this program does not know."""
         self.require_open()
-        only = self.removing.is_left
+        only = None if removing else self.removing.is_left
         query = Query(template, many=True, limit=limit, known=known, only=only)
         return self.feed.copies.port.get_now(query)[0]
 
@@ -409,7 +413,7 @@ class Replica(GroupPart):
         for stream in streams:
             living = [stream.items[number] for number in stream.numbers(0)]
             upto = stream.upto
-            adopt(self.feed.space, [copy(entry) for entry in living if not entry.gone])
+            self.removing.adopt([entry for entry in living if not entry.gone])
             await self.until(lambda: self.feed.is_drawn)
             await self.record(records.Adopted(stream.source, upto))
 
