@@ -83,10 +83,13 @@ def test_the_payload_is_carried_once_and_the_overhead_does_not_grow_with_it() ->
     assert -20 < small["overhead"] < 357, "less than the dissertation's publish/subscribe"
 
 
-def test_a_world_of_twenty_hosts_scales() -> None:
-    found = figures("scale", hosts=20, duration=15.0)
+def test_a_world_of_twenty_hosts_scales(tmp_path: Path) -> None:
+    found = figures("scale", hosts=20, duration=15.0, folder=str(tmp_path / "hosts"))
     assert found["seen"] > 1
     assert found["messages_a_host_and_second"] < 100
+    assert 0.5 < found["engage_seconds"] < 5
+    files = [file for file in (tmp_path / "hosts").rglob("*") if file.is_file()]
+    assert found["bytes_at_rest"] == sum(file.stat().st_size for file in files) / 20
 
 
 @pytest.mark.parametrize("where", ["branches", "anywhere"])
