@@ -33,7 +33,9 @@ from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.presence import SpacePresence
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.postgres.connect import open_space
-from tupelo.postgres.handles import PostgresMatchSet, PostgresSubscription, PostgresTransaction
+from tupelo.postgres.sessions import PostgresMatchSet
+from tupelo.postgres.subscriptions import PostgresSubscription
+from tupelo.postgres.transactions import PostgresTransaction
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.dual_api import run_sync
 
@@ -274,8 +276,8 @@ class DatabasePort:
         listener = self._space.database.listener
         parked = self.parked
         channel = listener._channels.get(self._space.id)
-        told = None if channel is None else channel.active  # to look, but perhaps still asleep
-        return iter([w for w in parked if w.asleep and not w.is_due and w is not told])
+        told = [] if channel is None else channel.active.values()  # They may still be asleep.
+        return iter([w for w in parked if w.asleep and not w.due and w not in told])
 
 
 def call_now(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

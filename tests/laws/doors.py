@@ -17,7 +17,7 @@ from tupelo.federation.spanning.handles import (
     FederatedSession,
 )
 from tupelo.federation.spanning.space import FederatedSpace
-from tupelo.postgres.handles import LeasedHandle
+from tupelo.postgres.leases import LeasedHandle
 from tupelo.postgres.space import PostgresSpace
 from tupelo.space.fetching import FetchingReaction
 from tupelo.values.lease import AsyncLease

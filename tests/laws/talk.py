@@ -7,7 +7,7 @@ import pytest
 
 import tupelo
 from tupelo.errors import LogTrimmed
-from tupelo.postgres.handles import PostgresSubscription
+from tupelo.postgres.subscriptions import PostgresSubscription
 
 
 def alike(one: object, other: object) -> bool:

@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+import venv
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import pyspark
+from packaging.requirements import Requirement
 
+import tupelo
 from tupelo.pipeline.spark import java_home
 
 PATIENCE_SECONDS = 300.0
@@ -128,6 +132,26 @@ class Cluster:
     def close(self) -> None:
         for process in [*self.workers, self._master]:
             process.kill()
+
+
+def bare_python(folder: Path) -> Path:
+    """A Python for workers: it has this package, what its wheel requires without extras, and what a
+    table of Spark needs."""
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "tupelo").symlink_to(Path(tupelo.__file__).parent)
+    todo, done = ["tupelo", "pyarrow", "pandas"], set()
+    while todo:
+        found = metadata.distribution(todo.pop())
+        if found.name in done:
+            continue
+        done.add(found.name)
+        needed = [Requirement(text) for text in found.requires or []]
+        todo += [r.name for r in needed if r.marker is None or r.marker.evaluate({"extra": ""})]
+        for name in {file.parts[0] for file in found.files or []} if found.name != "tupelo" else ():
+            if name not in ("..", "__pycache__"):
+                (site / name).symlink_to(Path(str(found.locate_file(name))))
+    return folder / "bin" / "python"
 
 
 def driver(program: Path, log: Path, *arguments: str) -> Process:

@@ -2,8 +2,8 @@
 
 Its one argument is a JSON object: `master`, `source` and `sink` (addresses of spaces), `rows` (that
 a micro-batch has at most) and `checkpoint`. With a `table` (an address), it prints before that one
-line, "answer: " and a JSON object: where the workers have found this package, the number of tasks
-of the table, and the order of its changes. When the stream has written all that there is, it says
+line, "answer: " and a JSON object: what packages the workers have, the number of tasks of the
+table, and the order of its changes. When the stream has written all that there is, it says
 "drained", and goes on.
 """
 
@@ -32,15 +32,20 @@ OPTIONS: dict[str, str | int | bool] = {
 }
 
 
-def packages(spark: SparkSession) -> list[list[str]]:
-    """The folder of each executor, and where it has found this package; they have a core, and so a
-    task, each."""
+def packages(spark: SparkSession) -> list[list[Any]]:
+    """The folder of each executor, where it has found this package, its Python, and whether that
+    has a package of the extras; they have a core, and so a task, each."""
 
     def found(rows: Any) -> Any:
+        import sys
+        from importlib.util import find_spec
+
         import tupelo.pipeline.source.datasource
 
         list(rows)
-        yield [str(Path.cwd()), str(Path(tupelo.pipeline.source.datasource.__file__).absolute())]
+        file = Path(tupelo.pipeline.source.datasource.__file__).absolute()
+        has_extras = any(find_spec(name) for name in ("typer", "cryptography", "duckdb"))
+        yield [str(Path.cwd()), str(file), sys.executable, has_extras]
 
     return spark.sparkContext.parallelize(range(2), 2).mapPartitions(found).collect()
 

@@ -290,7 +290,7 @@ def run(*arguments: object) -> tuple[int, str]:
     return outcome.exit_code, outcome.output
 
 
-def test_the_command_seals_files_folders_and_hosts(company, tmp_path, folder):
+def test_the_commands_seal_files_folders_and_hosts_and_join_segments(company, tmp_path, folder):
     with tupelo.Space("alone", path=tmp_path / "alone.tupelo", agent="me") as space:
         fill(space, 7)
         code, said = run(tmp_path / "alone.tupelo", "--to", folder)  # though it is open
@@ -305,6 +305,8 @@ def test_the_command_seals_files_folders_and_hosts(company, tmp_path, folder):
     fill(host.space("jobs"), 5)
     code, said = run(f"tupelo://{host.address}/jobs", "--to", folder)
     assert code == 0 and f"'jobs' of {host.id}: 5 changes in 1 segments, sealed up to 10" in said
+    outcome = CliRunner().invoke(app, ["compact", str(folder)])
+    assert outcome.exit_code == 0 and "'jobs' of one: 2 segments, now 1" in outcome.output
     (log,) = [log for log in Archive(folder).logs() if log.space == "jobs"]
     assert positions(log) == list(range(1, 11))
 

@@ -12,16 +12,17 @@ import pytest
 from tests.conftest import until_true
 from tests.federation.company import Company
 from tests.pipeline import kills
-from tests.pipeline.cluster import Cluster
+from tests.pipeline.cluster import Cluster, bare_python
 
 ROWS = 600
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """What the driver has answered about a federation of two hosts, and what then became of its
-    stream, while a worker, a host and the driver were killed."""
+    """What the driver has answered about a federation of two hosts, on workers that have only the
+    wheel, and what then became of its stream, while a worker, a host and the driver were killed."""
     folder = tmp_path_factory.mktemp("hosts")
+    python = bare_python(tmp_path_factory.mktemp("python"))
     company = Company()
     cluster = None
     try:
@@ -32,26 +33,29 @@ def done(tmp_path_factory):
             jobs = host.space("jobs").here
             jobs.write_all([("job", n) for n in range(first, first + ROWS)])
         cluster = Cluster(tmp_path_factory.mktemp("spark"))
-        outcome = kills.run(
-            cluster,
-            folder,
-            rows=1_200,
-            batch=300,
-            victims=["worker", "sink", "driver"],
-            seed=6,
-            table=ada.url + "jobs",
-        )
-        yield SimpleNamespace(**outcome.answer, ada=ada, ben=ben, outcome=outcome)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", str(python))
+            outcome = kills.run(
+                cluster,
+                folder,
+                rows=1_200,
+                batch=300,
+                victims=["worker", "sink", "driver"],
+                seed=6,
+                table=ada.url + "jobs",
+            )
+        yield SimpleNamespace(**outcome.answer, ada=ada, ben=ben, python=python, outcome=outcome)
     finally:
         if cluster is not None:
             cluster.close()
         company.close()
 
 
-def test_workers_find_this_package(done):
-    assert len({folder for folder, _ in done.packages}) == 2
-    for folder, file in done.packages:
-        assert file.startswith(folder), "it was not sent to them"
+def test_workers_need_the_wheel_and_no_extras(done):
+    assert len({folder for folder, *_ in done.packages}) == 2
+    for folder, file, python, has_extras in done.packages:
+        assert file.startswith(folder), "it was sent to them"
+        assert python == str(done.python) and not has_extras
 
 
 def test_a_federation_is_read_by_the_workers_and_has_an_order(done):

@@ -200,6 +200,7 @@ def test_the_page_says_what_the_tables_have(hosts, tmp_path):
         name: min(table(folder, name).num_rows, ROWS_SHOWN) for name in JOBS
     }
     assert {"backlog-plot", "latency-plot"} <= shown.keys()
+    assert {*shown["contacts"]["host_name"]} == {"ada", "ben"}, "names beside the ids"
     assert {file.name for file in folder.iterdir()} == {
         *(f"{name}.parquet" for name in JOBS),
         PAGE,
@@ -326,6 +327,12 @@ def test_every_plot_is_told_in_words_too():
     page = Page(page_of({}, [], logs(), [section], NOON))
     assert page.images == ["Bars: entries by fate: living 1,000, taken 3."]
     assert page.rows["life-1"][1:] == [["living", "1000", "7000"], ["taken", "3", "21"]]
+    replayed = [{"space": "jobs", "workers": n, "more": 0, "mean": 123_456.7} for n in (2, 1)]
+    (plot,) = section_of(JOBS["whatif"], pa.Table.from_pylist(replayed)).plots
+    assert plot.words.endswith("The greatest mean is 123,457 for jobs · 2 workers.")
+    row = {"space": "jobs", "worker": "w", "taken": 1, "came_back": 2, "utilisation": None}
+    (plot,) = section_of(JOBS["workers"], pa.Table.from_pylist([row])).plots
+    assert plot.words.startswith("Bars: taken and came back, for each row of the table.")
 
 
 def test_names_stand_for_ids():
@@ -339,6 +346,8 @@ def test_names_stand_for_ids():
     who = {"worker": [client, client, None], "worker_name": ["w1", None, None], "n": [1, 2, 3]}
     put = names.put(pa.table(who)).to_pydict()
     assert put == {"worker": ["w1", "w1, w2", None], "n": [1, 2, 3]}
+    jobs = names.put(pa.table({"job": [f"{client} 7", one]}))
+    assert jobs.to_pydict() == {"job": ["w1, w2 7", one]}, "an entry, and a job of a queue"
 
 
 def test_headlines_are_about_what_is_taken():

@@ -466,6 +466,15 @@ def test_a_manifest_that_is_no_json_is_told(sealed, archive):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_segment_that_is_no_file_is_not_opened(sealed, archive, make):
+    sealed.unlink()
+    make(sealed)
+    pad(sealed, archive)
+    with pytest.raises(CorruptSegment, match="it is not a file"):
+        positions(the_log(archive))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_a_manifest_that_is_no_file_is_not_opened(sealed, archive, make):
     place = archive / "host=me/space=jobs" / MANIFEST
     place.unlink()

@@ -23,10 +23,14 @@ from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire
 from tupelo.federation.names import PRESENCE
+from tupelo.pipeline.commands.pipeline import changes_in
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.reports.names import names_of
+from tupelo.pipeline.schema import COLUMNS
 from tupelo.pipeline.source.filters import RowFilter
+from tupelo.pipeline.source.living import living
 from tupelo.pipeline.source.locations import JoinedLog, LogPart, by_name, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.reading import TASKS_MAX, Rows, TableReader, parts_of, tasks_of
@@ -214,9 +218,18 @@ class Boasting(Log):
 
 
 @pytest.mark.parametrize("bounds", [(1, 2**62), (5, 3), (0, 4), (-(2**63), 2**63 - 1)])
-def test_bounds_that_cannot_be_are_refused(bounds):
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda log: parts_of(log, RowFilter()),
+        lambda log: [*living(log, "now", COLUMNS, None)],
+        lambda log: names_of([log]),
+        lambda log: changes_in([log]),
+    ],
+)
+def test_bounds_that_cannot_be_are_refused(bounds, use):
     with pytest.raises(PipelineError, match="says that it goes from"):
-        parts_of(Boasting(*bounds), RowFilter())
+        use(Boasting(*bounds))
 
 
 def test_however_long_logs_are_the_tasks_are_not_too_many():

@@ -252,6 +252,15 @@ def test_a_long_complaint_in_a_line():
     assert said == "It is bad.; line 1 pos 7"
     trace = "Failed: Traceback (most recent call last):\n  File\nValueError: no\n SQLSTATE: 1"
     assert in_a_line(trace) == "ValueError: no"
+    java = (
+        "An error occurred while calling o1.getResult.\n"
+        ": org.apache.spark.SparkException: Exception thrown in awaitResult: \n\tat a.b(C)\n"
+        "Caused by: org.apache.spark.SparkException: [A.B] Cannot read file:/x.  SQLSTATE: KD001\n"
+        "\tat a.b(C.scala:1)\n"
+        "Caused by: org.apache.parquet.io.ParquetDecodingException: it is damaged\n\t... 28 more\n"
+    )
+    assert in_a_line(java) == "Cannot read file:/x: it is damaged"
+    assert in_a_line("Error\n: java.lang.OutOfMemoryError: Java heap space\n") == "Java heap space"
 
 
 def test_the_command_is_found_by_its_entry_point():

@@ -15,9 +15,11 @@ import pytest
 import tupelo
 from tests.conftest import until_true
 from tupelo import pipeline
-from tupelo.errors import PipelineError
+from tupelo.errors import CorruptSegment, PipelineError
 from tupelo.pipeline import spark
 from tupelo.pipeline.commands.pipeline import PipelineCommand
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal
 
 
 def test_what_spark_is_told():
@@ -130,6 +132,19 @@ def test_for_few_changes_spark_compiles_less(tmp_path, monkeypatch, master, few,
     command = PipelineCommand([str(tmp_path / "jobs.tupelo")], master=master)
     asked: Any = command.session(command.logs()[0])
     assert asked == (master, expected)
+
+
+def test_a_segment_that_is_cut_off_is_told_before_spark_is_started(tmp_path, monkeypatch):
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        space.write_all([("job", 1), ("job", 2)])
+    (segment,) = seal(JournalLog(tmp_path / "jobs.tupelo"), tmp_path / "archive")
+    (file,) = (tmp_path / "archive").glob("*/*/day=*/*.parquet")
+    os.truncate(file, segment.bytes - 1)
+    monkeypatch.setattr(pipeline, "session", lambda *master, **options: pytest.fail("started"))
+    for locations in (["archive"], ["archive", "jobs.tupelo"]):
+        command = PipelineCommand([str(tmp_path / location) for location in locations])
+        with pytest.raises(CorruptSegment, match=f"bytes of {segment.bytes}"):
+            command.session(command.logs()[0])
 
 
 def test_without_what_spark_connect_needs_it_is_said_what_to_install(tmp_path):

@@ -1,5 +1,6 @@
 """Every error of the server and the driver is one of ours, with the reason."""
 
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from tupelo.errors import (
     JournalFailed,
     NotAllowed,
     PeerLost,
+    UnknownSpace,
 )
 from tupelo.postgres.driver import BlockingDatabase
 from tupelo.space.dual_api import run_coroutine
@@ -113,3 +115,21 @@ def test_a_table_that_was_dropped_says_what_to_run():
                     space.write(("job", 1))
         finally:
             admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def test_a_space_that_is_gone_is_unknown():
+    """An administrator has removed it, or its role may not see it any more."""
+    with tupelo.connect(space_url(f"gone {uuid4()}")) as space:
+        space.write(("a", 1))
+        with psycopg.connect(database_url()) as link:
+            link.execute("DELETE FROM tupelo.spaces WHERE id = %s", (space.id,))  # type: ignore[attr-defined]
+        operations: list[Any] = [
+            lambda: space.take(("a", int), wait=0),
+            lambda: space.take(("a", tupelo.Between(0, 1)), wait=0),
+            lambda: space.read(("a", int)),
+            lambda: space.read_all(("b", int)),
+            space.count,
+        ]
+        for operation in operations:
+            with pytest.raises(UnknownSpace, match="gone"):
+                operation()

@@ -43,7 +43,7 @@ def test_a_trimmed_log_still_tells_what_became_of_an_operation(url):
         space.write(("a", 1))
         other.trim(before=100)
         assert other.changes(since=1) == []
-        done = run_sync(partial(space._done, None, 1))  # type: ignore[attr-defined]
+        done = run_sync(partial(space.changed_by, 1, None))  # type: ignore[attr-defined]
         assert len(done) == 1
 
 
@@ -84,7 +84,7 @@ def test_changes_that_nobody_has_read_are_trimmed_in_their_order(url):
         space.compact()
         kept = [(change.position, change.entry) for change in space.changes(since=7)]
         assert kept == [(8, ("b", 1)), (9, ("c", 0)), (10, ("c", 1)), (11, ("c", 2))]
-        assert len(run_sync(partial(space._done, None, 1))) == 6
+        assert len(run_sync(partial(space.changed_by, 1, None))) == 6
 
 
 def test_programs_that_write_little_trim_the_log_too(url, monkeypatch):
@@ -99,7 +99,7 @@ def test_programs_that_write_little_trim_the_log_too(url, monkeypatch):
 
 def test_a_reaction_that_falls_behind_misses_nothing(monkeypatch):
     """Notices beyond its backlog are dropped: it looks at the entries that are there."""
-    monkeypatch.setattr("tupelo.postgres.space.REACTION_BACKLOG_MAX", 3)
+    monkeypatch.setattr("tupelo.postgres.log.REACTION_BACKLOG_MAX", 3)
     reacted: list[int] = []
     with tupelo.connect(space_url(f"behind {uuid4()}")) as space:
         space.react(("a", int), lambda entry, step: reacted.append(entry[1]))

@@ -1,5 +1,6 @@
 """Programs that share a space in a database, and what is left when they or their links are lost."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -24,12 +25,16 @@ from tupelo.errors import (
     CannotReach,
     CannotSend,
     Deadlock,
+    LeaseLost,
     PeerLost,
     SpaceFull,
+    TransactionError,
+    TupeloError,
     UnknownSpace,
 )
 from tupelo.postgres.connect import open_space
 from tupelo.postgres.driver import BlockingDatabase
+from tupelo.postgres.searching import PostgresSearch
 from tupelo.postgres.statements import HELD, ROOM
 from tupelo.queue import JobQueue
 from tupelo.space.dual_api import run_sync
@@ -405,7 +410,10 @@ def test_a_commit_whose_answer_is_lost_in_a_restart_is_not_repeated(url, refused
     with tupelo.connect(url) as space:
         space.write(("job", 0))  # Its shape is known from now on.
         monkeypatch.setattr(BlockingDatabase, "run", losing)
-        monkeypatch.setattr("tupelo.postgres.space.WRITE_MAX", 2)  # so that it takes two statements
+        # So that it takes two statements.
+        monkeypatch.setattr(
+            "tupelo.postgres.writing.WRITE_MAX", 2
+        )  # so that it takes two statements
         space.write_all([("job", n) for n in range(1, 5)])
         assert lost
         assert space.read_all(("job", int)) == [("job", n) for n in range(5)]
@@ -701,3 +709,141 @@ def test_a_value_that_most_entries_have_gets_no_index(url):
 
         until_true(is_indexed)
         assert 13 not in space.database.indexed  # type: ignore[attr-defined]
+
+
+def test_a_commit_needs_no_connection_of_those_who_wait_for_it():
+    """A writer has the only connection for operations, and waits for the end of the commit."""
+    url = space_url(f"bounded {uuid4()}") + "&connections=1"
+    opened = partial(open_space, url, is_async=False, capacity=tupelo.Capacity(3))
+    with (
+        run_sync(opened) as space,
+        psycopg.connect(database_url()) as link,
+        psycopg.connect(database_url(), autocommit=True) as watcher,
+    ):
+        space.write(("a", 0))
+        asked = "SELECT FROM pg_locks WHERE classid = %s AND objid = %s AND NOT granted"
+
+        def are_waiting(count: int) -> bool:
+            return len(watcher.execute(asked, (ROOM, space.id)).fetchall()) == count
+
+        for end in ("commit", "prepare"):
+            txn = space.transaction()
+            space.write(("a", end), txn=txn)
+            link.execute("SELECT pg_advisory_xact_lock(%s, %s)", (ROOM, space.id))
+            ending = Call(getattr(txn, end))
+            until_true(partial(are_waiting, 1), "the transaction waits for the others")
+            writer = Call(space.write, ("b", end))
+            until_true(partial(are_waiting, 2), "the writer waits for the transaction")
+            link.rollback()
+            ending.result()
+            if end == "prepare":
+                txn.abort()
+            writer.result()
+            assert space.take(("b", end)) == ("b", end)
+
+
+def test_the_lease_of_an_entry_of_a_nested_transaction_is_one_of_the_outer_one(url):
+    with tupelo.connect(url) as space, space.transaction() as txn:
+        with txn.transaction() as nested:
+            kept = space.write(("a", 1), lease=100, txn=nested)
+            gone = space.write(("a", 2), lease=100, txn=nested)
+        kept.renew(1_000)
+        gone.cancel()
+        assert space.read_all(txn=txn) == [("a", 1)]
+        over = space.write(("a", 3), lease=0.001, txn=txn)
+        until_true(lambda: space.count(txn=txn) == 1)
+        with pytest.raises(LeaseLost):
+            over.renew(100)
+
+
+def test_nested_transactions_that_would_undo_each_other_are_refused(url):
+    with tupelo.connect(url) as space, space.transaction() as txn:
+        one = txn.transaction()
+        with pytest.raises(TransactionError, match="end it first"):
+            txn.transaction()
+        space.write(("a", 1), txn=one)
+        one.commit()
+        with txn.transaction() as two:
+            space.write(("a", 2), txn=two)
+        assert space.count(txn=txn) == 2
+
+
+def test_an_alarm_of_one_space_does_not_hold_up_those_of_others(url):
+    """The lease of a transaction ends while it waits for the writers of its space to commit."""
+    name = f"bounded {uuid4()}"
+    with (
+        in_a_bounded_space(name, tupelo.Capacity(3)) as space,
+        tupelo.connect(url) as other,
+        psycopg.connect(database_url()) as link,
+        psycopg.connect(database_url(), autocommit=True) as watcher,
+    ):
+        link.execute("SELECT pg_advisory_xact_lock(%s, %s)", (ROOM, space.id))
+        txn = space.transaction(lease=0.1)
+        space.write(("a", 1), txn=txn)
+        ending = Call(txn.commit)
+        asked = "SELECT FROM pg_locks WHERE classid = %s AND objid = %s AND NOT granted"
+        until_true(lambda: watcher.execute(asked, (ROOM, space.id)).fetchall())
+        until_true(lambda: txn.ran_out)
+        assert other.take(("a", int), wait=0.1) is None
+        link.rollback()
+        with suppress(TupeloError):
+            ending.result()
+
+
+def test_a_session_of_a_host_misses_nothing_because_another_entry_was_taken(url, monkeypatch):
+    """Between its look and the check that what it has seen is still there."""
+
+    async def go() -> None:
+        async with await tupelo.aio.connect(url) as space, space.session() as session:
+            await space.write_all([("a", 1), ("a", 2), ("a", 3)])
+            check = PostgresSearch._are_there
+
+            async def check_late(self: Any, entries: list[Any]) -> bool:
+                await space.take(("a", 2), wait=0)
+                return await check(self, entries)
+
+            monkeypatch.setattr(PostgresSearch, "_are_there", check_late)
+            fetch: Any = space.fetch  # type: ignore[attr-defined]
+            asked = (("a", int), False, 0, True, None, None, None, False, session)
+            assert [one.fields for one in await fetch(*asked)] == [("a", 1), ("a", 3)]
+            assert await fetch(*asked) == []
+
+            async def cancelled(self: Any, entries: list[Any]) -> bool:
+                raise asyncio.CancelledError
+
+            await space.write(("a", 4))
+            monkeypatch.setattr(PostgresSearch, "_are_there", cancelled)
+            with pytest.raises(asyncio.CancelledError):
+                await fetch(*asked)
+            monkeypatch.undo()
+            assert [one.fields for one in await fetch(*asked)] == [("a", 4)]
+
+    asyncio.run(go())
+
+
+def test_a_writer_that_waits_for_others_does_not_hold_up_who_waits_for_an_entry():
+    name = f"bounded {uuid4()}"
+    with (
+        in_a_bounded_space(name, tupelo.Capacity(1)) as space,
+        psycopg.connect(database_url()) as link,
+        psycopg.connect(database_url(), autocommit=True) as watcher,
+    ):
+        space.write(("a", 1))
+        txn = space.transaction()
+        space.take(("a", 1), txn=txn)
+        writer = Call(space.write, ("b", 1), wait=None)
+        reader = Call(space.read, ("a", int))
+
+        def are_asleep() -> bool:
+            return [one.asleep for one in space.database.listener.waiting(space.id)] == [True] * 2
+
+        until_true(are_asleep)
+        link.execute("SELECT pg_advisory_xact_lock(%s, %s)", (ROOM, space.id))
+        watcher.execute("SELECT pg_notify(%s, '')", (f"tupelo_{space.id}",))
+        asked = "SELECT FROM pg_locks WHERE classid = %s AND objid = %s AND NOT granted"
+        until_true(lambda: watcher.execute(asked, (ROOM, space.id)).fetchall())
+        txn.abort()
+        assert reader.result() == ("a", 1)
+        link.rollback()
+        assert space.take(("a", int)) == ("a", 1)
+        writer.result()

@@ -253,3 +253,46 @@ def test_a_manager_of_javaspaces_settles_what_it_left_prepared(
             assert manager.log.read_all(("committed", str, str)) == []
         assert space.read_all() == ([("a", 1)] if commits else [("b", 1)])
         assert other.read_all() == ([("a", 2)] if commits else [])
+
+
+def test_recovery_of_one_space_keeps_the_decisions_about_others_of_its_database(
+    space, elsewhere, tmp_path, monkeypatch
+):
+    def dies(*arguments: object) -> None:
+        raise OSError("it is gone")
+
+    with (
+        tupelo.connect(url_in(elsewhere, f"o{uuid4()}")) as other,
+        space.space(f"unused {uuid4()}") as unused,
+    ):
+        with TransactionManager(tmp_path / "log") as manager:
+            transaction = manager.create().transaction
+            space.write(("a", 1), txn=transaction)
+            other.write(("a", 2), txn=transaction)
+            monkeypatch.setattr(DatabaseBranch, "commit", dies)
+            transaction.commit()
+        monkeypatch.undo()
+        with TransactionManager(tmp_path / "log") as manager:
+            assert manager.recover(unused) == 0
+            assert manager.recover(other) == 1
+            assert manager.recover(space) == 1
+            assert manager.log.read_all(("committed", str, str)) == []
+        assert (space.read_all(), other.read_all()) == ([("a", 1)], [("a", 2)])
+
+
+def test_what_other_programs_have_prepared_under_similar_names_does_no_harm(space):
+    names = [f"tupelo:{space.id}", f"tupelo:{space.id}+x:{uuid4()}"]
+    with psycopg.connect(space.database.conninfo) as link:
+        for name in names:
+            link.execute("CREATE TEMP TABLE IF NOT EXISTS none (x int)")
+            link.rollback()
+            link.execute("SELECT pg_current_xact_id()")
+            link.execute(f"PREPARE TRANSACTION '{name}'".encode())
+            link.rollback()
+        try:
+            assert space.in_doubt() == []
+            assert not {one["name"] for one in space.host["prepared"]}.intersection(names)
+        finally:
+            link.autocommit = True
+            for name in names:
+                link.execute(f"ROLLBACK PREPARED '{name}'".encode())

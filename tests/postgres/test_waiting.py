@@ -89,8 +89,8 @@ def test_a_process_that_has_the_id_of_one_that_is_gone_is_not_waited_for(url, li
     """As after a crash, or at a standby that has taken over."""
     with tupelo.connect(f"{url}&connect_timeout=5", reconnect=300) as space:
         old = link.info.backend_pid, 0.0
-        asked = run_sync(lambda: space.was_committed(old, ["no such"]))  # type: ignore[attr-defined]
-        assert asked is False
+        asked = run_sync(lambda: space.changed_by(1, old))  # type: ignore[attr-defined]
+        assert asked == []
 
 
 def test_a_match_in_hand_whose_lease_is_over_is_not_looked_for_all_the_time(url):
@@ -119,7 +119,7 @@ def test_only_those_who_wait_for_a_shape_or_do_not_know_it_are_woken(listener, l
     for waiter in (wanted, unaware):
         until_true(waiter.event.is_set)
         listener.looked(910_001, waiter)
-    assert not other.event.is_set() and not other.is_due
+    assert not other.event.is_set() and not other.due
 
 
 def test_a_waiting_take_is_for_the_shapes_of_its_template(url):
@@ -131,3 +131,20 @@ def test_a_waiting_take_is_for_the_shapes_of_its_template(url):
         assert (waiter.shapes, waiter.known) == ({1}, 3)
         space.write(("b", 2))
         assert taker.result() == ("b", 2)
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_who_is_told_again_and_again_lets_others_look_too(listener, link, takes):
+    first, _, third = waiting = [joined(listener, 920_001) for _ in range(3)]
+    third.takes = takes
+    link.execute("NOTIFY tupelo_920001")
+    until_true(first.event.is_set)
+    looked = []
+    for _ in range(6):
+        (now,) = [waiter for waiter in waiting if waiter.event.is_set()]
+        looked.append(waiting.index(now))
+        now.event.clear()
+        link.execute("NOTIFY tupelo_920001")
+        until_true(lambda now=now: now.due)  # type: ignore[misc]
+        listener.looked(920_001, now)
+    assert looked == [0, 1, 2] * 2

@@ -6,7 +6,6 @@ operations that were acknowledged; the tour kills it, opens the file, and compar
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -198,8 +197,6 @@ CALM = Pace(job_min=0.7, job_max=1.5, write_every=0.9, lease=3.0)
 FAST = Pace(job_min=0.08, job_max=0.18, write_every=0.08, lease=0.8)
 NOTICES = 8
 
-SHORT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options for a program of a minute, for which full compilation does not pay."""
 
 NEXT = (
     "Write your own: job_queue.py, chat.py and async_workers.py in examples/",
@@ -456,8 +453,7 @@ class Tour:
         command = ["pipeline", "report", *hosts, "--to", str(report)]
         self._say(f"  tupelo {' '.join(command)}")
         began = time.monotonic()
-        java = {"SPARK_SUBMIT_OPTS": SHORT_JAVA, "SPARK_LAUNCHER_OPTS": SHORT_JAVA}
-        done = subprocess.run([sys.executable, "-m", "tupelo", *command], env=java | os.environ)
+        done = subprocess.run([sys.executable, "-m", "tupelo", *command])
         if done.returncode:
             raise TourFailed("the audit found a fault, or the pipeline could not run: see above")
         self._say(

@@ -51,8 +51,8 @@ from tupelo.values.parts import Between, Not
 from tupelo.values.scope import HERE
 
 if TYPE_CHECKING:
-    from tupelo.postgres.handles import PostgresTransaction
     from tupelo.postgres.space import PostgresSpace
+    from tupelo.postgres.transactions import PostgresTransaction
 
 _SCALARS: dict[type[spark.DataType], type] = {
     spark.StringType: str,

@@ -315,6 +315,7 @@ def _environment(wanted: dict[str, str]) -> Iterator[None]:
 
 _OURS = re.compile(r"^tupelo\.errors(?:\.\w+)+: (.+)$", re.MULTILINE)
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception)\b.*$", re.MULTILINE)
+_JAVA = re.compile(r"^(?:Caused by)?: [\w.$]+: (.+)$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[[\w.]+\] | SQLSTATE: \w+|;$")
 
 
@@ -328,7 +329,8 @@ def complaints() -> Iterator[None]:
 
 
 def in_a_line(complaint: str) -> str:
-    """Our own message inside Spark's, or the error of its worker, or its first line."""
+    """Our own message inside Spark's, or the error of its worker, or what Java says and its cause,
+    or the first line."""
     ours = _OURS.findall(complaint)
     if ours:
         return str(ours[-1])
@@ -336,5 +338,9 @@ def in_a_line(complaint: str) -> str:
         raised = _RAISED.findall(complaint)
         if raised:
             return str(raised[-1])
-    first = complaint.strip().partition("\n")[0]
-    return _CONDITION.sub("", first).strip()
+    causes = _JAVA.findall(complaint)
+    if causes:
+        first = next((cause for cause in causes if _CONDITION.match(cause)), causes[0])
+        told = dict.fromkeys(_CONDITION.sub("", one).strip(" .") for one in (first, causes[-1]))
+        return ": ".join(told)
+    return _CONDITION.sub("", complaint.strip().partition("\n")[0]).strip()

@@ -13,8 +13,7 @@ from tupelo.errors import BadArgument
 from tupelo.postgres import schema
 from tupelo.postgres.connect import split_url
 from tupelo.postgres.driver import BlockingDatabase, Database
-from tupelo.postgres.options import SpaceOptions
-from tupelo.postgres.space import check_name
+from tupelo.postgres.options import SpaceOptions, check_name
 from tupelo.space.dual_api import run_coroutine
 
 POLICY = sql.SQL("""

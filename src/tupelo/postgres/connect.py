@@ -5,9 +5,9 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlencode
 
 from tupelo.errors import BadArgument
-from tupelo.postgres.driver import Database, where_of
-from tupelo.postgres.options import SpaceOptions, options_of
-from tupelo.postgres.space import PostgresSpace, check_name, check_text
+from tupelo.postgres.driver import where_of
+from tupelo.postgres.options import SpaceOptions, check_name, check_text, options_of
+from tupelo.postgres.space import PostgresSpace
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
 from tupelo.space.order import Order
@@ -58,11 +58,6 @@ async def open_space(
     options: SpaceOptions | None = None
     if order is not None or capacity is not None or log_keep is not None:
         options = options_of(order, capacity, log_keep)
-    database = await Database.shared(conninfo, is_async)
-    try:
-        return await PostgresSpace.opened(
-            database, name, options, create, clock, label, reconnect, agent
-        )
-    except BaseException:
-        await database.release()
-        raise
+    return await PostgresSpace.opened(
+        conninfo, is_async, name, options, create, clock, label, reconnect, agent
+    )

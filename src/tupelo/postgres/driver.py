@@ -10,11 +10,12 @@ import asyncio
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tupelo.errors import (
     BadArgument,
@@ -30,7 +31,9 @@ from tupelo.errors import (
 )
 from tupelo.postgres import schema
 from tupelo.postgres.indexing import existing
+from tupelo.space.clock import system_clock
 from tupelo.space.dual_api import ThreadLock, run_sync
+from tupelo.space.tasks import Tasks, to_the_end
 
 try:
     import psycopg
@@ -42,8 +45,10 @@ except ImportError as error:
     ) from error
 
 from tupelo.postgres.listening import NotificationListener, WaitingOperation  # needs the driver
-from tupelo.postgres.prepared import AsyncLink, BlockingLink
+from tupelo.postgres.prepared import AsyncLink, Backend, BlockingLink
 from tupelo.postgres.prepared import Row as Row
+
+T = TypeVar("T")
 
 SETUP = """
 SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
@@ -213,6 +218,16 @@ class Database:
         too many have one; the connections of transactions do not count."""
         return _Borrowed(self)
 
+    @contextmanager
+    def unlimited(self) -> Iterator[None]:
+        """Connections for operations in this block do not wait for others, which may wait for the
+        caller's transaction."""
+        before = _has_slot.set(True)
+        try:
+            yield
+        finally:
+            _has_slot.reset(before)
+
     async def take_slot(self) -> None:
         """Wait until fewer than `connections_max` operations have a connection."""
         raise NotImplementedError
@@ -298,7 +313,66 @@ class Database:
             return PeerLost(server, during, reason)
         return JournalFailed(f"{server} refused {during}: {reason}")
 
+    # Lost connections
+
+    async def roll_back(self, link: Any) -> None:
+        """Roll back, if the connection is there; otherwise the server does."""
+        with suppress(PeerLost):
+            if not link.closed:
+                await self.run(link, "ROLLBACK")
+
+    async def patiently(self, once: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
+        """Repeat, for so many seconds, what was not done because of a lost connection, because
+        there is none now, or because of a deadlock in the server, which has ended with it."""
+        give_up: float | None = None
+        while True:
+            try:
+                return await once()
+            except (PeerLost, CannotReach, Deadlock) as lost:
+                now = time.monotonic()
+                give_up = give_up or now + seconds
+                if getattr(lost, "in_doubt", False) or now >= give_up:
+                    raise
+                await self.pause(0.05)
+
+    async def when_ended(
+        self,
+        backend: Backend | None,
+        ask: Callable[[Any], Coroutine[Any, Any, T]],
+        seconds: float,
+    ) -> T:
+        """Ask the server for an outcome when it has ended a connection that was lost here."""
+        give_up = time.monotonic() + seconds
+        while time.monotonic() < give_up:
+            with suppress(PeerLost, CannotReach):
+                async with self.connection() as link:
+                    if backend is None or not await self._is_at_work(link, *backend):
+                        return await ask(link)
+            await self.pause(0.05)
+        raise self.in_doubt("an operation")
+
+    async def _is_at_work(self, link: Any, pid: int, began: float) -> bool:
+        """Whether a process of the server is still there."""
+        statement = (
+            "SELECT FROM pg_stat_activity WHERE pid = %(pid)s "
+            "AND extract(epoch FROM backend_start)::float8 = %(began)s"
+        )
+        return bool(await self.run(link, statement, {"pid": pid, "began": began}))
+
+    def in_doubt(self, during: str) -> PeerLost:
+        peer = f"PostgreSQL at {self.where}"
+        return PeerLost(peer, during, "its outcome is not known", in_doubt=True)
+
     # Waiting
+
+    async def pause(self, seconds: float) -> None:
+        """Wait a moment of real time."""
+        waiter = self.new_waiter()
+        cancel = system_clock.call_at(system_clock.now() + seconds, waiter.wake)
+        try:
+            await self.sleep(waiter)
+        finally:
+            cancel()
 
     async def sleep(self, waiter: WaitingOperation) -> None:
         """Wait until the waiter is woken."""
@@ -320,7 +394,7 @@ class Database:
         raise NotImplementedError
 
     async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Await a coroutine, which goes on if the caller is cancelled meanwhile."""
+        """Await a coroutine; if the caller is cancelled meanwhile, it is afterwards."""
         raise NotImplementedError
 
 
@@ -391,7 +465,7 @@ class BlockingDatabase(Database):
         threading.Thread(target=run_sync, args=(work,), name=name, daemon=True).start()
 
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        run_sync(work)
+        self.start(work, "tupelo-lease")  # The clock has one thread for all alarms.
 
     async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         await work()
@@ -403,7 +477,7 @@ class AsyncDatabase(Database):
     def __init__(self, conninfo: str, key: Any) -> None:
         super().__init__(conninfo, key)
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._slots = asyncio.Semaphore(self.connections_max)
 
     async def take_slot(self) -> None:
@@ -431,18 +505,10 @@ class AsyncDatabase(Database):
         return asyncio.Lock()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._start(work, name)
-
-    def _start(
-        self, work: Callable[[], Coroutine[Any, Any, None]], name: str
-    ) -> asyncio.Task[None]:
-        task = self._loop.create_task(work(), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self._tasks.start(work()).set_name(name)
 
     async def to_the_end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        await asyncio.shield(self._start(work, "tupelo-return"))
+        await to_the_end(work())
 
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with suppress(RuntimeError):  # The loop is closed.

@@ -35,8 +35,9 @@ def channel_of(space: int) -> str:
 
 class WaitingOperation:
     """A waiting operation. `shapes` are the numbers of the shapes that it waits for among the first
-    `known`, None for all; `asleep` while it has looked in vain. It is told after `reconnect`
-    seconds without a connection, which began at `lost`."""
+    `known`, None for all; `asleep` while it has looked in vain; `due` the number of the call of
+    `tell` since which it is to look, or 0. It is told after `reconnect` seconds without a
+    connection, which began at `lost`."""
 
     def __init__(self, event: Any, wake: Callable[[], object] | None = None) -> None:
         self.event = event
@@ -48,7 +49,7 @@ class WaitingOperation:
         self.search: Any = None
         self.writes = False
         self.asleep = False
-        self.is_due = False
+        self.due = 0
         self.error: TupeloError | None = None
         self._set = wake or event.set
 
@@ -64,27 +65,37 @@ class WaitingOperation:
 
 
 class _Channel:
-    """The waiting operations of one space; `active` is the one that was told to look."""
+    """The waiting operations of one space; `active` are the write and the other one that were told
+    to look. (A write may have to wait for writers of other programs.)"""
 
     def __init__(self) -> None:
         self.waiters: list[WaitingOperation] = []
-        self.active: WaitingOperation | None = None
+        self.active: dict[bool, WaitingOperation] = {}
         self.is_listening = False
+        self.told = 1
 
     def tell(self, shape: int | None) -> None:
+        self.told += 1
         for waiter in self.waiters:
             if waiter.wants(shape):
-                waiter.is_due = True
+                waiter.due = waiter.due or self.told
         self.next()
 
     def next(self) -> None:
-        """Wake the first that is to look, unless another does."""
-        if self.active is None:
-            due = [waiter for waiter in self.waiters if waiter.is_due]
+        """Wake the first that is to look, unless another does: the first reader of those that were
+        told first. Whoever is told again while it looks comes behind them."""
+        for writes in {False, True}.difference(self.active):
+            due = [waiter for waiter in self.waiters if waiter.due and waiter.writes is writes]
             if due:
-                self.active = min(due, key=lambda waiter: waiter.takes)  # the first of the readers
-                self.active.is_due = False
-                self.active.wake()
+                first = self.active[writes] = min(due, key=lambda one: (one.due, one.takes))
+                first.due = 0
+                first.wake()
+
+    def looked(self, waiter: WaitingOperation) -> None:
+        """The waiter has looked, in vain, or is gone: the next one may."""
+        if self.active.get(waiter.writes) is waiter:
+            del self.active[waiter.writes]
+            self.next()
 
 
 class NotificationListener:
@@ -125,19 +136,17 @@ class NotificationListener:
     def looked(self, space: int, waiter: WaitingOperation) -> None:
         """The waiter has looked, in vain: the next one may."""
         with self._lock:
-            channel = self._channels[space]
-            if channel.active is waiter:
-                channel.active = None
-                channel.next()
+            self._channels[space].looked(waiter)
 
     def prefer(self, space: int, waiter: WaitingOperation, after: WaitingOperation | None) -> None:
         """Let one waiter look, and another one after it."""
         with self._lock:
             channel = self._channels.get(space)
             if channel is not None:
-                waiter.is_due = True
-                if after is not None:
-                    after.is_due = True
+                both = [waiter] if after is None else [waiter, after]
+                since = min([one.due for one in both if one.due], default=channel.told)
+                for one in both:
+                    one.due = since
                 channel.next()
 
     def let_look(self, space: int, waiter: WaitingOperation) -> None:
@@ -147,7 +156,8 @@ class NotificationListener:
             if channel is None or waiter not in channel.waiters:
                 return
             for other in channel.waiters[: channel.waiters.index(waiter) + 1]:
-                other.is_due |= other is waiter or (waiter.writes and other.writes)
+                if other is waiter or (waiter.writes and other.writes):
+                    other.due = other.due or channel.told
             channel.next()
 
     def leave(self, space: int, waiter: WaitingOperation) -> None:
@@ -155,9 +165,7 @@ class NotificationListener:
             channel = self._channels.get(space)
             if channel is not None and waiter in channel.waiters:
                 channel.waiters.remove(waiter)
-                if channel.active is waiter:
-                    channel.active = None
-                    channel.next()
+                channel.looked(waiter)
 
     def tell(self, space: int) -> None:
         """All that wait here look again."""

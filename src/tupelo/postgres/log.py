@@ -9,14 +9,18 @@ never wait for each other to be numbered.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadTemplate, LogTrimmed
-from tupelo.postgres.handles import PostgresSubscription
+from tupelo.postgres.searching import PostgresSearch
 from tupelo.postgres.statements import NUMBERING
+from tupelo.postgres.subscriptions import PostgresSubscription
+from tupelo.space.fetching import FetchingReaction
+from tupelo.space.order import Fifo
 from tupelo.space.subscription import template_key
-from tupelo.values.change import ENDINGS, Change
+from tupelo.values.change import ENDINGS, Change, Notice
 from tupelo.values.codec import decode_entry
 from tupelo.values.entry import Entry
 from tupelo.values.template import Template, as_template
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from tupelo.postgres.prepared import Row
     from tupelo.postgres.space import PostgresSpace
 
+REACTION_BACKLOG_MAX = 10_000
+"""So many notices wait for a reaction at most."""
 PULL_MAX = 1_000
 """So many changes are fetched at once."""
 EVERY = (1 << 62) - 1
@@ -83,9 +89,6 @@ class LogReader:
         """Number the changes; returns the last position, and up to where the log is trimmed."""
         space = self._space
 
-        async def look(link: Any) -> Row:
-            return (await space.run(link, space.sql.has_unnumbered))[0]
-
         async def number(link: Any) -> tuple[None, Any]:
             # The lock comes first: a statement sees what was committed before it began.
             lock = f"SELECT pg_advisory_xact_lock({NUMBERING}, %(space)s)"
@@ -93,10 +96,10 @@ class LogReader:
             await space.run(link, space.sql.number)
             return None, True
 
-        fresh, position, trimmed = await space.reading(look)
+        ((fresh, position, trimmed),) = await space.execute(space.sql.has_unnumbered)
         if fresh:
             await space.atomic(number)
-            _, position, trimmed = await space.reading(look)
+            ((_, position, trimmed),) = await space.execute(space.sql.has_unnumbered)
         return position, trimmed
 
     async def position(self) -> int:
@@ -121,31 +124,62 @@ class LogReader:
         """Delete what the space need not keep."""
         space = self._space
         keep = space.options.log_keep
-
-        async def length(link: Any) -> int:
-            ((found,),) = await space.run(link, space.sql.length)
-            return int(found)
-
         # Numbers are given only if something is to go: they cost more than the changes did.
-        if keep is not None and await space.reading(length) > keep:
+        if keep is not None and (await space.execute(space.sql.length))[0][0] > keep:
             position, _ = await self._number()
             await self.trim(position - keep + 1)
 
     # Subscriptions
 
-    async def subscribed(
+    async def open_subscription(
+        self,
+        what: tuple[object, bool, bool, bool],
+        lease: float | None,
+        handback: Any,
+        backlog_max: int,
+        callback: Callable[[Notice], object] | None = None,
+    ) -> PostgresSubscription:
+        """A new subscription to what is committed from now on; `what` is a template, and whether
+        entries that are available, returned and removed are wanted."""
+        subscription = await self._subscribed(what, lease, handback, backlog_max)
+        if callback is not None:
+            self._space.database.start(partial(subscription.call, callback), "tupelo-notices")
+        return subscription
+
+    async def react(
+        self, template: object, function: Any, once: bool, existing: bool
+    ) -> FetchingReaction:
+        """A new reaction."""
+        space, what = self._space, (template, False, True, False)
+        subscription = await self._subscribed(what, None, None, REACTION_BACKLOG_MAX)
+
+        async def read_matches() -> list[Entry]:
+            return await PostgresSearch(space, template, order=Fifo()).look()
+
+        try:
+            entries = await read_matches() if existing else []
+        except BaseException:
+            subscription.finish()
+            raise
+        where = space.database.where
+        reaction = FetchingReaction(space, where, subscription, read_matches, function, once)
+        space.database.start(partial(reaction.run, entries), "tupelo-reaction")
+        return reaction
+
+    async def _subscribed(
         self,
         what: tuple[object, bool, bool, bool],
         lease: float | None,
         handback: Any,
         backlog_max: int,
     ) -> PostgresSubscription:
-        """A new subscription to what is committed from now on."""
         raw, *flags = what
         template = as_template(raw)
         space = self._space
-        if flags[2]:
-            await self._ask_for_removals()
+        if flags[2]:  # From now on takes are told in this space.
+            await space.execute(
+                "UPDATE tupelo.spaces SET removals = true WHERE id = %(space)s AND NOT removals"
+            )
         async with self._lock:
             if self._position is not None:
                 await self._pull()
@@ -164,19 +198,6 @@ class LogReader:
             subscription = PostgresSubscription(space, event, lease, handback, backlog_max)
             event.subscriptions.append(subscription)
             return subscription
-
-    async def _ask_for_removals(self) -> None:
-        """From now on takes are told in this space."""
-        space = self._space
-
-        async def ask(link: Any) -> tuple[None, Any]:
-            await space.run(
-                link,
-                "UPDATE tupelo.spaces SET removals = true WHERE id = %(space)s AND NOT removals",
-            )
-            return None, True
-
-        await space.atomic(ask)
 
     def forget(self, subscription: PostgresSubscription) -> None:
         """A subscription has ended."""

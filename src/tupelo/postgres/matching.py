@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from hashlib import sha256
 from types import NoneType
 from typing import Any
@@ -18,8 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from tupelo.values.entry import Shape, Typed, shape_of
-from tupelo.values.kind import kind_named
+from tupelo.values.entry import Shape
 from tupelo.values.parts import INDEXABLE
 from tupelo.values.template import Check, Template, as_template
 
@@ -30,26 +28,6 @@ KEPT_MAX = 256
 """So many templates of plain values and types are kept in their compiled form."""
 
 _PLAIN = frozenset({NoneType, bool, int, float, str, bytes, type})
-
-_TYPES: dict[str, type] = {
-    cls.__name__: cls
-    for cls in (
-        *(NoneType, bool, int, float, str, bytes, datetime, UUID, Decimal),
-        *(tuple, list, dict, Typed),
-    )
-}
-
-
-def signature_of(shape: Shape) -> bytes:
-    """A shape in bytes."""
-    kind = shape.kind and (shape.kind.name, shape.kind.names, shape.kind.lineage)
-    return msgspec.msgpack.encode((kind, [cls.__name__ for cls in shape.types]))
-
-
-def read_signature(signature: bytes) -> Shape:
-    kind, types = msgspec.msgpack.decode(signature)
-    found = kind and kind_named(kind[0], tuple(kind[1]), tuple(kind[2]))
-    return shape_of(found, tuple(_TYPES[name] for name in types))
 
 
 def key_of(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The options of a space, kept in its row so that all programs agree."""
+"""The name and the options of a space, kept in its row so that all programs agree."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from tupelo.values.checks import is_int
 
 LOG_KEEP = 100_000
 """So many changes a log keeps at least, unless the space is made with another number."""
+
+NAME_BYTES_MAX = 2_000
+"""The index of the names of spaces takes longer ones only by chance."""
 
 _ORDERS: dict[str, type[Order]] = {cls.__name__: cls for cls in (Fifo, Lifo)}
 
@@ -29,6 +32,12 @@ class SpaceOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def bounded(self) -> bool:
         return self.entries is not None or self.size_bytes is not None
+
+    def fits(self, count: int, size: int) -> bool:
+        """Whether the space may have so many entries, of so many bytes together."""
+        return (self.entries is None or count <= self.entries) and (
+            self.size_bytes is None or size <= self.size_bytes
+        )
 
     def make_order(self) -> Order:
         if self.key is not None:
@@ -74,3 +83,25 @@ def options_of(
         evict=bounds.evict,
         log_keep=keep,
     )
+
+
+def check_name(name: object) -> str:
+    """The name of a space."""
+    if not isinstance(name, str) or not name:
+        raise BadArgument("name", "the name of a space", name)
+    check_text("name", "the name of a space", name)
+    if len(name.encode()) > NAME_BYTES_MAX:
+        found = f"{name[:20]!r}… of {len(name.encode())} bytes"
+        raise BadArgument("name", f"the name of a space, of at most {NAME_BYTES_MAX} bytes", found)
+    return name
+
+
+def check_text(argument: str, what: str, text: str) -> str:
+    """PostgreSQL keeps no text with the character 0, nor half a character."""
+    if "\0" in text:
+        raise BadArgument(argument, f"{what}, without the character 0", text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadArgument(argument, "valid Unicode", text) from None
+    return text

@@ -33,7 +33,9 @@ HAS_DECISION = "SELECT EXISTS (SELECT FROM tupelo.decisions WHERE txn = %(txn)s)
 FORGET_DECISION = (
     "DELETE FROM tupelo.decisions WHERE txn = %(txn)s AND participant = %(participant)s"
 )
-_PREPARED = "pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'tupelo:%%'"
+_PREPARED = (
+    "pg_prepared_xacts WHERE database = current_database() AND gid ~ '^tupelo:[0-9]+([+][0-9]+)*:'"
+)
 ALL_PREPARED = f"""
     SELECT gid, extract(epoch FROM prepared)::float8, owner::text FROM {_PREPARED} ORDER BY prepared
 """
@@ -143,28 +145,18 @@ class Statements:
         self.write_later = f"{self._insert(*one, UNCOMMITTED)} RETURNING {COLUMNS}"
         self.write_many = self._write(*many, tell_many)
         self.write_many_later = f"{self._insert(*many, UNCOMMITTED)} RETURNING {COLUMNS}"
+        those = "SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])"
+        self.free = f"{those} FOR NO KEY UPDATE SKIP LOCKED"
+        self.hold = f"{those} FOR SHARE SKIP LOCKED"
+        self.glance = f"{those} FOR KEY SHARE SKIP LOCKED"
         self.delete = f"""
-            WITH found AS (
-                SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])
-                FOR NO KEY UPDATE SKIP LOCKED
-            ), gone AS (
+            WITH found AS ({self.free}), gone AS (
                 DELETE FROM tupelo.entries USING found WHERE entries.id = found.id
                 RETURNING entries.*
             ), logged AS ({logged} FROM gone WHERE %(logs)s ORDER BY arrival)
             SELECT id, pg_current_xact_id()::text,
                 CASE WHEN %(tells)s THEN {self._tell_removal} END
             FROM gone
-        """
-        self.hold = """
-            SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[]) FOR SHARE SKIP LOCKED
-        """
-        self.free = """
-            SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])
-            FOR NO KEY UPDATE SKIP LOCKED
-        """
-        self.glance = """
-            SELECT id FROM tupelo.entries WHERE id = ANY(%(ids)s::bigint[])
-            FOR KEY SHARE SKIP LOCKED
         """
         self.expire = f"""
             WITH found AS (

@@ -22,15 +22,15 @@ from tupelo.space.port import Spanning
 from tupelo.space.twophase import Vote
 
 if TYPE_CHECKING:
-    from tupelo.postgres.handles import PostgresTransaction
     from tupelo.postgres.space import PostgresSpace
+    from tupelo.postgres.transactions import PostgresTransaction
 
 T = TypeVar("T")
 
 NAME_MAX = 199
 """The server's limit for the name of a prepared transaction, in bytes."""
 _HEX = re.compile(r"[0-9a-f]{32}")
-_SHORT = re.compile(r"~([\w-]{22})")
+_SHORT = re.compile(r"~([\w-]{22})", re.ASCII)
 
 
 class DatabaseSpace:
@@ -106,7 +106,7 @@ class DatabaseBranch:
             for txn in () if self.txn is None else self.txn.group:
                 if txn.space is space:
                     return txn
-            txn = await space.begin_beside(self.txn)
+            txn = await space.begin(None, beside=self.txn)
             self.txn = self.txn or txn
             if self._over:  # The transaction has ended meanwhile.
                 await txn.call_off("it was called off")
@@ -121,7 +121,7 @@ class DatabaseBranch:
     async def _prepare(self) -> Vote:
         has_changed = self.txn is not None and self.txn.has_changed
         if self.members is not None and (has_changed or len(self.members) > 2):
-            self.txn = self.txn or await self._space.begin_beside(None)
+            self.txn = self.txn or await self._space.begin(None)
             await self.txn.stage(self.txn_id)
             return "prepared"
         if self.txn is None:

@@ -36,8 +36,8 @@ from tupelo.models.javaspaces import (
     Transaction,
     TransactionManager,
 )
-from tupelo.postgres.handles import PostgresTransaction
 from tupelo.postgres.space import PostgresSpace
+from tupelo.postgres.transactions import PostgresTransaction
 from tupelo.space.port import find_port
 
 TIMEOUT = 5  # "All tests are performed [..] with a 5 seconds timeout."

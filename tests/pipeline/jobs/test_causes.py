@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -33,11 +34,21 @@ def got_in(rows: list[Row]) -> list[Row]:
     return found
 
 
+def named(names: Iterable[str | None]) -> str | None:
+    return ", ".join(sorted({*filter(None, names)})) or None
+
+
 def test_coordination(changes, rows):
     edges: Any = defaultdict(lambda: defaultdict(set))
+    writers: Any = defaultdict(set)
+    readers: Any = defaultdict(lambda: defaultdict(str))
+    for row in rows:
+        if row["kind"] == "written" and row["agent"] == row["origin"]:
+            writers[row["space"], kind_of(row), row["origin"]].add(row["agent_name"])
     for row in got_in(rows):
         key = row["space"], kind_of(row), row["origin"], row["agent"]
         edges[key][row["kind"]].add(entry_of(row))
+        readers[key][entry_of(row)] = max(row["agent_name"] or "", readers[key][entry_of(row)])
         edges[key]["times"].add(row["time"])
     found = answers(jobs.coordination(changes), "space", "entry_kind", "writer", "reader")
     assert found.keys() == edges.keys()
@@ -48,6 +59,8 @@ def test_coordination(changes, rows):
         assert (row["since"], row["until"]) == (min(times), max(times))
         span = (max(times) - min(times)).total_seconds()
         assert row["per_second"] == (pytest.approx(row["entries"] / span) if span else None)
+        assert row["writer_name"] == named(writers[key[:3]])
+        assert row["reader_name"] == named(readers[key].values())
 
 
 def chains_of(rows: list[Row]) -> dict[Any, tuple[int, int, float]]:

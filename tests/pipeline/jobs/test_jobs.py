@@ -225,8 +225,10 @@ def run(*words: object) -> Any:
 
 def test_every_job_is_a_command():
     assert list(jobs.JOBS) == list(TITLES)
-    for name in TITLES:
+    listed = " ".join(run("--help").stdout.replace("│", " ").split())
+    for name, title in TITLES.items():
         assert run(name, "--help").exit_code == 0
+        assert f" {name} {title.partition(': ')[2]}".lower() in listed.lower(), "not cut off"
 
 
 def test_a_sound_log_passes_the_audit_and_one_that_should_be_empty_fails(spark, file):

@@ -55,8 +55,8 @@ from tupelo.values.template_encoding import template_from_wire
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.hosts.serving import ClientServer
-    from tupelo.postgres.handles import PostgresTransaction
     from tupelo.postgres.space import PostgresSpace
+    from tupelo.postgres.transactions import PostgresTransaction
 
 logger = logging.getLogger("tupelo")
 
@@ -86,6 +86,7 @@ class StoredDelivery:
     def __init__(
         self,
         serving: StoredServing,
+        name: str,
         space: PostgresSpace,
         txn: PostgresTransaction,
         entries: list[Entry],
@@ -93,7 +94,7 @@ class StoredDelivery:
     ) -> None:
         self.entries = entries
         self.holder = holder
-        self.space = serving.name_of(space)
+        self.space = name
         self._serving = serving
         self._in = space
         self._txn = txn
@@ -202,10 +203,6 @@ class StoredServing:
             self._host.forget_stored(stored)
             raise
 
-    def name_of(self, space: PostgresSpace) -> str:
-        """The name of an open space at this host, which may have another one in its database."""
-        return next(name for name, opened in self.spaces().items() if opened is space)
-
     def spaces(self) -> dict[str, PostgresSpace]:
         """The open spaces, by their names at this host."""
         return {
@@ -271,7 +268,7 @@ class StoredServing:
             if reserved is not None:
                 inside, entries = reserved
                 holder = self._client.holder.of_call(message.call)
-                delivery = StoredDelivery(self, space, inside, entries, holder)
+                delivery = StoredDelivery(self, message.space, space, inside, entries, holder)
                 self._client.hold(message.call, delivery)
         else:
             entries = await space.fetch(

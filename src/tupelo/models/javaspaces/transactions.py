@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -633,10 +633,13 @@ class TransactionManager:
                 await branch.settle(outcome == "committed")
                 settled += 1
         name = space.database.identity
-        for txn_id in self._decisions.untold(name):
+        untold = self._decisions.untold(name)
+        # Afterwards: they were prepared before. Some may be in other spaces of the database.
+        prepared = await space.prepared_ids()
+        for txn_id in set(untold) - prepared:
             if self._outcome(txn_id) == "committed":
                 self._decisions.forget(txn_id, name)
-        self._was_told(name)
+        self._was_told(name, prepared)
         return settled
 
     def _recover(self, participant: Any) -> int:
@@ -658,10 +661,10 @@ class TransactionManager:
         self._was_told(participant.name)
         return len(missed) + len(lost)
 
-    def _was_told(self, name: str) -> None:
-        """The participant was told of all decisions: drop the reminders."""
+    def _was_told(self, name: str, not_yet: Collection[str] = ()) -> None:
+        """The participant was told of all decisions, except about those: drop the reminders."""
         for transaction in list(self._live.values()):
-            if transaction.ended and transaction.was_told(name):
+            if transaction.ended and transaction.id not in not_yet and transaction.was_told(name):
                 self._forget(transaction)
 
     def _ended(self, transaction: SharedTransaction) -> None:

@@ -124,10 +124,15 @@ class PipelineCommand:
         self._show(rows)
 
     def session(self, logs: Sequence[Log]) -> SparkSession:
-        """Start Spark for a program that looks at these logs."""
+        """Start Spark for a program that looks at these logs. Raises CorruptSegment before, if a
+        segment is missing or cut off."""
         from tupelo.pipeline import session
+        from tupelo.pipeline.source.datasource import sealed_part
         from tupelo.pipeline.spark import CHANGES_FEW, FOR_FEW_CHANGES
 
+        for log in logs:
+            if (sealed := sealed_part(log)) is not None:
+                sealed.files()
         few = self.master is None and changes_in(logs) <= CHANGES_FEW
         return session(self.master, **(FOR_FEW_CHANGES if few else {}))
 
@@ -187,7 +192,9 @@ class PipelineCommand:
 
 def changes_in(logs: Sequence[Log]) -> int:
     """The number of changes in these logs."""
-    return sum(last - first + 1 for first, last in (log.bounds() for log in logs))
+    from tupelo.pipeline.source.locations import bounds_of
+
+    return sum(last - first + 1 for first, last in map(bounds_of, logs))
 
 
 _COMMON = inspect.signature(PipelineCommand, eval_str=True).parameters
@@ -195,7 +202,7 @@ _LOGS = ("logs", "space", "archive", "federation", "password", "tls")
 
 
 def _command(
-    *common: str, name: str | None = None, help: str | None = None
+    *common: str, name: str | None = None, help: str | None = None, short_help: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the command of `function(command, **options)`: the options are those of the function, and
     the `common` ones make the PipelineCommand."""
@@ -213,7 +220,8 @@ def _command(
 
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        app.command(name or function.__name__, help=help or inspect.getdoc(function))(run)
+        text = help or inspect.getdoc(function)
+        app.command(name or function.__name__, help=text, short_help=short_help)(run)
         return function
 
     return add
@@ -258,17 +266,20 @@ def compact(
     """Join small segments of an archive. Other programs may seal and read at the same time."""
     with clear_errors(), packages():
         from tupelo.pipeline.logs import segments
+        from tupelo.pipeline.reports.names import hosts_in
 
         console = Console(highlight=False, soft_wrap=True)
         logs = segments.Archive(archive).logs()
         if not logs:
             raise BadArgument("ARCHIVE", "a folder of sealed logs", str(archive))
+        names = hosts_in(logs).known
         for log in logs:
             before = len(log.segments)
             made = segments.compact(log)
             after = len(segments.ArchivedLog(log.folder).segments)
             told = f"{before} segments, now {after}" if made else f"{before} segments, as before"
-            console.print(f"{log.space!r} of {log.host}: {told}", markup=False)
+            host = names.get(log.host, log.host)
+            console.print(f"{log.space!r} of {host}: {told}", markup=False)
 
 
 class ExportFormat(Enum):
@@ -529,16 +540,14 @@ def seeds(
     ],
 ) -> None:
     """Figures of a job over runs with several seeds: means with confidence intervals (95 %)."""
-    from tupelo.pipeline import changes, session
+    from tupelo.pipeline import changes
     from tupelo.pipeline.jobs.seeds import FIGURES, Run, over_seeds
     from tupelo.pipeline.spark import complaints
 
     if job not in FIGURES:  # before Spark is started
         raise BadArgument("job", f"one of {', '.join(FIGURES)}", job)
     places = {run: _logs_of_run(Path(run)) for run in runs}
-    for logs in places.values():
-        command.logs(logs)
-    spark = session(command.master)
+    spark = command.session([log for logs in places.values() for log in command.logs(logs)[0]])
 
     def each() -> Iterator[Run]:
         for number, (run, logs) in enumerate(places.items(), 1):
@@ -578,7 +587,9 @@ _OWN: dict[str, tuple[Callable[..., None], str]] = {
 }
 for _name, _title in TITLES.items():
     _function, _more = _OWN.get(_name, (partial(_run, _name), ""))
-    _command(*_COMMON, name=_name, help=f"{_title}.{_more}")(_function)
+    _short = _title.partition(": ")[2]  # The list of commands has the name beside it.
+    _short = f"{_short[0].upper()}{_short[1:]}."
+    _command(*_COMMON, name=_name, help=f"{_title}.{_more}", short_help=_short)(_function)
 
 
 LOOK_SECONDS = 0.2

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from tupelo.errors import PipelineError
-from tupelo.pipeline.jobs.columns import ENTRY, STAY, entry_kind, gotten, of_kind, seconds_of
+from tupelo.pipeline.jobs.columns import (
+    ENTRY,
+    STAY,
+    agent_names,
+    entry_kind,
+    gotten,
+    of_kind,
+    seconds_of,
+)
 from tupelo.values.change import BY_REACTION
 
 if TYPE_CHECKING:
@@ -21,9 +29,11 @@ _ROUNDS_MAX = 40
 def coordination(changes: DataFrame) -> DataFrame:
     """One row per space, kind of entry, writer and reader: the number of entries of this writer
     that the reader has read and taken, from the first to the last of them, and how many a second.
-    Reads count where the space logs them; a take that was returned does not."""
+    Reads count where the space logs them; a take that was returned does not. The names are those
+    under which the programs wrote and got these entries."""
+    stream = ["space", "entry_kind", "origin"]
     writes = changes.where(of_kind("written") & (f.col("agent") == f.col("origin")))
-    writers = writes.groupBy("origin").agg(f.max("agent_name").alias("writer_name"))
+    writers = writes.withColumn("entry_kind", entry_kind()).groupBy(*stream)
     span = seconds_of("until") - seconds_of("since")
     return (
         gotten(changes)
@@ -36,16 +46,16 @@ def coordination(changes: DataFrame) -> DataFrame:
             f.min("time").alias("since"),
             f.max("time").alias("until"),
         )
-        .groupBy("space", "entry_kind", "origin", f.col("agent").alias("reader"))
+        .groupBy(*stream, f.col("agent").alias("reader"))
         .agg(
-            f.max("reader_name").alias("reader_name"),
+            agent_names("reader_name").alias("reader_name"),
             f.count("*").alias("entries"),
             f.sum("read").alias("read"),
             f.sum("taken").alias("taken"),
             f.min("since").alias("since"),
             f.max("until").alias("until"),
         )
-        .join(f.broadcast(writers), "origin", "left")
+        .join(writers.agg(agent_names("agent_name").alias("writer_name")), stream, "left")
         .select(
             "space",
             "entry_kind",

@@ -53,6 +53,11 @@ def entry_kind(*of_queue: str) -> Column:
     )
 
 
+def agent_names(column: str) -> Column:
+    """The names of an agent, null without any: the connections of a program may have several."""
+    return f.nullif(f.array_join(f.array_sort(f.collect_set(column)), ", "), f.lit(""))
+
+
 def seconds_of(column: str) -> Column:
     """A time in seconds since 1970."""
     return f.unix_micros(column) / 1e6

@@ -9,7 +9,14 @@ from pyspark.sql import functions as f
 
 from tupelo.errors import BadArgument
 from tupelo.federation.names import PRESENCE
-from tupelo.pipeline.jobs.columns import ENTRY, gotten, of_kind, percentiles, seconds_of
+from tupelo.pipeline.jobs.columns import (
+    ENTRY,
+    agent_names,
+    gotten,
+    of_kind,
+    percentiles,
+    seconds_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +43,7 @@ def latency(changes: DataFrame) -> DataFrame:
         .withColumn("seconds", seconds_of("got_at") - seconds_of("written_at"))
         .groupBy("space", f.col("agent").alias("reader"), f.col("kind").alias("how"))
         .agg(
-            f.max("agent_name").alias("reader_name"),
+            agent_names("agent_name").alias("reader_name"),
             f.count("*").alias("entries"),
             f.avg("seconds").alias("mean"),
             *percentiles("seconds"),
@@ -69,7 +76,7 @@ def delivery(changes: DataFrame) -> DataFrame:
         .agg(
             f.count("*").alias("reached"),
             f.sum("taken").alias("taken"),
-            f.max("agent_name").alias("reader_name"),
+            agent_names("agent_name").alias("reader_name"),
         )
     )
     return written.join(reached, stream, "left").select(

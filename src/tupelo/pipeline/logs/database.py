@@ -159,19 +159,11 @@ def open_database(
 ) -> PostgresSpace:
     """Open a space of a database; unless `create`, it must exist. A server that is away is waited
     for, for so many seconds."""
-    from tupelo.postgres.driver import Database
     from tupelo.postgres.space import PostgresSpace
 
-    async def opened() -> PostgresSpace:
-        database = await Database.shared(conninfo, False)
-        try:
-            return await PostgresSpace.opened(
-                database, name, None, create, label="pipeline", reconnect=reconnect
-            )
-        except BaseException:
-            await database.release()
-            raise
-
+    opened = partial(
+        PostgresSpace.opened, conninfo, False, name, None, create, None, "pipeline", reconnect
+    )
     until = monotonic() + reconnect
     while True:
         try:
@@ -209,7 +201,7 @@ def _read(
             await space.run(link, _PLANS)
             return await work(space, link)
         finally:
-            await space.roll_back(link)
+            await space.database.roll_back(link)
 
     return run_sync(partial(space.reading, read))
 

@@ -186,6 +186,21 @@ class ArchivedLog(Log):
     def bounds(self) -> tuple[int, int]:
         return self.first, self.last
 
+    def files(self) -> list[Path]:
+        """The files of the segments. Raises CorruptSegment for one that is missing or has another
+        size."""
+        return [self._file(segment) for segment in self.segments]
+
+    def _file(self, segment: Segment) -> Path:
+        path = self.folder / segment.file
+        with damage_of(path):
+            size = path.stat().st_size
+        if not path.is_file():  # To read a pipe or a device might never end.
+            raise CorruptSegment(str(path), "it is not a file")
+        if size != segment.bytes:
+            raise CorruptSegment(str(path), f"it has {size} bytes of {segment.bytes}")
+        return path
+
     def _read(
         self, first: int, last: int, columns: Sequence[str], entry: Declared | None
     ) -> Iterator[pa.RecordBatch]:
@@ -209,12 +224,8 @@ class ArchivedLog(Log):
     ) -> Iterator[pa.RecordBatch]:
         """The changes of one segment, optionally between two positions."""
         columns = check_columns(columns, entry)
-        path = self.folder / segment.file
+        path = self._file(segment)
         with damage_of(path):
-            if path.stat().st_size != segment.bytes:
-                raise CorruptSegment(
-                    str(path), f"it has {path.stat().st_size} bytes of {segment.bytes}"
-                )
             file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
         with file:
             with damage_of(path):

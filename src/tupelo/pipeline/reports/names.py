@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tupelo.federation.names import PRESENCE
+from tupelo.pipeline.source.locations import bounds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,6 +54,11 @@ class Names:
         known = self._known.get(id)
         return known or _ID.sub(lambda part: self._known.get(part[0]) or _short(part[0]), id)
 
+    def of_job(self, job: str) -> str:
+        """An entry (its origin and number) by the name of its writer; the id of a job as it is."""
+        origin, is_entry, n = job.rpartition(" ")
+        return f"{self.of(origin)} {n}" if is_entry else job
+
     def beside(self, table: pa.Table) -> pa.Table:
         """The table with a column of names behind each column of ids that has none."""
         for column in without_names(table.column_names):
@@ -63,9 +69,10 @@ class Names:
 
     def put(self, table: pa.Table) -> pa.Table:
         """The table with names in the columns that have ids, and without columns of names."""
-        for column in (name for name in (*WHO, "members") if name in table.column_names):
+        for column in (name for name in (*WHO, "members", "job") if name in table.column_names):
             ids = table.column(column).combine_chunks().dictionary_encode()
-            named = pa.array([self.of(id) for id in ids.dictionary.to_pylist()], pa.string())
+            name_of = self.of_job if column == "job" else self.of
+            named = pa.array([name_of(id) for id in ids.dictionary.to_pylist()], pa.string())
             shown = named.take(ids.indices)
             if (own := f"{column}_name") in table.column_names:
                 shown = pc.coalesce(table.column(own), shown)
@@ -85,7 +92,7 @@ def names_of(logs: Iterable[Log]) -> Names:
     for log in logs:
         met = log.space == PRESENCE
         columns = ["agent", "agent_name", *(["fields"] if met else [])]
-        for batch in log.batches(*log.bounds(), columns):
+        for batch in log.batches(*bounds_of(log), columns):
             rows = pa.Table.from_batches([batch]).group_by(columns).aggregate([]).to_pylist()
             pairs.update((row["agent"], row["agent_name"]) for row in rows)
             about = [json.loads(row["fields"] or "{}") for row in rows if met]

@@ -16,10 +16,12 @@ import os
 
 from tupelo import pipeline
 from tupelo.pipeline import jobs
+from tupelo.pipeline.reports.names import names_in, with_names
 
 spark = pipeline.session({master})
 changes = pipeline.changes(spark, {logs}).drop("payload").persist()
-of_users = changes.where("space <> 'tupelo.presence'")"""
+of_users = changes.where("space <> 'tupelo.presence'")
+names = names_in(changes)"""
 # With x_compat, because pandas draws regular times by an attribute that Matplotlib has deprecated.
 _OVER_TIME = """\
 rows.pivot_table(
@@ -39,17 +41,20 @@ _PLOTS = {
 } | {
     name: _BARS.format(labels=labels, values=values)
     for name, labels, values in (
-        ("turnaround", ["space", "entry_kind", "worker_name"], _PERCENTILES),
+        ("turnaround", ["space", "entry_kind"], _PERCENTILES),
         ("workers", ["space", "worker_name"], ["taken", "came_back"]),
         ("whatif", ["space", "workers"], ["mean", "p90"]),
         ("contention", ["space", "entry_kind", "worker_name"], ["contended", "overtaken"]),
         ("latency", ["space", "reader_name", "how"], _PERCENTILES),
         ("spread", ["entry_kind", "copies", "hops"], ["ratio"]),
-        ("contacts", ["host", "peer_name"], ["mean"]),
+        ("contacts", ["host_name", "peer_name"], ["mean"]),
     )
 }
 """Code for a plot of `rows`, which is shown if the job has rows."""
-_ROWS = {"life": 'table.groupBy("fate").count()'}
+_ROWS = {
+    "life": 'table.groupBy("fate").count()',
+    "turnaround": 'table.where("worker is null")',  # of all workers together
+}
 """What is drawn, if not the table of the job."""
 
 
@@ -77,7 +82,7 @@ def notebook_of(
         more = f", skew_seconds={skew_seconds}" if skew_seconds and job.name in BY_CLOCKS else ""
         order = ", ".join(map(repr, job.order))
         code = (
-            f"table = jobs.{job.name}({source}{more}).persist()\n"
+            f"table = with_names(jobs.{job.name}({source}{more}), names).persist()\n"
             f"table.orderBy({order}).limit({ROWS_SHOWN}).toPandas()"
         )
         cells.append(_cell(job.name, "code", code))

@@ -26,7 +26,7 @@ SERIES = 6
 """The number of colours; further series repeat them with other markers."""
 
 WIDTH = 5.2
-"""Inches. On a phone a plot keeps this width, so that its text is readable."""
+"""Inches. On a phone the whole plot is shown, a quarter smaller."""
 _LEAST, _ROW, _EDGE = 1.3, 0.24, 0.8
 LABEL_MAX = 30
 LEGEND_WIDTH = 75
@@ -37,7 +37,7 @@ _BEND = 0.18
 
 _COLOURS = tuple(f"#0000f{number}" for number in range(1, SERIES + 1))
 """Placeholders for the colours of the page."""
-_GRID = "#0000fe"
+_GRID, _PAPER = "#0000fe", "#0000fd"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _STYLES = ("-", "--", "-.", ":")
 _LOOK: dict[Any, Any] = {
@@ -66,6 +66,7 @@ _CLEANED = (
     (re.compile(r"xlink:href="), "href="),
     (re.compile(r"#000000"), "currentColor"),
     (re.compile(_GRID), "var(--grid)"),
+    (re.compile(_PAPER), "var(--paper)"),
     (re.compile(r"#0000f(\d)"), r"var(--series-\1)"),
     (re.compile(r"\s*\n\s*"), "\n"),
 )
@@ -241,6 +242,7 @@ def graph(name: str, arrows: Mapping[tuple[str, str], tuple[int, str]]) -> str:
         angles = [tau * number / len(nodes) + tau / 4 for number in range(len(nodes))]
         places = {node: (cos(angle), sin(angle)) for node, angle in zip(nodes, angles, strict=True)}
         most = max(number for number, _ in arrows.values())
+        labels: list[tuple[str, tuple[float, float]]] = []
         for (source, target), (number, label) in arrows.items():
             (x, y), (to_x, to_y) = places[source], places[target]
             across, along = to_x - x, to_y - y
@@ -260,7 +262,10 @@ def graph(name: str, arrows: Mapping[tuple[str, str], tuple[int, str]]) -> str:
             # Beside the bend, nearer to the target: labels of both directions stay apart.
             away = _BEND / 2 + 0.14 / hypot(across, along)
             at = x + 0.58 * across + away * along, y + 0.58 * along - away * across
-            axes.annotate(f"{number:,} {label}", at, ha="center", va="center", fontsize=7)
+            labels.append((f"{number:,} {label}", at))
+        behind = {"facecolor": _PAPER, "edgecolor": "none", "pad": 0.8}
+        for text, at in labels:  # Above all arrows.
+            axes.annotate(text, at, ha="center", va="center", fontsize=7, bbox=behind)
         for node, (x, y) in places.items():
             axes.plot([x], [y], "o", color=_COLOURS[1], markersize=9)
             side = "left" if x > 0.3 else "right" if x < -0.3 else "center"

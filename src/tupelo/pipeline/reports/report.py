@@ -36,6 +36,7 @@ from tupelo.pipeline.reports.sections import (
     Shown,
     counts,
     headlines,
+    number_text,
     section_of,
 )
 from tupelo.pipeline.schema import COLUMNS, TIME
@@ -203,7 +204,7 @@ def _cell(value: Any) -> Markup | str:
     if isinstance(value, int):
         return Markup('<data value="{}">{}</data>').format(value, f"{value:,}")
     if isinstance(value, float):
-        return Markup('<data value="{}">{}</data>').format(repr(value), f"{value:,.4g}")
+        return Markup('<data value="{}">{}</data>').format(repr(value), number_text(value))
     text = text_of(value)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 

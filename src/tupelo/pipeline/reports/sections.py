@@ -163,6 +163,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e6:,.3g} µs" if seconds else "0 s"
 
 
+def number_text(value: float) -> str:
+    """Four digits, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
+
+
 _UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
 
 
@@ -291,8 +296,8 @@ def _draw_bars(
             rows, which = drawn, f"{which} that has any"
         values = {part.replace("_", " "): [float(r[part] or 0) for r in rows] for part in parts}
         svg = plots.bars(name, _labels(rows, labels), values, axis, stacked)
-        described = " and ".join(parts)
-        most = f"{rows[0][by]:,.4g} for {_label(rows[0], labels)}"
+        described = " and ".join(values)
+        most = f"{number_text(rows[0][by])} for {_label(rows[0], labels)}"
         return Plot(svg, f"Bars: {described}, {which}. The greatest {by} is {most}.")
 
     return draw
@@ -314,7 +319,7 @@ def _draw_percentiles(labels: Sequence[str]) -> Callable[[str, pa.Table], Plot |
         rows, which = _greatest(timed, "p99")
         series = {part: [float(row[part]) for row in rows] for part in ("p50", "p90", "p99")}
         svg = plots.dots(name, _labels(rows, labels), series, "seconds")
-        slowest = f"{rows[0]['p99']:,.4g} seconds for {_label(rows[0], labels)}"
+        slowest = f"{number_text(rows[0]['p99'])} seconds for {_label(rows[0], labels)}"
         words = f"Marks: the percentiles 50, 90 and 99, {which}. The greatest p99 is {slowest}."
         return Plot(svg, words)
 
@@ -335,7 +340,7 @@ def _draw_rates(name: str, answer: pa.Table) -> Plot:
         amounts[row["kind"]][place] += row["changes"] / step
     times = [since + timedelta(seconds=place * step) for place in range(points)]
     svg = plots.lines(name, times, amounts, "changes a second")
-    most = "; ".join(f"{kind} at most {max(rates):,.4g}" for kind, rates in amounts.items())
+    most = "; ".join(f"{kind} at most {number_text(max(rates))}" for kind, rates in amounts.items())
     each = "each second" if step == 1 else f"the mean of each {step:,} seconds"
     span = f"from {_moment(since)} to {_moment(until)}"
     return Plot(svg, f"Lines: changes a second over time, {each}, {span}: {most}.")
@@ -352,7 +357,9 @@ def _draw_moments(column: str, axis: str, part: str) -> Callable[[str, pa.Table]
         shrinks = {k: v for k, v in series.items() if any(a > b for a, b in pairwise(v))}
         ranked = sorted((shrinks or series).items(), key=lambda pair: -max(pair[1]))
         most = dict(ranked[: plots.SERIES])
-        told = "; ".join(f"{label} at most {max(points):,.4g}" for label, points in most.items())
+        told = "; ".join(
+            f"{label} at most {number_text(max(points))}" for label, points in most.items()
+        )
         which = "" if len(most) == len(series) else f", {len(most)} of {len(series):,} kinds"
         span = f"from {_moment(times[0])} to {_moment(times[-1])}"
         svg = plots.lines(name, times, most, axis)
@@ -425,11 +432,19 @@ def _draw_order(name: str, answer: pa.Table) -> Plot | None:
     return _draw_bars(["share"], share, ["host", "space", "reader"], "share")(name, named)
 
 
+def _with_unit(answer: pa.Table, column: str, one: str) -> pa.Table:
+    """The table with texts such as "1 copy" and "2 copies" in this column."""
+    texts = [f"{n} {one if n == 1 else column}" for n in answer.column(column).to_pylist()]
+    return answer.set_column(answer.column_names.index(column), column, pa.array(texts))
+
+
+def _draw_what_if(name: str, answer: pa.Table) -> Plot | None:
+    axis, labels = "seconds until settled, mean", ["space", "workers"]
+    return _draw_bars(["mean"], axis, labels, "mean")(name, _with_unit(answer, "workers", "worker"))
+
+
 def _draw_spread(name: str, answer: pa.Table) -> Plot | None:
-    for unit in ("copies", "hops"):
-        number = pc.cast(answer.column(unit), pa.string())
-        told = pc.binary_join_element_wise(number, unit, " ")
-        answer = answer.set_column(answer.column_names.index(unit), unit, told)
+    answer = _with_unit(_with_unit(answer, "copies", "copy"), "hops", "hop")
     share = "share that arrived"
     return _draw_bars(["ratio"], share, ["entry_kind", "copies", "hops"], "ratio")(name, answer)
 
@@ -553,7 +568,7 @@ _TOLD: dict[str, tuple[Any, ...]] = {
         " took. The error is that of the replay with as many workers as there were, against what"
         " really happened: where it is large, the other rows say little.",
         _first_rows,
-        _draw_bars(["mean"], "seconds until settled, mean", ["space", "workers"], "mean"),
+        _draw_what_if,
     ),
     "audit": (
         "A fault is a contradiction in the logs. It has the entry that it is about, or positions in"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tupelo.errors import BadArgument, CorruptSegment
+from tupelo.errors import BadArgument
 from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.logs.segments import ArchivedLog
 from tupelo.pipeline.schema import CHANGES, COLUMNS, check_columns, ddl_of, schema_of
@@ -92,8 +92,9 @@ def changes_of(
     if parsed.after or parsed.entry or parsed.template or parsed.as_of is not None:
         return through_us.load()  # Spark cannot decode entries.
     logs = resolve(parsed)
-    sealed = {name_of(log): found for log in logs if (found := _sealed(log)) is not None}
-    files = [file for log in sealed.values() for file in _files(log)]
+    sealed = {name_of(log): found for log in logs if (found := sealed_part(log)) is not None}
+    # With a scheme: the cluster may have another default file system.
+    files = [f"file:{file}" for log in sealed.values() for file in log.files()]
     if not files or any(not _PATTERN.isdisjoint(file) for file in files):
         return through_us.load()
     if len({name_of(log) for log in logs}) < len(logs):
@@ -108,17 +109,8 @@ def changes_of(
     return table.unionAll(through_us.option("after", json.dumps(after)).load())
 
 
-def _sealed(log: Log) -> ArchivedLog | None:
+def sealed_part(log: Log) -> ArchivedLog | None:
     """The sealed part of a log, at this moment."""
     if isinstance(log, JoinedLog):
         return log.sealed()
     return log if isinstance(log, ArchivedLog) else None
-
-
-def _files(log: ArchivedLog) -> Iterator[str]:
-    for segment in log.segments:
-        file = log.folder / segment.file
-        size = file.stat().st_size if file.exists() else 0
-        if size != segment.bytes:
-            raise CorruptSegment(str(file), f"it has {size} bytes of {segment.bytes}")
-        yield f"file:{file}"  # whatever the default file system of the cluster

@@ -15,6 +15,7 @@ from tupelo.errors import BadArgument, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.log import Log
 from tupelo.pipeline.schema import TIME, check_columns
+from tupelo.pipeline.source.locations import bounds_of
 from tupelo.pipeline.source.options import Moment
 from tupelo.values.change import ENDINGS
 
@@ -29,7 +30,7 @@ def living(
 ) -> Iterator[pa.RecordBatch]:
     """The entries at a moment: the rows of their writing, with the leases that they had then."""
     columns = check_columns(columns, entry)
-    first, last = log.bounds()
+    first, last = bounds_of(log)
     now = None
     if moment == "now":
         moment, now = last, time()
