@@ -12,8 +12,8 @@ from pathlib import Path
 from tupelo.lab.experiment import Experiment, experiments
 
 SHORT = {"duration": 20.0, "hosts": 4, "updates": 10, "messages": 50, "collects": 3, "loss": 0.1}
-REAL_TIME = "local"
-"""An experiment whose records are measured in real time."""
+MEASURED = "local"
+"""An experiment whose records are measured times of this machine."""
 
 
 def print_digests(experiment: Experiment, folder: Path) -> None:
@@ -40,5 +40,5 @@ def print_digests(experiment: Experiment, folder: Path) -> None:
 if __name__ == "__main__":
     logging.getLogger("tupelo").setLevel(logging.CRITICAL)
     for one in experiments():
-        if one.name != REAL_TIME:
+        if one.name != MEASURED:
             print_digests(one, Path(sys.argv[1]))

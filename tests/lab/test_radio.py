@@ -257,8 +257,10 @@ def test_hosts_are_found_by_beacons_and_lost_out_of_range(tmp_path: Any) -> None
     assert seen[65] < together
 
 
-def test_readers_who_share_the_air_hear_every_writer() -> None:
-    """Reading one by one, while all write."""
+@pytest.mark.parametrize("wait", [None, 0])
+def test_readers_who_share_the_air_hear_every_writer(wait: float | None) -> None:
+    """Reading one by one, while all write. Questions without waiting fill the air, but no host
+    hides the others."""
 
     async def chat(host: Any) -> None:
         melon = Melon(host)
@@ -271,13 +273,19 @@ def test_readers_who_share_the_air_hear_every_writer() -> None:
 
         writing = asyncio.ensure_future(write())
         while True:
-            _, name, number = await melon.read(("line", str, int))
-            lab.record("heard", of=name, number=number)
+            if line := await melon.read(("line", str, int), wait=wait):
+                lab.record("heard", of=line[1], number=line[2])
+            else:
+                await asyncio.sleep(0.25)
             assert not writing.done() or writing.exception() is None
 
     radio = Radio(range=100, mobility=lab.RandomWaypoint(area=(60, 60), speed=(1, 2), pause=5))
     result = lab.World(hosts=10, seed=1, network=radio).run(chat, seconds=18)
-    assert result.count("heard") == 10 * result.count("wrote") == 800
+    heard = [row for row in result.rows if row["name"] == "heard"]
+    assert len({(row["host"], row["of"]) for row in heard if row["time"] < 10}) == 100
+    if wait is not None:
+        return
+    assert len(heard) == 10 * result.count("wrote") == 800
     assert result.messages < 6_000, "20,000 when each read asked all hosts"
 
 

@@ -8,7 +8,7 @@ import pytest
 import tupelo
 from tests.conftest import leave_free
 from tupelo import aio
-from tupelo.errors import DiskFull
+from tupelo.errors import DiskFull, JournalFailed
 from tupelo.lab.virtual_world import Disk
 from tupelo.space.port import port_of
 from tupelo.store.diskroom import ENOUGH_BYTES, RESERVE_BYTES, TAKING_BYTES
@@ -107,7 +107,7 @@ def test_a_commit_without_room_is_in_doubt_and_kept_later(disk):
 
 FILLS = """
 import sys, tupelo
-from tupelo.errors import DiskFull
+from tupelo.errors import DiskFull, JournalFailed
 from tupelo.lab.virtual_world import Disk
 from tupelo.space.port import port_of
 space = tupelo.Space("jobs", path=sys.argv[1])
@@ -189,6 +189,27 @@ def test_a_take_without_room_for_its_commit_takes_nothing(tmp_path, kind):
         assert space.take(("job", int), wait=0) == ("job", 1)
     with tupelo.Space(path=tmp_path / "jobs") as space:
         assert space.read_all() == []
+
+
+@pytest.mark.parametrize("verb", ["write", "take"])
+def test_a_full_disk_that_fails_closes_the_space(tmp_path, verb):
+    place = Disk()
+    with tupelo.Space("jobs", path=tmp_path / "jobs") as space:
+        space.write(("job", 1))
+        port = port_of(space)
+        assert port.saved is not None
+        place.hold(port.saved)
+        place.full = True
+        with pytest.raises(DiskFull) as raised:
+            space.write(("job", 2))
+        assert raised.value.in_doubt
+        place.full, place.failed = False, True
+        for _ in range(2):
+            with pytest.raises(JournalFailed, match="disk I/O error"):
+                space.write(("job", 3)) if verb == "write" else space.take(("job", int), wait=0)
+        assert "disk I/O error" in port.health
+    with tupelo.Space(path=tmp_path / "jobs") as space:
+        assert space.read_all() == [("job", 1)]
 
 
 async def _take(space):

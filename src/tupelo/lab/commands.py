@@ -219,6 +219,7 @@ def _run_sweep(sweep: Sweep, to: Path | None) -> None:
     from tupelo.lab.loop import LabError
     from tupelo.lab.report import save_sweep
     from tupelo.lab.summary import summarize
+    from tupelo.lab.world import PROGRESS, Row
 
     if to is not None and to.exists() and any(to.iterdir()):
         raise typer.BadParameter(f"{to} is not empty", param_hint="--to")
@@ -226,16 +227,23 @@ def _run_sweep(sweep: Sweep, to: Path | None) -> None:
         sweep.settings.with_changes(point).world()  # A wrong value is reported before all runs.
     console = Console(highlight=False, soft_wrap=True, emoji=False)
     bars = Console(stderr=True)
-    rows = []
+    rows: list[Row] = []
     running = Progress(console=bars, transient=True, disable=not bars.is_terminal)
     try:
         with _without_logs(), running as progress:
             bar = progress.add_task(sweep.experiment.name, total=sweep.count)
+
+            def show(seconds: float) -> None:
+                share = min(1.0, seconds / sweep.settings.duration)
+                progress.update(bar, completed=len(rows) + share)
+
+            if bars.is_terminal:
+                PROGRESS.set(show)
             for point, result, row in sweep.runs():
                 rows.append(row)
                 if to is not None:
                     result.save(to / "runs" / label(point, row["seed"]))
-                progress.advance(bar)
+                progress.update(bar, completed=len(rows))
     except LabError as error:
         complain(str(error))
         raise typer.Exit(1) from error

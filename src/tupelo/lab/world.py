@@ -45,6 +45,8 @@ Program: TypeAlias = Callable[[RunningHost], Awaitable[Any]]
 Discovery: TypeAlias = Literal["all", "beacons"]
 Row: TypeAlias = dict[str, Any]
 
+PROGRESS: ContextVar[Callable[[float], object] | None] = ContextVar("progress", default=None)
+"""The `progress` of worlds that are run without one, for commands with a bar."""
 BEACON_SECONDS = 1.0
 BEACON_BYTES = 100
 ANSWER_SECONDS = 5.0
@@ -232,6 +234,7 @@ class World:
         programs = program if isinstance(program, Mapping) else {"*": program} if program else {}
         if unknown := set(programs) - {*self.names, "*"}:
             raise BadArgument("program", f"names of hosts, not {sorted(unknown)}", programs)
+        progress = progress or PROGRESS.get()
         if self.real:
             from tupelo.lab.real import run_real
 

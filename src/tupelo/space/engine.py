@@ -313,10 +313,14 @@ class Engine:
             self.core.reconsider()
 
     def require_room(self, taking: bool = False, size: int = 0) -> None:
-        """Before a change, under the lock: raise DiskFull if the disk has no room."""
+        """Before a change, under the lock: raise DiskFull if the disk has no room, or JournalFailed
+        if it refuses what had no room before."""
         if self.saved is not None and (self.core.disk_low or size):
             try:
                 self.saved.require_room(taking, size)
+            except JournalFailed as error:
+                self.fail(error)
+                raise
             finally:
                 self.core.disk_low = self.saved.room.is_low
 

@@ -474,12 +474,15 @@ class SqliteJournal:
 
     def require_room(self, taking: bool, size: int = 0) -> None:
         """Raise DiskFull if the disk has no room for a take, or for a write of so many bytes.
-        Commits that had no room before are made first, if there is room now."""
+        Commits that had no room before are made first, if there is room now; JournalFailed if the
+        disk refuses them."""
         if self.room.is_low:
             with self._commit_lock:
                 if self._failure is None:
                     self._commit_pending()
                     self.room.look()
+                if self._failure is not None:
+                    raise self._failure
         if self.room.is_low or size:
             self.room.require(taking, size)
 
@@ -493,7 +496,11 @@ class SqliteJournal:
         """Commit all pending changes as one transaction of SQLite. Holds the commit lock."""
         if not self.room.may_commit:
             return
-        self._reconcile()
+        try:
+            self._reconcile()
+        except sqlite3.Error as error:
+            self._refused(error)
+            return
         count = len(self._pending)
         batch = self._pending[:count]
         if not batch:
@@ -520,11 +527,7 @@ class SqliteJournal:
                     self._delete_before(last - keep + 1, last)
                 self._db.execute("COMMIT")
         except Exception as error:
-            if _is_full(error):
-                self.room.refused(error)
-            else:
-                self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
-                self._failure.__cause__ = error
+            self._refused(error)
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             return
@@ -535,6 +538,14 @@ class SqliteJournal:
         if self._high is not None:
             self._high.write(last, self.n, self._living)
         self.room.committed()
+
+    def _refused(self, error: Exception) -> None:
+        """The disk has refused a commit with this error."""
+        if _is_full(error):
+            self.room.refused(error)
+        else:
+            self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
+            self._failure.__cause__ = error
 
     def _reconcile(self) -> None:
         """After an interrupted commit: find out whether it happened. Holds the lock."""

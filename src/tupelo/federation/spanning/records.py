@@ -61,6 +61,7 @@ class SeenRecord(Seen):
         "_reads",
         "_told",
         "_was_told",
+        "latest",
         "readers",
         "resting",
         "source",
@@ -75,6 +76,7 @@ class SeenRecord(Seen):
         self._told: WeakKeyDictionary[EngagedPeer, int] = WeakKeyDictionary()
         self._was_told = False  # Does any host know a part? Until then changes are not kept.
         self.source = ""  # the id of the host that had the last entry at once
+        self.latest = ""  # the id of the other host that had the last entry
         self._reads = 0
         self._number = 0
         self._holding = 0
@@ -185,6 +187,12 @@ class SeenRecord(Seen):
         if not rest:
             return peers[turn % len(peers)]
         return next((peer for peer in peers if peer.id == self.source), None)
+
+    def in_turn(self, peers: list[EngagedPeer]) -> list[EngagedPeer]:
+        """The hosts, beginning after the one that had the last entry. In an order that is always
+        the same, hosts that often have new entries would hide those of the later ones."""
+        after = next((place for place, peer in enumerate(peers, 1) if peer.id == self.latest), 0)
+        return peers[after:] + peers[:after]
 
     def all_notes(self) -> wire.SessionDelta:
         """The whole record, for a question whose host need not keep it."""

@@ -287,7 +287,9 @@ class Search:
                 self._wait_here()
             if await self._ask_last_source():
                 return self._result
-            for peer in list(federation.host.peers.values()):
+            peers = list(federation.host.peers.values())
+            record = self._question.record
+            for peer in peers if record is None else record.in_turn(peers):
                 self.engaged(peer)
             # Without waiting, a watch here is needed only once the others have no match.
             if not self._timed_out and await self._watch_here():
@@ -421,7 +423,7 @@ class Search:
             await read_from(self._federation, peer, question, question.limit, there)
             there.entries = question.choose(there.entries, question.limit)
         if there.entries:
-            record.source = peer.id
+            record.source = record.latest = peer.id
             there.covered[peer.name] = None
             self._result.join(there)
         elif peer.id == record.source:
@@ -536,8 +538,10 @@ class Search:
             if entries:
                 self._result.entries += entries
                 self._places[place.peer.id] = self._places.pop(place.peer.id)  # its turn is over
-                if self._question.record is not None and not place.watched:
-                    self._question.record.source = place.peer.id
+                record = self._question.record
+                if record is not None:
+                    record.latest = place.peer.id
+                    record.source = record.source if place.watched else place.peer.id
                 return True
             self._ask(place, "read")
         self._hold()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tupelo.errors import CannotSend, DiskFull
+from tupelo.errors import CannotSend, DiskFull, JournalFailed
 from tupelo.federation.links.wire import WatchRequest
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.asynchronous import Subscription
@@ -170,6 +170,8 @@ class RemoteWatch:
                 return
             except DiskFull:  # The notice comes again.
                 await asyncio.sleep(FULL_DISK_SECONDS)
+            except JournalFailed:  # The space is closed, and has reported it.
+                return
 
     async def caught_up(self) -> None:
         """Wait until `tell` was called for everything that has come."""

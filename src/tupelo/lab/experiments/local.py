@@ -1,15 +1,16 @@
-"""Speed of local operations against a linear store, in REAL time (MELON, 7.1.1)
+"""Speed of local operations against a linear store, in PROCESSOR time (MELON, 7.1.1)
 
 One host writes `messages` messages, reads each of them once, stores as many and takes them: MELON,
 or a list that is searched from its beginning, as LighTS and the dissertation's MELON do it. As
 there, the list is read by consecutive numbers. Half of the messages are read before the reads are
 timed, and `operations` reads and takes are timed; those of the list are spread over all of it.
 
-Unlike all other figures, these are microseconds of this machine: they differ from run to run. Use a
-quiet one. `messages` may go up to 1,000,000.
+Unlike all other figures, these are microseconds of this machine: they differ from run to run. A
+busy machine prolongs them by what its programs take of the caches. `messages` may go up to
+1,000,000.
 """
 
-from time import perf_counter
+from time import process_time
 
 from tupelo import lab
 from tupelo.errors import BadArgument
@@ -81,10 +82,10 @@ def run(settings: Settings) -> lab.Result:
         messages = [("message", number, "x" * 100) for number in range(count)]
         half = count // 2
 
-        began = perf_counter()
+        began = process_time()
         for message in messages[:half]:
             await store.write(message)
-        writing = perf_counter() - began
+        writing = process_time() - began
         if isinstance(store, Melon):
             await store.read_all(MESSAGE)
         for message in messages[half:]:
@@ -106,10 +107,10 @@ def run(settings: Settings) -> lab.Result:
 
 
 async def _timed(name, operation, templates):
-    began = perf_counter()
+    began = process_time()
     for template in templates:
         await operation(template)
-    seconds = perf_counter() - began
+    seconds = process_time() - began
     lab.record(name, microseconds=1e6 * seconds / len(templates))
 
 
