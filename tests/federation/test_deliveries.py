@@ -53,7 +53,9 @@ def test_a_transaction_whose_lease_ran_out_has_released_what_it_took(host, until
     space = host.space("jobs")
     space.write(("job", 1))
     with tupelo.connect(f"tupelo://{host.address}/jobs") as client:
-        client.take(("job", int), txn=client.transaction(lease=0.01))
+        txn = client.transaction(lease=60.0)
+        client.take(("job", int), txn=txn)
+        txn.lease.renew(0.01)
         assert client.read(("job", int), wait=PATIENCE_SECONDS) == ("job", 1)
         assert deliveries(client) == [1]
 

@@ -266,9 +266,10 @@ def test_a_lease_ends_it_everywhere(hosts, connect):
     with tupelo.Space("local") as local:
         for space in (left, right, local):
             space.write(TOKEN)
-        txn = transaction(left, right, local, lease=0.2)
+        txn = transaction(left, right, local, lease=60.0)
         for space in (left, right, local):
             space.take(ANY_TOKEN, wait=0, txn=txn)
+        txn.lease.renew(0.2)
         for space in (left, right, local):
             assert space.read(ANY_TOKEN, wait=PATIENCE_SECONDS) == TOKEN
         with pytest.raises(TransactionEnded):
@@ -277,12 +278,13 @@ def test_a_lease_ends_it_everywhere(hosts, connect):
 
 def test_a_lease_is_renewed_everywhere(hosts, connect):
     left, right = map(connect, hosts("left", "right"))
-    with transaction(left, right, lease=0.4) as txn:
+    with transaction(left, right, lease=60.0) as txn:
         left.write(TOKEN, txn=txn)
         right.write(TOKEN, txn=txn)
+        txn.lease.renew(1.0)
         txn.lease.renew(60.0)
         # Longer than the lease was: nothing of this kind comes.
-        assert left.take(("never",), wait=0.6) is None
+        assert left.take(("never",), wait=1.2) is None
     assert left.count(ANY_TOKEN) == right.count(ANY_TOKEN) == 1
 
 
@@ -349,7 +351,7 @@ def test_the_async_door(hosts, until):
             assert await left.count() == await right.count() == 1
             with pytest.raises(TypeError, match="async with"), transaction(left, right):
                 pass
-            lapsed = transaction(left, right, lease=0.2)
+            lapsed = transaction(left, right, lease=1.0)
             await left.take(ANY_TOKEN, wait=0, txn=lapsed)
             await right.take(ANY_TOKEN, wait=0, txn=lapsed)
             assert await left.read(ANY_TOKEN, wait=PATIENCE_SECONDS) == TOKEN

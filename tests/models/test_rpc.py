@@ -365,6 +365,17 @@ def test_who_waits_is_told_when_it_is_closed(row: Row) -> None:
         here.find(Square)
 
 
+def test_who_begins_a_call_while_it_is_closed_is_told(row: Row) -> None:
+    _, there, _ = row.three()
+    there.export(Square())
+    for _ in range(30):
+        here = Rpc(row.hosts[0])
+        call = Call(found(here).invoke, "wait")
+        here.close()
+        with pytest.raises(HostClosed):
+            call.result()
+
+
 # Asynchronous calls
 
 

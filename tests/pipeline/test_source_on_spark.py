@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
@@ -206,9 +208,12 @@ def test_a_stream_goes_on_where_it_was(spark, tmp_path):
 
 
 def altered(whole: bytes) -> bytes:
-    """With one byte changed, in the middle of the rows."""
-    middle = len(whole) // 3
-    return whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    """With the last byte of a page changed. Pages have checksums, and what is between them has
+    not."""
+    chunk = pq.read_metadata(BytesIO(whole)).row_group(0).column(0)
+    first = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+    last = first + chunk.total_compressed_size - 1
+    return whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :]
 
 
 def test_what_is_sealed_may_be_read_by_spark_itself(spark, path, tmp_path):

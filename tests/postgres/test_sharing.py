@@ -778,8 +778,9 @@ def test_an_alarm_of_one_space_does_not_hold_up_those_of_others(url):
         psycopg.connect(database_url(), autocommit=True) as watcher,
     ):
         link.execute("SELECT pg_advisory_xact_lock(%s, %s)", (ROOM, space.id))
-        txn = space.transaction(lease=0.1)
+        txn = space.transaction(lease=60.0)
         space.write(("a", 1), txn=txn)
+        txn.lease.renew(0.1)
         ending = Call(txn.commit)
         asked = "SELECT FROM pg_locks WHERE classid = %s AND objid = %s AND NOT granted"
         until_true(lambda: watcher.execute(asked, (ROOM, space.id)).fetchall())

@@ -115,8 +115,9 @@ def test_it_calls_back_in_order_and_not_what_was_cancelled():
 def test_leases_end_by_themselves():
     space = tupelo.Space()
     space.write(("a",))
-    txn = space.transaction(lease=0.02)
+    txn = space.transaction(lease=60.0)
     space.take(("a",), wait=0, txn=txn)
+    txn.lease.renew(0.02)
     assert space.take(("a",)) == ("a",)  # It waits for the lease to end.
     assert list(space.subscribe(("x",), lease=0.02)) == []
 

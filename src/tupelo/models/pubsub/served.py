@@ -346,9 +346,9 @@ class HostedRequests:
         return self.broker().hosts
 
     def close(self) -> None:
+        """End all requests. They are still found, because a call may be about to return one."""
         for backlog in self.backlogs.values():
             backlog.cancel()
-        self.backlogs.clear()
 
 
 _BYTES, _ID, _COUNT, _EXTENT = plain(bytes), plain(str), plain(int), plain(Extent)
