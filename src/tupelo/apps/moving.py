@@ -70,9 +70,13 @@ def _move(source: str, to: str, json: bool | None, trust: str | None) -> None:
     with opened(source, trust) as giver, _target(to, giver.name, trust) as taker:
         if _engine_of(giver) == _engine_of(taker):
             raise BadArgument("to", "another space than FROM", to)
+        moved, left = 0, _held(giver)
         with _transactions(giver, taker, to) as begin, ProgressBar("moving") as bar:
-            moved = move_entries(giver, taker, begin, bar)
-        left = sum(held.entries for held in giver.in_hand())
+            while True:
+                moved += move_entries(giver, taker, begin, bar)
+                before, left = left, _held(giver)
+                if left >= before:  # Otherwise entries may have come back after the last take.
+                    break
         if in_json(json):
             print_row({"moved": moved, "left": left}, json)
         else:
@@ -81,6 +85,10 @@ def _move(source: str, to: str, json: bool | None, trust: str | None) -> None:
             complain(f"{left} entries are in the hands of others: run it again to move them")
         if undecided := len(giver.in_doubt()) + len(taker.in_doubt()):
             complain(f"{undecided} transactions are prepared and not decided: run it again")
+
+
+def _held(space: tupelo.SpaceLike) -> int:
+    return sum(held.entries for held in space.in_hand())
 
 
 def move_entries(
